@@ -1,0 +1,201 @@
+"""Pipeline definitions: the YAML a pipeline's owner writes, checked, with errors that name file, line and
+expectation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import networkx as nx
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+
+from lagloss.errors import BadDefinition
+
+MAX_CHECKPOINTS = 200
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: object) -> int:
+    """`500ms`, `60s`, `15m`, `1h` or `7d`, in milliseconds.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"expected a duration such as 500ms, 60s, 15m or 1h, found {text!r}")
+    return round(float(match[1]) * _UNIT_MS[match[2]])
+
+
+DurationMs = Annotated[
+    int, BeforeValidator(parse_duration_ms), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
+]
+"""A duration as people write it, kept in milliseconds."""
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+"""Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class Metadata(_Strict):
+    name: Name
+    description: str = ""
+
+
+class NodeSpec(_Strict):
+    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier."""
+
+    name: Name
+    to: tuple[Name, ...] = ()
+    copy_: Literal["all"] | None = Field(default=None, alias="copy")
+    retries: Name | None = None
+    description: str = ""
+
+
+class LossSla(_Strict):
+    max: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
+class LagSla(_Strict):
+    percentile: Annotated[float, Field(gt=0, le=100)] = 95
+    target: DurationMs = 5_000
+
+
+class StalenessSla(_Strict):
+    max: DurationMs = 300_000
+
+
+class Sla(_Strict):
+    loss: LossSla = LossSla()
+    lag: LagSla = LagSla()
+    staleness: StalenessSla = StalenessSla()
+
+
+class PipelineSpec(_Strict):
+    nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
+    grace: DurationMs = 60_000
+    max_wait: DurationMs = Field(default=900_000, alias="maxWait")
+    sla: Sla = Sla()
+
+    @model_validator(mode="after")
+    def _is_a_graph(self) -> PipelineSpec:
+        problem = _graph_problem(self.nodes)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+
+class Definition(_Strict):
+    """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms."""
+
+    api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
+    kind: Literal["Pipeline"]
+    metadata: Metadata
+    spec: PipelineSpec
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def retriers(self) -> tuple[str, ...]:
+        """Names of the nodes that others hand messages back to, in the order they are first named."""
+        return tuple(dict.fromkeys(node.retries for node in self.spec.nodes if node.retries))
+
+
+def _graph_problem(nodes: Sequence[NodeSpec]) -> str | None:
+    """What keeps these nodes from being a pipeline, or None."""
+    names = [node.name for node in nodes]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        return f"expected each node once, found {', '.join(sorted(twice))} twice"
+    retriers = {node.retries for node in nodes if node.retries}
+    for node in nodes:
+        if len(set(node.to)) < len(node.to):
+            return f"expected each next node once, found `to` of {node.name} naming one twice"
+        unknown = [name for name in node.to if name not in names or name in retriers]
+        if unknown:
+            return f"expected `to` of {node.name} to name nodes of this pipeline, found {', '.join(unknown)}"
+        if node.name in retriers and (node.to or node.retries):
+            return f"expected the retrier {node.name} to have neither `to` nor `retries`"
+        if node.copy_ and len(node.to) < 2:
+            return f"expected `copy: all` only on a node with several next nodes, found it on {node.name}"
+    steps = [node for node in nodes if node.name not in retriers]
+    graph = nx.DiGraph((node.name, after) for node in steps for after in node.to)
+    graph.add_nodes_from(node.name for node in steps)
+    if not nx.is_directed_acyclic_graph(graph):
+        loop = " -> ".join([edge[0] for edge in nx.find_cycle(graph)])
+        return f"expected no cycles, found {loop} leading back to its start"
+    sources = [name for name in graph if graph.in_degree(name) == 0]
+    if len(sources) != 1:
+        return f"expected exactly one node without incoming link, found {', '.join(sources) or 'none'}"
+    # in, filtered and dead of each node, one out a next node (or one in all), the hand-over to and from a retrier
+    checkpoints = sum(3 + max(1, len(node.to)) + 2 * bool(node.retries) for node in steps) + 2 * len(retriers)
+    if checkpoints > MAX_CHECKPOINTS:
+        return f"expected at most {MAX_CHECKPOINTS} checkpoints, found {checkpoints}"
+    return None
+
+
+def parse_definition(text: str, source: str = "definition") -> Definition:
+    """The definition in this YAML text.
+
+    Raises:
+        BadDefinition: with file (`source`), line and what was expected.
+    """
+    try:
+        tree = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
+        raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error
+    try:
+        return Definition.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(step) for step in first["loc"]) or "document"
+        problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
+        raise BadDefinition(source=source, line=_line_of(tree, first["loc"]), problem=problem) from error
+
+
+def load_definition(path: Path) -> Definition:
+    """The definition in this file; `BadDefinition` where it cannot be read or is none."""
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadDefinition(source=path, line=1, problem=f"expected a readable UTF-8 file, found {error}") from error
+    return parse_definition(text, str(path))
+
+
+def _line_of(tree: yaml.Node | None, steps: Sequence[int | str]) -> int:
+    """The line, from 1, of the deepest node of the YAML tree on this path."""
+    line = 1
+    for step in steps:
+        child, mark = _child(tree, step)
+        if mark is not None:
+            line = mark
+        if child is None:
+            break
+        tree = child
+    return line
+
+
+def _child(tree: yaml.Node | None, step: int | str) -> tuple[yaml.Node | None, int | None]:
+    if isinstance(tree, yaml.MappingNode):
+        for key, value in tree.value:
+            if key.value == step:
+                return value, key.start_mark.line + 1
+    if isinstance(tree, yaml.SequenceNode) and isinstance(step, int) and step < len(tree.value):
+        return tree.value[step], tree.value[step].start_mark.line + 1
+    return None, None
+
+
+def as_document(definition: Definition) -> dict[str, Any]:
+    """The definition as JSON for the database; `Definition.model_validate` reads it back."""
+    return definition.model_dump(mode="json", by_alias=True)

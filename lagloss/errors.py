@@ -1,0 +1,144 @@
+"""The errors that end a command, one class each.
+
+A class's docstring *is* its message: what was expected, what was found, what to do next. Facts go in by keyword::
+
+    raise PortInUse(port=9092, server="Kafka")
+
+LaglossError
+├── UsageError                exit 2
+│   ├── BadDefinition
+│   ├── UnknownPipeline
+│   ├── BadTime
+│   ├── UnknownCheckpoint
+│   ├── AlreadyRunning
+│   └── JarMismatch
+├── ServerUnreachable         exit 3
+│   ├── JavaMissing
+│   ├── JarsMissing
+│   ├── JarsNotFetched
+│   ├── PortInUse
+│   ├── StaleDataDirectory
+│   ├── UnreachableDirectory
+│   ├── ServerNotReady
+│   ├── KafkaUnreachable
+│   ├── DatabaseUnreachable
+│   └── NotConfigured
+└── NotEnoughData             exit 4
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import ClassVar, Final
+
+EXIT_OK: Final = 0
+EXIT_BREACHED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_UNREACHABLE: Final = 3
+EXIT_NOT_ENOUGH_DATA: Final = 4
+
+
+class LaglossError(Exception):
+    """Something went wrong: {detail}"""
+
+    exit_code: ClassVar[int] = EXIT_UNREACHABLE
+
+    def __init__(self, **facts: object) -> None:
+        self.facts = facts
+        pattern = " ".join(inspect.cleandoc(self.__doc__ or "{}").split())
+        super().__init__(pattern.format_map(facts))
+
+    def __reduce__(self) -> tuple[object, ...]:  # keyword-only facts, so pickle needs telling
+        return _rebuilt, (type(self), self.facts)
+
+
+def _rebuilt(kind: type[LaglossError], facts: dict[str, object]) -> LaglossError:
+    return kind(**facts)
+
+
+class UsageError(LaglossError):
+    """{detail}"""
+
+    exit_code = EXIT_USAGE
+
+
+class BadDefinition(UsageError):
+    """{source}:{line}: {problem}"""
+
+
+class UnknownPipeline(UsageError):
+    """No pipeline is called {pipeline}; there {known}. `lagloss apply FILE` adds one."""
+
+
+class BadTime(UsageError):
+    """{text!r} is no time: expected RFC 3339 (2026-11-21T08:40:00Z) or a relative one (-2h, -15m, now)."""
+
+
+class UnknownCheckpoint(UsageError):
+    """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
+
+
+class AlreadyRunning(UsageError):
+    """{what} is already running on {path} (process {pid}). Stop it first (Ctrl-C in its terminal, or `kill {pid}`), or
+    give this one a data directory of its own with --data-dir or LAGLOSS_DATA_DIR."""
+
+
+class JarMismatch(UsageError):
+    """{jar} has SHA-256 {found}, but the lock expects {expected}. What was fetched is not what was reviewed and has
+    been thrown away. Try again; if it stays so, the repository or a proxy serves another file: do not use it."""
+
+
+class ServerUnreachable(LaglossError):
+    """{detail}"""
+
+
+class JavaMissing(ServerUnreachable):
+    """Java 17 or newer is needed, found {found}. Install it (Debian: `apt-get install default-jre-headless`) or set
+    JAVA_HOME to one."""
+
+
+class JarsMissing(ServerUnreachable):
+    """{count} of the {total} {kind} jars are missing or damaged in {path}, for example {example}. Run `make setup` or
+    `python -m lagloss.jars` once with a network."""
+
+
+class JarsNotFetched(ServerUnreachable):
+    """The jars could not be fetched: {detail}. Check the network (a proxy is given to Java in JAVA_TOOL_OPTIONS,
+    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` again; it goes on where it
+    stopped. Full log: {log}"""
+
+
+class PortInUse(ServerUnreachable):
+    """{server} should listen on port {port}, but another process has it. Stop that process (`ss -ltnp | grep :{port}`
+    names it) or choose another port; port 0 takes a free one."""
+
+
+class StaleDataDirectory(ServerUnreachable):
+    """The {server} data in {path} cannot be used: {detail}. Use another directory with --data-dir or LAGLOSS_DATA_DIR,
+    or, if nothing in it is needed, delete {path}."""
+
+
+class UnreachableDirectory(ServerUnreachable):
+    """{path} cannot be used: {detail}. Choose another place with --data-dir or LAGLOSS_DATA_DIR."""
+
+
+class ServerNotReady(ServerUnreachable):
+    """{server} did not get ready: {detail}. Its log: {log}"""
+
+
+class KafkaUnreachable(ServerUnreachable):
+    """Kafka at {bootstrap} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_KAFKA_BOOTSTRAP."""
+
+
+class DatabaseUnreachable(ServerUnreachable):
+    """PostgreSQL at {url} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_DATABASE_URL."""
+
+
+class NotConfigured(ServerUnreachable):
+    """No {what} is known: no `lagloss up` has left its endpoints in {path}. Start `lagloss up`, or set {variable}."""
+
+
+class NotEnoughData(LaglossError):
+    """{detail}"""
+
+    exit_code = EXIT_NOT_ENOUGH_DATA

@@ -1,0 +1,195 @@
+"""Window facts: what the blocks of one window hold, summed up so far that no id has to be read again.
+
+Facts of disjoint sets of ids (the partitions) add up. They know nothing of the wall clock, of reports or of verdicts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lagloss.sketch import Sketch
+from lagloss.wire import SAMPLE_ALL
+
+MAX_NAMES = 1_000
+"""How many missing ids of a window and partition are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How many messages are at exactly the checkpoints in `mask` and were last seen in one stretch of time.
+
+    `seen_first_ms`, `seen_last_ms`: the earliest and latest "last seen" among them (epoch ms), kept only where
+    something is missing; `on_time`: how many of them reached a delivery checkpoint within the lag target.
+    """
+
+    mask: int
+    count: int
+    on_time: int = 0
+    seen_first_ms: float | None = None
+    seen_last_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates and lags of the live
+    ones."""
+
+    beacons: int = 0
+    replayed: int = 0
+    distinct: int = 0
+    duplicates: int = 0
+    lags: Sketch = field(default_factory=Sketch)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingId:
+    """A message that something is missing of: its hash, name where known, pattern and when it was last seen (epoch
+    ms)."""
+
+    id_hash: int
+    mask: int
+    last_seen_ms: float
+    name: str | None
+
+
+Account = tuple[bytes, str, str | None]
+"""Whose beacons a tally counts: emitter, checkpoint, replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """The facts of one window. `read` counts beacons a tally account before sampling; `corrupted` is by link name;
+    `quarantined` names nodes that a bad block belongs to. `partitions` are the numbers of partitions its blocks were
+    made
+    for. Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left different ids
+    out) do not add up: the window has to be read in another way."""
+
+    patterns: tuple[Pattern, ...] = ()
+    checkpoints: dict[str, CheckpointFacts] = field(default_factory=dict)
+    e2e_lags: Sketch = field(default_factory=Sketch)
+    read: dict[Account, int] = field(default_factory=dict)
+    corrupted: dict[str, int] = field(default_factory=dict)
+    quarantined: frozenset[str] = frozenset()
+    sample: int = SAMPLE_ALL
+    cuts: tuple[float, ...] = ()
+    missing: tuple[MissingId, ...] = ()
+    partitions: frozenset[int] = frozenset()
+    scattered: bool = False
+    mixed_samples: bool = False
+
+    @classmethod
+    def merged(cls, parts: Iterable[WindowFacts]) -> WindowFacts:
+        """The facts of all parts together; their ids are disjoint and they were cut at the same times."""
+        parts = list(parts)
+        if len(parts) == 1:
+            return parts[0]
+        names = dict.fromkeys(name for part in parts for name in part.checkpoints)
+        read: Counter[Account] = Counter()
+        corrupted: Counter[str] = Counter()
+        for part in parts:
+            read.update(part.read)
+            corrupted.update(part.corrupted)
+        cuts = parts[0].cuts if parts else ()
+        partitions = frozenset(number for part in parts for number in part.partitions)
+        return cls(
+            patterns=merge_patterns((pattern for part in parts for pattern in part.patterns), cuts),
+            checkpoints={
+                name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
+                for name in names
+            },
+            e2e_lags=Sketch.merged(part.e2e_lags for part in parts),
+            read=dict(read),
+            corrupted=dict(corrupted),
+            quarantined=frozenset(node for part in parts for node in part.quarantined),
+            sample=min((part.sample for part in parts), default=SAMPLE_ALL),
+            cuts=cuts,
+            missing=tuple(missing for part in parts for missing in part.missing),
+            partitions=partitions,
+            scattered=len(partitions) > 1 or any(part.scattered for part in parts),
+            mixed_samples=len({part.sample for part in parts}) > 1,
+        )
+
+    def pack(self) -> bytes:
+        """The facts without the missing ids (which have a table of their own), as compressed JSON."""
+        return zlib.compress(json.dumps(self._document(), separators=(",", ":")).encode(), 6)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> WindowFacts:
+        raw = json.loads(zlib.decompress(packed))
+        return cls(
+            patterns=tuple(Pattern(int(mask, 16), *rest) for mask, *rest in raw["patterns"]),
+            checkpoints={
+                name: CheckpointFacts(beacons, replayed, distinct, duplicates, _sketch(bins))
+                for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
+            },
+            e2e_lags=_sketch(raw["e2e_lags"]),
+            read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
+            corrupted=raw["corrupted"],
+            quarantined=frozenset(raw["quarantined"]),
+            sample=raw["sample"],
+            cuts=tuple(raw["cuts"]),
+        )
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "patterns": [
+                (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
+                for pattern in self.patterns
+            ],
+            "checkpoints": {
+                name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, _bins(facts.lags))
+                for name, facts in self.checkpoints.items()
+            },
+            "e2e_lags": _bins(self.e2e_lags),
+            "read": [(emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()],
+            "corrupted": self.corrupted,
+            "quarantined": sorted(self.quarantined),
+            "sample": self.sample,
+            "cuts": self.cuts,
+        }
+
+
+def stretch_of(seen_ms: float, cuts: tuple[float, ...]) -> int:
+    """Which stretch between the cuts (ascending, epoch ms) a time lies in: how many cuts are at or before it."""
+    return sum(cut <= seen_ms for cut in cuts)
+
+
+def merge_patterns(patterns: Iterable[Pattern], cuts: tuple[float, ...]) -> tuple[Pattern, ...]:
+    """Patterns of the same checkpoints and the same stretch between the cuts, summed."""
+    merged: dict[tuple[int, int], Pattern] = {}
+    for pattern in patterns:
+        stretch = -1 if pattern.seen_first_ms is None else stretch_of(pattern.seen_first_ms, cuts)
+        before = merged.get((pattern.mask, stretch))
+        merged[pattern.mask, stretch] = pattern if before is None else _add_patterns(before, pattern)
+    return tuple(merged[key] for key in sorted(merged))
+
+
+def _add_patterns(a: Pattern, b: Pattern) -> Pattern:
+    firsts = [seen for seen in (a.seen_first_ms, b.seen_first_ms) if seen is not None]
+    lasts = [seen for seen in (a.seen_last_ms, b.seen_last_ms) if seen is not None]
+    return Pattern(
+        a.mask, a.count + b.count, a.on_time + b.on_time, min(firsts, default=None), max(lasts, default=None)
+    )
+
+
+def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:
+    return CheckpointFacts(
+        beacons=sum(part.beacons for part in parts),
+        replayed=sum(part.replayed for part in parts),
+        distinct=sum(part.distinct for part in parts),
+        duplicates=sum(part.duplicates for part in parts),
+        lags=Sketch.merged(part.lags for part in parts),
+    )
+
+
+def _bins(sketch: Sketch) -> tuple[list[int], list[int]]:
+    return sketch.keys.tolist(), sketch.counts.tolist()
+
+
+def _sketch(bins: tuple[list[int], list[int]]) -> Sketch:
+    return Sketch.from_bins(dict(zip(*bins, strict=True)))

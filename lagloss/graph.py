@@ -1,0 +1,273 @@
+"""The checkpoint graph of a definition: which checkpoints there are, who dominates whom, and where a message can go
+missing.
+
+Sets of checkpoints are bit masks (Python ints, one bit a checkpoint, in flow order), so that the rules of arithmetic
+are a few bitwise operations on a pattern. The way back from a retrier to its node is left out: everything else is
+acyclic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import networkx as nx
+
+from lagloss.definition import Definition, NodeSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a message can go missing: a link, a node, or a retrier that holds it.
+
+    A message implied at `origin` but at none of `targets` is missing here, unless `beyond` (all that is reachable
+    from the targets) has seen it and `excusable` holds. `node` is whose beacon is missing; `progress` is the checkpoint
+    whose lanes tell how far the place has come.
+    """
+
+    kind: Literal["link", "node", "retrier"]
+    name: str
+    node: str
+    origin: int
+    targets: int
+    beyond: int
+    excusable: bool
+    progress: str
+    exits: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, whoever handed over to it)."""
+        return f"{self.kind} {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    source: str
+    target: str
+    out: str
+    """The checkpoint where the source sends to the target: `N.out`, or `N.out:M` where N has several next nodes."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+class Graph:
+    """What the rules need to know of a definition, computed once."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.definition = definition
+        retriers = set(definition.retriers)
+        steps = [node for node in definition.spec.nodes if node.name not in retriers]
+        self._specs = {node.name: node for node in steps}
+        flow: nx.DiGraph[str] = nx.DiGraph()
+        flow.add_nodes_from(self._specs)
+        flow.add_edges_from((node.name, after) for node in steps for after in node.to)
+        rank = {name: at for at, name in enumerate(self._specs)}
+        order = list(nx.lexicographical_topological_sort(flow, key=rank.__getitem__))
+        self._flow = flow
+        self.steps: tuple[str, ...] = tuple(order)
+        """Nodes in the order of the flow, without retriers."""
+        self.retriers: tuple[str, ...] = definition.retriers
+        self.links: tuple[Link, ...] = tuple(
+            Link(name, after, _out(self._specs[name], after)) for name in order for after in self._specs[name].to
+        )
+        self.checkpoints: tuple[str, ...] = tuple(self._list_checkpoints())
+        """Checkpoint names in the order of the flow, retriers' last; bit i of a mask is checkpoints[i]."""
+        self.bit = {name: at for at, name in enumerate(self.checkpoints)}
+        self._reach = self._reachability()
+        self.first = f"{order[0]}.in"
+        self.first_node = order[0]
+        self.delivery: tuple[str, ...] = tuple(f"{name}.out" for name in order if not self._specs[name].to)
+        self.delivery_mask = self.mask(self.delivery)
+        self.dead_mask = self.mask(name for name in self.checkpoints if name.endswith(".dead"))
+        self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
+        self.places: tuple[Place, ...] = tuple(self._list_places())
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.steps + self.retriers
+
+    def mask(self, names: Iterable[str]) -> int:
+        """The set of these checkpoints as a mask; names the definition does not have are left out."""
+        mask = 0
+        for name in names:
+            at = self.bit.get(name)
+            if at is not None:
+                mask |= 1 << at
+        return mask
+
+    def names(self, mask: int) -> tuple[str, ...]:
+        return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
+
+    def exits(self, node: str) -> tuple[str, ...]:
+        """The exits of a node: its outs (to a retrier too), filtered and dead."""
+        if node in self.retriers:
+            return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
+        return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
+
+    def outs(self, node: str) -> tuple[str, ...]:
+        if node in self.retriers:
+            return tuple(f"{node}.out:{user}" for user in self.users(node))
+        spec = self._specs[node]
+        sent = tuple(_out(spec, after) for after in spec.to) or (f"{node}.out",)
+        return (*sent, f"{node}.out:{spec.retries}") if spec.retries else sent
+
+    def users(self, retrier: str) -> tuple[str, ...]:
+        """The nodes that hand messages to this retrier."""
+        return tuple(name for name in self.steps if self._specs[name].retries == retrier)
+
+    def held_by(self, mask: int) -> tuple[Place, ...]:
+        """The retriers that have seen a message, one place each."""
+        by_name = {place.name: place for place in self.places if place.kind == "retrier"}
+        return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
+
+    def neighbours(self, node: str) -> frozenset[str]:
+        """Direct predecessors and successors in the flow; a retrier stands outside it."""
+        if node in self.retriers:
+            return frozenset()
+        return frozenset({*self._flow.predecessors(node), *self._flow.successors(node)})
+
+    def same_node(self, other: Graph, node: str) -> bool:
+        """Whether both versions know this node with the same declaration and neighbours (a retrier: the same users)."""
+        if node not in self.nodes or node not in other.nodes:
+            return False
+        if node in self.retriers or node in other.retriers:
+            return set(self.users(node)) == set(other.users(node))
+        alike = [
+            graph._specs[node].model_copy(update={"description": ""}) if node in graph._specs else None
+            for graph in (self, other)
+        ]
+        return alike[0] == alike[1] and self.neighbours(node) == other.neighbours(node)
+
+    @cached_property
+    def dominators(self) -> tuple[int, ...]:
+        """For each checkpoint, the mask of those that every path from the first checkpoint to it passes, itself
+        included."""
+        parents = nx.immediate_dominators(self._checkpoint_graph, self.first)
+        masks: list[int] = []
+        for name in self.checkpoints:
+            mask, at = 1 << self.bit[name], name
+            while (up := parents.get(at)) is not None and up != at:
+                mask |= 1 << self.bit[up]
+                at = up
+            masks.append(mask)
+        return tuple(masks)
+
+    @cached_property
+    def allowed_copies(self) -> tuple[int, ...]:
+        """For each checkpoint, how many live beacons of one message are no duplicates: below a `copy: all` whose
+        branches meet again, one per incoming link."""
+        copies = {self.steps[0]: 1}
+        for node in self.steps[1:]:
+            incoming = [copies[before] for before in self._flow.predecessors(node)]
+            copies[node] = sum(incoming) if self._below_copies(node) else max(incoming)
+        return tuple(copies.get(node_of(name), 1) for name in self.checkpoints)
+
+    @cached_property
+    def retry_loop_mask(self) -> int:
+        """Checkpoints of the way to a retrier and back, whose beacons are no duplicates."""
+        handed = [f"{user}.out:{retrier}" for retrier in self.retriers for user in self.users(retrier)]
+        return self.mask([*handed, *(name for name in self.checkpoints if node_of(name) in self.retriers)])
+
+    @cached_property
+    def returns(self) -> dict[str, str]:
+        """`N.in` of each node with a retrier -> `R.out:N`, where its messages come back from."""
+        return {f"{user}.in": f"{retrier}.out:{user}" for retrier in self.retriers for user in self.users(retrier)}
+
+    def _list_checkpoints(self) -> list[str]:
+        return [name for node in self.nodes for name in (f"{node}.in", *self.exits(node))]
+
+    @cached_property
+    def _checkpoint_graph(self) -> nx.DiGraph[str]:
+        graph: nx.DiGraph[str] = nx.DiGraph()
+        graph.add_nodes_from(self.checkpoints)
+        for node in self.nodes:
+            graph.add_edges_from((f"{node}.in", exit_) for exit_ in self.exits(node))
+        graph.add_edges_from((link.out, f"{link.target}.in") for link in self.links)
+        for retrier in self.retriers:
+            graph.add_edges_from((f"{user}.out:{retrier}", f"{retrier}.in") for user in self.users(retrier))
+        return graph
+
+    def _reachability(self) -> dict[str, int]:
+        """For each checkpoint, the mask of all that is reachable from it, itself included."""
+        reach: dict[str, int] = {}
+        for name in reversed(list(nx.topological_sort(self._checkpoint_graph))):
+            reach[name] = 1 << self.bit[name]
+            for after in self._checkpoint_graph.successors(name):
+                reach[name] |= reach[after]
+        return reach
+
+    def _copies_to_all(self, node: str) -> bool:
+        return self._specs[node].copy_ == "all"
+
+    def _below_copies(self, node: str) -> bool:
+        return any(self._copies_to_all(before) for before in nx.ancestors(self._flow, node))
+
+    def _list_places(self) -> list[Place]:
+        places = []
+        for node in self.steps:
+            exits = self.exits(node)
+            beyond = 0
+            for exit_ in exits:
+                beyond |= self._reach[exit_]
+            places.append(
+                Place(
+                    kind="node",
+                    name=node,
+                    node=node,
+                    origin=self.mask([f"{node}.in"]),
+                    targets=self.mask(exits),
+                    beyond=beyond,
+                    excusable=not self._below_copies(node),
+                    progress=f"{node}.out",
+                    exits=exits,
+                )
+            )
+        for link in self.links:
+            into = f"{link.target}.in"
+            places.append(
+                Place(
+                    kind="link",
+                    name=link.name,
+                    node=link.target,
+                    origin=self.mask([link.out]),
+                    targets=self.mask([into]),
+                    beyond=self._reach[into],
+                    excusable=not (self._copies_to_all(link.source) or self._below_copies(link.source)),
+                    progress=into,
+                    exits=(into,),
+                )
+            )
+        for retrier in self.retriers:
+            for user in self.users(retrier):
+                handed = f"{user}.out:{retrier}"
+                others = [name for name in self.exits(user) if name != handed]
+                beyond = 0
+                for exit_ in others:
+                    beyond |= self._reach[exit_]
+                places.append(
+                    Place(
+                        kind="retrier",
+                        name=retrier,
+                        node=retrier,
+                        origin=self.mask([handed]),
+                        targets=self.mask([*others, f"{retrier}.dead"]),
+                        beyond=beyond,
+                        excusable=not self._below_copies(user),
+                        progress=f"{retrier}.in",
+                        exits=(),
+                    )
+                )
+        return places
+
+
+def node_of(checkpoint: str) -> str:
+    return checkpoint.split(".", 1)[0]
+
+
+def _out(spec: NodeSpec, after: str) -> str:
+    return f"{spec.name}.out:{after}" if len(spec.to) > 1 else f"{spec.name}.out"

@@ -1,0 +1,92 @@
+"""Lag sketch: a DDSketch of signed lags with relative accuracy 0.01, whose bins add up and merge exactly.
+
+Source: Masson, Rim, Lee, "DDSketch" (VLDB 2019); bin keys as fixed by the wire format (docs/wire-format.md).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+RELATIVE_ACCURACY = 0.01
+GAMMA = (1 + RELATIVE_ACCURACY) / (1 - RELATIVE_ACCURACY)
+LN_GAMMA = math.log(GAMMA)
+ZERO_MS = 0.001
+"""Lags of at most this many milliseconds, either way, share the bin with key 0."""
+KEY_OFFSET = 10_000
+
+
+def bin_keys(lag_ms: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
+    """The bin key of each lag (finite, in ms): positive above 0.001 ms, 0 around zero, negative below."""
+    lag = lag_ms.astype(np.float64)
+    size = np.abs(lag)
+    np.maximum(size, ZERO_MS, out=size)
+    keys = (np.ceil(np.log(size) / LN_GAMMA) + KEY_OFFSET).astype(np.int32)
+    keys[np.abs(lag) <= ZERO_MS] = 0
+    return np.where(lag < 0, -keys, keys)
+
+
+def bin_value_ms(key: int) -> float:
+    """The lag, in ms, that a bin stands for."""
+    if key == 0:
+        return 0.0
+    value = 2 * GAMMA ** (abs(key) - KEY_OFFSET) / (GAMMA + 1)
+    return value if key > 0 else -value
+
+
+@dataclass(frozen=True, slots=True)
+class Sketch:
+    """Bin keys in ascending order (which is ascending lag) and how many lags fell into each."""
+
+    keys: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @classmethod
+    def of(cls, lag_ms: npt.NDArray[np.floating]) -> Sketch:
+        """The sketch of these lags, in ms."""
+        if lag_ms.size == 0:
+            return cls()
+        keys = bin_keys(lag_ms)
+        low = int(keys.min())
+        dense = np.bincount(keys - low)
+        filled = np.flatnonzero(dense)
+        return cls((filled + low).astype(np.int32), dense[filled].astype(np.int64))
+
+    @classmethod
+    def from_bins(cls, bins: Mapping[int, int]) -> Sketch:
+        ordered = sorted(bins.items())
+        return cls(
+            np.array([key for key, _ in ordered], np.int32),
+            np.array([count for _, count in ordered], np.int64),
+        )
+
+    @classmethod
+    def merged(cls, sketches: Iterable[Sketch]) -> Sketch:
+        """The sketch of all that went into `sketches`."""
+        parts = [sketch for sketch in sketches if sketch.keys.size]
+        if len(parts) <= 1:
+            return parts[0] if parts else cls()
+        keys, place = np.unique(np.concatenate([part.keys for part in parts]), return_inverse=True)
+        counts = np.zeros(keys.size, np.int64)
+        np.add.at(counts, place, np.concatenate([part.counts for part in parts]))
+        return cls(keys, counts)
+
+    @property
+    def count(self) -> int:
+        return int(self.counts.sum())
+
+    def quantile_ms(self, q: float) -> float | None:
+        """The lag, in ms, of the item of rank floor(q * (n - 1)), counted from 0; None of no lags."""
+        n = self.count
+        if n == 0:
+            return None
+        rank = math.floor(q * (n - 1))
+        place = int(np.searchsorted(np.cumsum(self.counts), rank, side="right"))
+        return bin_value_ms(int(self.keys[place]))
+
+    def bins(self) -> dict[int, int]:
+        return dict(zip(self.keys.tolist(), self.counts.tolist(), strict=True))
