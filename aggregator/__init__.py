@@ -1,0 +1,1 @@
+"""The PySpark job: follows reports, closes windows."""

@@ -1,0 +1,31 @@
+"""`python -m aggregator`: runs until SIGTERM or SIGINT."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+
+from aggregator.service import Aggregator, serve
+from lagloss.errors import LaglossError
+from lagloss.settings import Settings
+
+
+def main() -> int:
+    settings = Settings.load()
+    aggregator, stop = Aggregator(settings), threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    end = serve(aggregator, settings.bind_address, settings.metrics_port)
+    try:
+        aggregator.run(stop)
+    except LaglossError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    finally:
+        end()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

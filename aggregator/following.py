@@ -1,0 +1,338 @@
+"""Following reports: a stream from `lagloss.reports` that keeps the newest state of emitters, lanes and tallies.
+
+The position lives in PostgreSQL, in the same transaction as what was followed, so the stream's own checkpoint need not
+survive: at start it begins where the database says.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
+from sqlalchemy import Connection, Engine, case, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from aggregator import quarantine
+from lagloss import tables
+from lagloss.graph import node_of
+from lagloss.store import ensure_days
+from lagloss.wire import (
+    MAX_AHEAD_MS,
+    SAMPLE_ALL,
+    WINDOW_S,
+    BadReason,
+    BadRecord,
+    EmitterReport,
+    Progress,
+    Tally,
+    decode_report,
+)
+
+log = structlog.get_logger()
+
+RETENTION_MS = 7 * 86_400_000
+"""How long the topics keep records: windows that were over by then when a report names them are set aside."""
+TRIGGER = "1 second"
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecord:
+    """One record of the reports topic."""
+
+    partition: int
+    offset: int
+    appended_ms: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTally:
+    """A tally with the seq of its report and when its content last changed."""
+
+    tally: Tally
+    report: EmitterReport
+    seq: int
+    changed_at: int
+
+
+LaneKey = tuple[str, str, str, bytes]
+TallyKey = tuple[str, int, bytes, str, str]
+
+
+@dataclass
+class Followed:
+    """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
+
+    emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
+    lanes: dict[LaneKey, tuple[Progress, ReportRecord]] = field(default_factory=dict)
+    tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
+    bad: list[tuple[ReportRecord, BadReason]] = field(default_factory=list)
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def take(self, record: ReportRecord, pipelines: frozenset[str]) -> None:
+        """Take one record in; a bad one, or what is bad in it, is set aside by reason."""
+        self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
+        try:
+            report = decode_report(record.value)
+        except BadRecord as bad:
+            self.bad.append((record, bad.reason))
+            return
+        if report.pipeline not in pipelines:
+            # kept all the same: the first version of a definition holds for all windows before it, too
+            self.bad.append((record, "unknown_pipeline"))
+        account = (report.pipeline, report.emitter)
+        newest, appended_at = self.emitters.get(account, (report, 0))
+        self.emitters[account] = (
+            report if report.seq >= newest.seq else newest,
+            max(appended_at, record.appended_ms),
+        )
+        for progress in report.progress:
+            self._take_progress(record, report, progress)
+        for tally in report.tallies:
+            self._take_tally(record, report, tally)
+
+    def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
+        holder = b"" if progress.lane else report.emitter
+        key = (report.pipeline, progress.checkpoint, progress.lane, holder)
+        before = self.lanes.get(key)
+        if before is None or _position(record) >= _position(before[1]):
+            self.lanes[key] = (progress, record)
+
+    def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
+        reason = _tally_problem(record, tally)
+        if reason is not None:
+            self.bad.append((record, reason))
+            return
+        key = (report.pipeline, tally.window_start, report.emitter, tally.checkpoint, tally.replay or "")
+        before = self.tallies.get(key)
+        if before is None:
+            self.tallies[key] = FollowedTally(tally, report, report.seq, record.appended_ms)
+        elif report.seq > before.seq:
+            same = _content(tally) == _content(before.tally)
+            changed_at = before.changed_at if same else record.appended_ms
+            self.tallies[key] = FollowedTally(tally, report, report.seq, changed_at)
+
+
+def _position(record: ReportRecord) -> tuple[int, int, int]:
+    return record.appended_ms, record.partition, record.offset
+
+
+def _tally_problem(record: ReportRecord, tally: Tally) -> BadReason | None:
+    start_ms = tally.window_start * 1000
+    if tally.window_start % WINDOW_S or tally.window_start < 0:
+        return "window_invalid"
+    if start_ms > record.appended_ms + MAX_AHEAD_MS:
+        return "window_ahead"
+    if start_ms < record.appended_ms - RETENTION_MS:
+        return "window_too_old"
+    if not 1 <= tally.sample <= SAMPLE_ALL:
+        return "header_invalid"
+    return None
+
+
+def _content(tally: Tally) -> tuple[Any, ...]:
+    """What makes a tally a changed one."""
+    return (
+        tally.sample,
+        tally.beacons,
+        tally.payload_bytes,
+        tally.id_sum,
+        tally.dropped,
+        tally.lag_sketch.bins(),
+        [(found.partition, found.first, found.last) for found in tally.ranges],
+    )
+
+
+class ReportFollower:
+    """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
+
+    def __init__(self, engine: Engine, topic: str, topic_id: str) -> None:
+        self.engine = engine
+        self.topic = topic
+        self.topic_id = topic_id
+
+    def positions(self) -> dict[int, int]:
+        """Next offset to follow of each partition known so far."""
+        table = tables.ReportsPosition
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(table.topic_partition, table.next_offset))
+            return dict(rows)
+
+    def follow(self, records: Iterable[ReportRecord], pipelines: frozenset[str]) -> int:
+        """Take a batch of records in, in log order; those already followed are passed over. How many were new."""
+        with self.engine.begin() as connection:
+            table = tables.ReportsPosition
+            rows = connection.execute(select(table.topic_partition, table.next_offset).with_for_update())
+            known = dict(rows)
+            fresh = [record for record in records if record.offset >= known.get(record.partition, 0)]
+            followed = Followed()
+            for record in sorted(fresh, key=_position):
+                followed.take(record, pipelines)
+            positions = {**known, **followed.positions}
+            self._write(connection, followed, basis=sum(positions.values()))
+        return len(fresh)
+
+    def _write(self, connection: Connection, followed: Followed, basis: int) -> None:
+        ensure_days(connection, {key[1] for key in followed.tallies})
+        _upsert_emitters(connection, followed)
+        _upsert_lanes(connection, followed)
+        _upsert_tallies(connection, followed, basis)
+        quarantine.record(
+            connection,
+            self.topic,
+            [(record.partition, record.offset, reason, record.value) for record, reason in followed.bad],
+        )
+        if followed.positions:
+            rows = [
+                {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
+                for partition, offset in followed.positions.items()
+            ]
+            upsert = insert(tables.ReportsPosition).values(rows)
+            connection.execute(
+                upsert.on_conflict_do_update(
+                    index_elements=["topic_partition"],
+                    set_={"next_offset": upsert.excluded.next_offset, "topic_id": upsert.excluded.topic_id},
+                )
+            )
+
+
+def _chunks(rows: Sequence[dict[str, Any]], size: int = 500) -> Iterable[Sequence[dict[str, Any]]]:
+    return (rows[at : at + size] for at in range(0, len(rows), size))
+
+
+def _upsert_emitters(connection: Connection, followed: Followed) -> None:
+    rows = [
+        {
+            "emitter": emitter,
+            "pipeline": pipeline,
+            "node": report.node,
+            "host": report.host,
+            "seq": report.seq,
+            "started_at": report.started_at,
+            "sent_at": report.sent_at,
+            "closed": report.closed,
+            "final_through": report.final_through,
+            "appended_at": appended_at,
+        }
+        for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
+    ]
+    table = tables.table_of(tables.Emitter)
+    for chunk in _chunks(rows):
+        upsert = insert(table).values(chunk)
+        newer = upsert.excluded.seq > table.c.seq
+        replaced: dict[str, Any] = {
+            name: case((newer, upsert.excluded[name]), else_=table.c[name])
+            for name in ("seq", "started_at", "sent_at", "closed", "final_through", "host")
+        }
+        replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
+        connection.execute(upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
+
+
+def _upsert_lanes(connection: Connection, followed: Followed) -> None:
+    rows = [
+        {
+            "pipeline": pipeline,
+            "checkpoint": checkpoint,
+            "lane": lane,
+            "holder": holder,
+            "until": progress.until,
+            "appended_at": record.appended_ms,
+            "topic_partition": record.partition,
+            "topic_offset": record.offset,
+        }
+        for (pipeline, checkpoint, lane, holder), (progress, record) in followed.lanes.items()
+    ]
+    table = tables.table_of(tables.Lane)
+    for chunk in _chunks(rows):
+        upsert = insert(table).values(chunk)
+        found = upsert.excluded
+        names = ("until", "appended_at", "topic_partition", "topic_offset")
+        connection.execute(
+            upsert.on_conflict_do_update(
+                index_elements=["pipeline", "checkpoint", "lane", "holder"],
+                set_={name: found[name] for name in names},
+                where=func.row(found.appended_at, found.topic_partition, found.topic_offset)
+                > func.row(table.c.appended_at, table.c.topic_partition, table.c.topic_offset),
+            )
+        )
+
+
+_TALLY_CONTENT = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
+
+
+def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> None:
+    rows = [
+        {
+            "pipeline": pipeline,
+            "window_start": start,
+            "emitter": emitter,
+            "checkpoint": checkpoint,
+            "replay": replay,
+            "node": node_of(checkpoint),
+            "seq": found.seq,
+            "sample": found.tally.sample,
+            "beacons": found.tally.beacons,
+            "payload_bytes": found.tally.payload_bytes,
+            "id_sum": found.tally.id_sum,
+            "dropped": found.tally.dropped,
+            "sketch": [found.tally.lag_sketch.keys.tolist(), found.tally.lag_sketch.counts.tolist()],
+            "ranges": [[place.partition, place.first, place.last] for place in found.tally.ranges],
+            "changed_at": found.changed_at,
+            "changed_basis": basis,
+        }
+        for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
+    ]
+    table = tables.table_of(tables.Tally)
+    for chunk in _chunks(rows, 200):
+        upsert = insert(table).values(chunk)
+        found = upsert.excluded
+        changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(
+            func.row(*(table.c[name] for name in _TALLY_CONTENT))
+        )
+        replaced: dict[str, Any] = {name: found[name] for name in ("seq", *_TALLY_CONTENT)}
+        for name in ("changed_at", "changed_basis"):
+            replaced[name] = case((changed, found[name]), else_=table.c[name])
+        connection.execute(
+            upsert.on_conflict_do_update(
+                index_elements=["pipeline", "window_start", "emitter", "checkpoint", "replay"],
+                set_=replaced,
+                where=found.seq > table.c.seq,
+            )
+        )
+
+
+def start_stream(
+    spark: SparkSession, bootstrap: str, follower: ReportFollower, partitions: Iterable[int], pipelines: Any
+) -> StreamingQuery:
+    """Follow the reports topic from where the database stands; `pipelines()` names the pipelines there are."""
+    known = follower.positions()
+    starts = {str(partition): known.get(partition, -2) for partition in partitions}
+    reports = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", follower.topic)
+        .option("startingOffsets", json.dumps({follower.topic: starts}))
+        .option("failOnDataLoss", "false")
+        .option("maxOffsetsPerTrigger", "20000")
+        .load()
+        .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
+    )
+
+    def take(batch: DataFrame, _number: int) -> None:
+        rows = batch.collect()
+        follower.follow((ReportRecord(*row) for row in rows), pipelines())
+
+    return (
+        reports.writeStream.queryName("follow reports")
+        .foreachBatch(take)
+        .option("checkpointLocation", tempfile.mkdtemp(prefix="lagloss-stream-"))
+        .trigger(processingTime=TRIGGER)
+        .start()
+    )

@@ -1,0 +1,47 @@
+"""Metrics of the aggregator: every name is declared here and described in docs/operations.md."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from lagloss.result import WindowResult
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._windows = Counter(
+            "lagloss_windows_closed",
+            "Windows closed, by verdict and proof",
+            ["verdict", "proof"],
+            registry=self.registry,
+        )
+        self._revised = Counter(
+            "lagloss_windows_revised", "Closings that changed a window's result", registry=self.registry
+        )
+        self._beacons = Counter("lagloss_beacons_read", "Beacons read to close windows", registry=self.registry)
+        self._records = Counter(
+            "lagloss_block_records_read", "Records of the beacons topic that reads spanned", registry=self.registry
+        )
+        self._seconds = Histogram(
+            "lagloss_closing_seconds", "Time one read of due windows took until its commit", registry=self.registry
+        )
+        self.bad_records = Gauge(
+            "lagloss_bad_records", "Records set aside, by topic and reason", ["topic", "reason"], registry=self.registry
+        )
+        self.caught_up_seconds = Gauge(
+            "lagloss_reports_lag_seconds", "How long ago all reports were last followed", registry=self.registry
+        )
+
+    def window(self, result: WindowResult, revision: int) -> None:
+        if revision > 1:
+            self._revised.inc()
+        self._windows.labels(result.verdict or "unknown", result.proof).inc()
+
+    def closed(self, windows: int, beacons: int, seconds: float) -> None:
+        if windows:
+            self._seconds.observe(seconds)
+        self._beacons.inc(beacons)
+
+    def read(self, records: int) -> None:
+        self._records.inc(records)

@@ -1,0 +1,55 @@
+"""What the kernel is told before it reads: which windows are wanted, and how each is to be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from lagloss.graph import Graph
+from lagloss.wire import MAX_AHEAD_MS, SAMPLE_ALL, WINDOW_S, BadRecord, block_key
+
+
+@dataclass(frozen=True)
+class WindowPlan:
+    """How to count one window: its pipeline's graph as of its start, the cuts on "last seen" (epoch ms, ascending), and
+    the lowest sample its tallies speak of."""
+
+    graph: Graph
+    window_start_s: int
+    cuts: tuple[float, ...] = ()
+    sample: int = SAMPLE_ALL
+
+    @property
+    def key(self) -> bytes:
+        return block_key(self.graph.definition.name, self.window_start_s)
+
+    @property
+    def window_end_ms(self) -> int:
+        return (self.window_start_s + WINDOW_S) * 1000
+
+    @property
+    def lag_target_ms(self) -> int:
+        return self.graph.definition.spec.sla.lag.target
+
+
+@dataclass(frozen=True)
+class ReadPlan:
+    """The windows of one read, by block key, and the names of all pipelines there are."""
+
+    windows: Mapping[bytes, WindowPlan]
+    pipelines: frozenset[str]
+
+    def check(self, key: bytes | None, appended_ms: int, pipeline: str, window_start_s: int) -> None:
+        """Whether a block may stand where it stands.
+
+        Raises:
+            BadRecord: key_mismatch, unknown_pipeline, window_invalid or window_ahead.
+        """
+        if key != block_key(pipeline, window_start_s):
+            raise BadRecord("key_mismatch")
+        if pipeline not in self.pipelines:
+            raise BadRecord("unknown_pipeline")
+        if window_start_s % WINDOW_S:
+            raise BadRecord("window_invalid")
+        if window_start_s * 1000 > appended_ms + MAX_AHEAD_MS:
+            raise BadRecord("window_ahead")

@@ -1,0 +1,140 @@
+"""Reading blocks with Spark: one batch over exact offset ranges, filtered by key, through the kernel."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from aggregator.kernel import INPUT, OUTPUT, BadBlock, Counted, count_partitions, scatter
+from aggregator.plan import ReadPlan, WindowPlan
+from lagloss.facts import WindowFacts
+from lagloss.ranges import rounds
+from lagloss.wire import MAX_AHEAD_MS, OffsetRange
+
+FETCHING = {
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(50 << 20),
+    # Spark asks for the log's ends after every poll: fewer polls, fewer round trips.
+    "kafka.max.poll.records": "20000",
+    # A fetch at the log's end is held back this long, and those questions wait behind it on the same connection: with
+    # Kafka's 500 ms, every partition of a small window would cost half a second.
+    "kafka.fetch.max.wait.ms": "10",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one read found: the facts of each wanted window by key, and bad blocks."""
+
+    facts: dict[bytes, WindowFacts]
+    bad: tuple[BadBlock, ...]
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """Reads windows of the beacons topic."""
+
+    spark: SparkSession
+    bootstrap: str
+    topic: str
+    partitions: int
+    """How many ranges of the id space a window that lies scattered is shuffled into."""
+
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
+        """Count the planned windows in these ranges (merged, and clamped to what the broker holds)."""
+        parts = self._collect(self._kernel(self.blocks(ranges, plan), plan, together=len(rounds(ranges)) > 1))
+        reading = gather(parts, plan)
+        again = to_read_again(reading, plan)
+        if not again:
+            return reading
+        retry = ReadPlan(again, plan.pipelines)
+        blocks = self.blocks(ranges, retry)
+        spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
+        found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
+        facts = {key: replace(facts, scattered=False) for key, facts in found.facts.items()}
+        return Reading({**reading.facts, **facts}, reading.bad)
+
+    def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records of these ranges, columns as in INPUT."""
+        frames = [self._range(layer) for layer in rounds(ranges)]
+        return functools.reduce(DataFrame.unionByName, frames) if frames else self.spark.createDataFrame([], INPUT)
+
+    def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> DataFrame:
+        """Those that the plan wants, and those with a key that no good block has."""
+        return self.records(ranges).where(is_wanted(plan))
+
+    def _range(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        starts = {str(item.partition): item.first for item in ranges}
+        ends = {str(item.partition): item.last + 1 for item in ranges}
+        return (
+            self.spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("assign", json.dumps({self.topic: sorted(item.partition for item in ranges)}))
+            .option("startingOffsets", json.dumps({self.topic: starts}))
+            .option("endingOffsets", json.dumps({self.topic: ends}))
+            .option("failOnDataLoss", "false")
+            .options(**FETCHING)
+            .load()
+            .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "key", "value")
+        )
+
+    def _kernel(self, blocks: DataFrame, plan: ReadPlan, *, together: bool) -> DataFrame:
+        """The kernel over blocks; `together` first brings the blocks of each partition into one task, in log order.
+
+        A task takes its partitions one after another, so there need be no more tasks than cores: starting one costs a
+        tenth of a second.
+        """
+        tasks = self.spark.sparkContext.defaultParallelism
+        if together:
+            blocks = blocks.repartition(tasks, "partition").sortWithinPartitions("partition", "offset")
+        else:
+            blocks = blocks.coalesce(tasks)
+
+        def kernel(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return count_partitions(batches, plan)
+
+        return blocks.mapInArrow(kernel, OUTPUT)
+
+    def _collect(self, counted: DataFrame) -> list[Counted | BadBlock]:
+        return [pickle.loads(row.part) for row in counted.collect()]
+
+
+def is_wanted(plan: ReadPlan) -> Column:
+    """Blocks of the wanted windows by key, and every block whose key is not one a good block could have."""
+    key = F.col("key").cast("string")
+    known = F.substring_index(key, "/", 1).isin(sorted(plan.pipelines)) if plan.pipelines else F.lit(False)
+    start_ms = F.substring_index(key, "/", -1).cast("long") * 1000
+    odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | (start_ms > F.col("appended_ms") + MAX_AHEAD_MS)
+    wanted = key.isin([found.decode() for found in plan.windows]) if plan.windows else F.lit(False)
+    return wanted | key.isNull() | odd
+
+
+def gather(parts: Iterable[Counted | BadBlock], plan: ReadPlan) -> Reading:
+    by_window: dict[bytes, list[WindowFacts]] = {key: [] for key in plan.windows}
+    bad = []
+    for part in parts:
+        if isinstance(part, BadBlock):
+            bad.append(part)
+        else:
+            by_window[part.key].append(part.facts)
+    facts = {
+        key: WindowFacts.merged(found) if found else WindowFacts(cuts=plan.windows[key].cuts)
+        for key, found in by_window.items()
+    }
+    return Reading(facts, tuple(bad))
+
+
+def to_read_again(reading: Reading, plan: ReadPlan) -> dict[bytes, WindowPlan]:
+    """Windows whose ids lie scattered, or whose partitions were sampled differently."""
+    return {
+        key: replace(plan.windows[key], sample=facts.sample)
+        for key, facts in reading.facts.items()
+        if facts.scattered or facts.mixed_samples
+    }

@@ -1,0 +1,86 @@
+"""The beacon log as Kafka holds it: watermarks, offsets by time, ids, and the records of exact offset ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from lagloss.ranges import Watermarks
+from lagloss.wire import OffsetRange
+
+TIMEOUT_S = 20
+
+
+class BeaconLog:
+    """Metadata of one topic.
+
+    Every method raises KafkaException when the broker does not answer within 20 s.
+    """
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.topic = topic
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": TIMEOUT_S * 1000})
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "lagloss-metadata",
+                "enable.auto.commit": False,
+                "log_level": 0,
+            }
+        )
+
+    def partitions(self) -> list[int]:
+        return sorted(self._admin.list_topics(self.topic, timeout=TIMEOUT_S).topics[self.topic].partitions)
+
+    def topic_id(self) -> str:
+        """The topic's id: another one means that it was deleted and created anew."""
+        found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_S)
+        return str(found[self.topic].result(TIMEOUT_S).topic_id)
+
+    def ends(self) -> dict[int, int]:
+        """The end offset of each partition."""
+        return self._offsets(OffsetSpec.latest())
+
+    def watermarks(self) -> dict[int, Watermarks]:
+        """What the broker holds of each partition."""
+        low, high = self._offsets(OffsetSpec.earliest()), self._offsets(OffsetSpec.latest())
+        return {partition: Watermarks(low[partition], high[partition]) for partition in high}
+
+    def offsets_at(self, moment_ms: int) -> dict[int, int]:
+        """For each partition the offset of the first record appended at or after this moment; its end if none was."""
+        asked = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
+        found = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+        ends: Mapping[int, int] = self.ends()
+        return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
+
+    def records(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[bytes | None, bytes]]:
+        """Key and value of every record in these ranges, which must be merged and held by the broker (see `clamp`)."""
+        for item in ranges:
+            place = TopicPartition(self.topic, item.partition, item.first)
+            self._consumer.assign([place])
+            next_offset = item.first
+            while next_offset <= item.last:
+                message = self._consumer.poll(TIMEOUT_S)
+                if message is None:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                next_offset = (message.offset() or 0) + 1
+                if next_offset <= item.last + 1:
+                    yield message.key(), message.value() or b""
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
+        asked = {TopicPartition(self.topic, partition): spec for partition in self.partitions()}
+        found: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
+            asked,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=TIMEOUT_S,
+        )
+        return {place.partition: future.result(TIMEOUT_S).offset for place, future in found.items()}

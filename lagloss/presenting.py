@@ -1,0 +1,68 @@
+"""Presenting windows on the command line: the promised document, a table, numbers a person can read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Table
+
+from lagloss.definition import Definition
+
+
+def contract_document(window: dict[str, Any]) -> dict[str, Any]:
+    """A window's fields in the order and number that the command line promises."""
+    promised = {
+        "pipeline": window["pipeline"],
+        "window_start": window["window_start"],
+        "state": window["state"],
+        "revision": window["revision"],
+    }
+    rest = {name: value for name, value in window.items() if name not in (*promised, "history", "closed_at")}
+    head = {name: rest.pop(name) for name in ("verdict", "reasons", "proof")}
+    return {**promised, **head, "closed_at": window["closed_at"], **rest}
+
+
+def breaches(window: dict[str, Any], definition: Definition) -> bool:
+    """Whether a closed window breaches the pipeline's SLA: verdict `loss`, or its lag percentile above the target."""
+    lag = definition.spec.sla.lag
+    measured = window["e2e_lag_ms"].get(f"p{lag.percentile:g}")
+    late = window["state"] != "open" and measured is not None and measured > lag.target
+    return window["verdict"] == "loss" or late
+
+
+def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
+    """The windows as a table for a terminal."""
+    table = Table(
+        "window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95", "reasons", box=None
+    )
+    for window in windows:
+        lost, ratio, lag = window["lost"], window["loss_ratio"], window["e2e_lag_ms"]["p95"]
+        table.add_row(
+            window["window_start"].replace("T", " ").removesuffix(":00Z"),
+            window["state"] if window["revision"] < 2 else f"{window['state']} r{window['revision']}",
+            window["verdict"] or "–",
+            str(window["messages"]),
+            str(window["delivered"]),
+            "–" if lost is None else _interval(lost["min"], lost["max"], str),
+            "–" if ratio is None or ratio["min"] is None else _interval(ratio["min"], ratio["max"], _percent),
+            "–" if lag is None else duration(lag),
+            ", ".join(window["reasons"]),
+        )
+    return table
+
+
+def _interval(low: Any, high: Any, show: Any) -> str:
+    return str(show(low)) if low == high else f"{show(low)} to {show(high)}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.2%}"
+
+
+def duration(ms: float) -> str:
+    """A lag as a person reads it: 12.3 ms, 1.2 s, 4.5 min."""
+    size = abs(ms)
+    if size < 1_000:
+        return f"{ms:.3g} ms"
+    return f"{ms / 1_000:.3g} s" if size < 120_000 else f"{ms / 60_000:.3g} min"

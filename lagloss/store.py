@@ -1,0 +1,292 @@
+"""PostgreSQL as every part reads it: definitions, windows and missing messages. Writers keep their own statements."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import alembic.command
+import alembic.config
+from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import OperationalError, ProgrammingError
+
+from lagloss import tables
+from lagloss.definition import Definition, as_document
+from lagloss.errors import DatabaseUnreachable, UnknownPipeline
+from lagloss.graph import Graph
+from lagloss.live import LiveTally, live_result
+from lagloss.result import rfc3339
+from lagloss.sketch import Sketch
+from lagloss.wire import WINDOW_S, OffsetRange
+
+WINDOWS_CHANNEL = "lagloss_windows"
+"""NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
+DAY_S = 86_400
+
+
+def engine_for(database_url: str) -> Engine:
+    """An engine on psycopg 3 for a plain `postgresql://` URL."""
+    url = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    return create_engine(
+        url, pool_pre_ping=True, json_serializer=lambda value: json.dumps(value, separators=(",", ":"))
+    )
+
+
+def migrate(database_url: str) -> None:
+    """Bring the database's tables up to this version."""
+    config = alembic.config.Config()
+    config.set_main_option("script_location", str(Path(__file__).resolve().parent.parent / "migrations"))
+    config.attributes["url"] = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    alembic.command.upgrade(config, "head")
+
+
+def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
+    """Make the day partitions that rows of these windows go to."""
+    for day in sorted({start // DAY_S for start in window_starts_s}):
+        label = time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
+        for table in tables.PARTITIONED:
+            connection.execute(
+                text(
+                    f'CREATE TABLE IF NOT EXISTS "{table.name}_{label}" PARTITION OF "{table.name}" '
+                    f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
+                )
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPipeline:
+    """One version of a definition; in force for windows that start at or after `applied_at_ms` (the first: for all)."""
+
+    name: str
+    version: int
+    applied_at_ms: int
+    definition: Definition
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMessage:
+    """A message of a window that something is missing of; `last_seen_ms` in epoch ms."""
+
+    id_hash: int
+    message_id: str | None
+    kind: str
+    places: list[str]
+    last_checkpoint: str
+    last_seen_ms: float
+
+
+class Store:
+    """Reads of one database, and `apply`."""
+
+    def __init__(self, database_url: str) -> None:
+        self.engine = engine_for(database_url)
+
+    def check(self) -> None:
+        """Raises DatabaseUnreachable where the database does not answer, or has no tables of ours."""
+        try:
+            with self.engine.connect() as connection:
+                connection.execute(select(tables.Pipeline.name).limit(1))
+        except (OperationalError, ProgrammingError) as error:
+            detail = str(error.orig).strip().splitlines()[-1]
+            url = self.engine.url.render_as_string(hide_password=True)
+            raise DatabaseUnreachable(url=url, detail=detail) from error
+
+    def apply(self, definition: Definition, now_ms: int | None = None) -> int:
+        """Store a definition; its version number. An unchanged one keeps its version."""
+        now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+        with self.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
+            newest = _newest_version(connection, definition.name)
+            if newest is not None and newest.definition == as_document(definition):
+                return int(newest.version)
+            version = 1 if newest is None else newest.version + 1
+            connection.execute(
+                insert(tables.Pipeline).values(
+                    name=definition.name, version=version, applied_at=now_ms, definition=as_document(definition)
+                )
+            )
+        return version
+
+    def pipelines(self) -> list[StoredPipeline]:
+        """The newest version of every pipeline, by name."""
+        newest: dict[str, StoredPipeline] = {}
+        for stored in self.versions():
+            newest[stored.name] = stored
+        return list(newest.values())
+
+    def versions(self) -> list[StoredPipeline]:
+        """Every version of every pipeline, by name and version."""
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(tables.table_of(tables.Pipeline)).order_by(tables.Pipeline.name, tables.Pipeline.version)
+            )
+            return [
+                StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
+                for row in rows
+            ]
+
+    def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
+        """Documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
+
+        As `windows --json` prints them, and `history`: whether the window was filled in after it was over.
+        """
+        window = tables.table_of(tables.Window)
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(window)
+                .where(window.c.pipeline == pipeline, window.c.window_start >= from_s, window.c.window_start < to_s)
+                .order_by(window.c.window_start.desc())
+                .limit(limit)
+            ).all()
+            closed = [_closed_document(row) for row in reversed(rows)]
+            opened = self._open_windows(connection, pipeline, from_s, to_s)
+        documents = sorted(closed + opened, key=lambda document: str(document["window_start"]))
+        return documents[-limit:] if limit else documents
+
+    def missing(self, pipeline: str, window_start_s: int, limit: int = 1000) -> list[MissingMessage]:
+        """Missing messages of a window: lost ones first."""
+        row = tables.MissingMessage
+        rank = func.array_position(text("ARRAY['lost','perhaps','overdue','pending']"), row.kind)
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(tables.table_of(row))
+                .where(row.pipeline == pipeline, row.window_start == window_start_s)
+                .order_by(rank, row.last_seen_ms)
+                .limit(limit)
+            )
+            return [
+                MissingMessage(
+                    found.id_hash % (1 << 64),
+                    found.message_id,
+                    found.kind,
+                    found.places,
+                    found.last_checkpoint,
+                    found.last_seen_ms,
+                )
+                for found in rows
+            ]
+
+    def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
+        """Earlier results of a window, oldest first."""
+        row = tables.WindowRevision
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(row.revision, row.closed_at, row.document)
+                .where(row.pipeline == pipeline, row.window_start == window_start_s)
+                .order_by(row.revision)
+            )
+            return [
+                {**found.document, "revision": found.revision, "closed_at": rfc3339(found.closed_at / 1000)}
+                for found in rows
+            ]
+
+    def pipeline(self, name: str) -> StoredPipeline:
+        """The newest version of one pipeline.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        found = {stored.name: stored for stored in self.pipelines()}
+        if name not in found:
+            known = f"are {', '.join(found)}" if found else "is none yet"
+            raise UnknownPipeline(pipeline=name, known=known)
+        return found[name]
+
+    def graph_at(self, name: str, window_start_s: int) -> Graph:
+        """The graph of the version in force at a window's start."""
+        versions = [stored for stored in self.versions() if stored.name == name]
+        in_force = versions[0]
+        for stored in versions[1:]:
+            if stored.applied_at_ms <= window_start_s * 1000:
+                in_force = stored
+        return Graph(in_force.definition)
+
+    def ranges(self, pipeline: str, window_start_s: int, checkpoints: Iterable[str]) -> list[OffsetRange]:
+        """Where the tallies of a window say that the blocks of these checkpoints lie."""
+        tally = tables.Tally
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(tally.ranges).where(
+                    tally.pipeline == pipeline,
+                    tally.window_start == window_start_s,
+                    tally.checkpoint.in_(list(checkpoints)),
+                )
+            )
+            return [OffsetRange(*place) for (places,) in rows for place in places]
+
+    def request_recompute(self, pipeline: str, from_s: int, to_s: int) -> int:
+        """Ask the closer to close windows again; the request's number."""
+        with self.engine.begin() as connection:
+            request = insert(tables.RecomputeRequest).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
+            return int(connection.execute(request.returning(tables.RecomputeRequest.id)).scalar_one())
+
+    def recompute_answer(self, request: int) -> dict[str, Any] | None:
+        """What the closer answered, or None while it works."""
+        row = tables.RecomputeRequest
+        with self.engine.connect() as connection:
+            answer: dict[str, Any] | None = connection.execute(select(row.answer).where(row.id == request)).scalar_one()
+        return answer
+
+    def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
+        """Windows that have tallies but no result yet, from the tallies alone."""
+        tally, window = tables.table_of(tables.Tally), tables.table_of(tables.Window)
+        rows = connection.execute(
+            select(tally)
+            .outerjoin(
+                window, (window.c.pipeline == tally.c.pipeline) & (window.c.window_start == tally.c.window_start)
+            )
+            .where(
+                tally.c.pipeline == pipeline,
+                tally.c.window_start >= from_s,
+                tally.c.window_start < to_s,
+                window.c.pipeline.is_(None),
+            )
+        ).all()
+        if not rows:
+            return []
+        newest = _newest_version(connection, pipeline)
+        if newest is None:
+            return []
+        graph = Graph(Definition.model_validate(newest.definition))
+        by_window: dict[int, list[LiveTally]] = {}
+        for row in rows:
+            by_window.setdefault(row.window_start, []).append(
+                LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, sketch_of(row.sketch))
+            )
+        return [
+            {**live_result(graph, start, tallies).document(), "state": "open", "revision": 0, "closed_at": None}
+            | {"history": False}
+            for start, tallies in sorted(by_window.items())
+        ]
+
+
+def sketch_of(stored: Sequence[Any]) -> Sketch:
+    keys, counts = stored
+    return Sketch.from_bins(dict(zip(keys, counts, strict=True)))
+
+
+def window_start_of(epoch_s: float) -> int:
+    """The start, in epoch s, of the window that holds this moment."""
+    return int(epoch_s // WINDOW_S) * WINDOW_S
+
+
+def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
+    row = tables.Pipeline
+    return connection.execute(
+        select(tables.table_of(row)).where(row.name == name).order_by(row.version.desc()).limit(1)
+    ).one_or_none()
+
+
+def _closed_document(row: Row[Any]) -> dict[str, Any]:
+    return {
+        **row.document,
+        "state": row.state,
+        "revision": row.revision,
+        "closed_at": rfc3339(row.closed_at / 1000),
+        "history": row.history,
+    }

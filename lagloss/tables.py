@@ -1,0 +1,257 @@
+"""The tables in PostgreSQL. Each has one writer, named in its comment; tables that grow by the minute are partitioned
+by day."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    Text,
+    Uuid,
+    func,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {
+        int: BigInteger,
+        str: Text,
+        float: Double,
+        bytes: LargeBinary,
+        dict[str, Any]: JSONB,
+        list[Any]: JSONB,
+        uuid.UUID: Uuid,
+        datetime: DateTime(timezone=True),
+    }
+
+
+BY_DAY: Final = {"postgresql_partition_by": "RANGE (window_start)"}
+"""Partitioned by the day of `window_start` (epoch s); partitions are made by their writer and dropped whole."""
+
+
+class Pipeline(Base):
+    __tablename__ = "pipeline"
+    __table_args__ = {"comment": "Versions of definitions. Writer: lagloss apply."}
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    applied_at: Mapped[int] = mapped_column(comment="epoch ms: in force for windows that start at or after it")
+    definition: Mapped[dict[str, Any]]
+
+
+class ReportsPosition(Base):
+    __tablename__ = "reports_position"
+    __table_args__ = {"comment": "Next offset to follow of each partition of the reports topic. Writer: follower."}
+
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    next_offset: Mapped[int]
+    topic_id: Mapped[str]
+
+
+class Emitter(Base):
+    __tablename__ = "emitter"
+    __table_args__ = {"comment": "The newest report of each emitter. Writer: follower."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    emitter: Mapped[bytes] = mapped_column(primary_key=True)
+    node: Mapped[str]
+    host: Mapped[str]
+    seq: Mapped[int]
+    started_at: Mapped[int] = mapped_column(comment="epoch ms")
+    sent_at: Mapped[int] = mapped_column(comment="epoch ms on the emitter's clock")
+    closed: Mapped[bool]
+    final_through: Mapped[int] = mapped_column(comment="epoch s")
+    appended_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the last report")
+
+
+class Lane(Base):
+    __tablename__ = "progress"
+    __table_args__ = {"comment": "The newest progress of each lane. Writer: follower."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint: Mapped[str] = mapped_column(primary_key=True)
+    lane: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[bytes] = mapped_column(primary_key=True, comment="emitter of work in hand; empty for ordered inputs")
+    until: Mapped[int] = mapped_column(comment="epoch ms")
+    appended_at: Mapped[int] = mapped_column(comment="position in the reports log: append time, partition, offset")
+    topic_partition: Mapped[int] = mapped_column(Integer)
+    topic_offset: Mapped[int]
+
+
+class Tally(Base):
+    __tablename__ = "tally"
+    __table_args__ = (
+        Index("tally_changed", "changed_basis"),
+        {"comment": "The newest tally of each emitter, checkpoint, window and replay. Writer: follower.", **BY_DAY},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    emitter: Mapped[bytes] = mapped_column(primary_key=True)
+    checkpoint: Mapped[str] = mapped_column(primary_key=True)
+    replay: Mapped[str] = mapped_column(primary_key=True, comment="empty for live traffic")
+    node: Mapped[str]
+    seq: Mapped[int] = mapped_column(comment="of the report it came with")
+    sample: Mapped[int]
+    beacons: Mapped[int]
+    payload_bytes: Mapped[int]
+    id_sum: Mapped[int]
+    dropped: Mapped[int]
+    sketch: Mapped[list[Any]] = mapped_column(comment="[keys, counts]")
+    ranges: Mapped[list[Any]] = mapped_column(comment="[[partition, first, last], ...]")
+    changed_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that last changed it")
+    changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")
+
+
+_WINDOW_COLUMNS = "Result columns: see lagloss.result.WindowResult."
+
+
+class Window(Base):
+    __tablename__ = "window"
+    __table_args__ = (
+        Index("window_deadline", "pipeline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
+        {"comment": f"The newest result of each closed window. Writer: closer. {_WINDOW_COLUMNS}", **BY_DAY},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    state: Mapped[str] = mapped_column(comment="closed or sealed")
+    revision: Mapped[int] = mapped_column(Integer)
+    verdict: Mapped[str]
+    messages: Mapped[int]
+    delivered: Mapped[int]
+    pending: Mapped[int]
+    lost_min: Mapped[int]
+    lost_max: Mapped[int]
+    e2e_p95_ms: Mapped[float | None]
+    history: Mapped[bool] = mapped_column(comment="all its emitters started after its end: a back-fill")
+    closed_at: Mapped[int] = mapped_column(comment="epoch ms of this revision")
+    judged_at: Mapped[int] = mapped_column(comment="epoch ms: newest moment the result was found to hold")
+    basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
+    deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
+    settle_ms: Mapped[int] = mapped_column(comment="how long its tallies must stand still before it is closed again")
+    log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
+    document: Mapped[dict[str, Any]] = mapped_column(JSON, comment="the result as windows --json prints it")
+    facts: Mapped[bytes] = mapped_column(comment="lagloss.facts.WindowFacts, packed")
+
+
+class WindowRevision(Base):
+    __tablename__ = "window_history"
+    __table_args__ = {"comment": "Earlier results of windows, 50 a window at most. Writer: closer.", **BY_DAY}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    revision: Mapped[int] = mapped_column(Integer, primary_key=True)
+    closed_at: Mapped[int] = mapped_column(comment="epoch ms")
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class MissingMessage(Base):
+    __tablename__ = "missing_message"
+    __table_args__ = {"comment": "Missing messages of each window, 1,000 at most. Writer: closer.", **BY_DAY}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    id_hash: Mapped[int] = mapped_column(primary_key=True, comment="xxh3_64 read as signed")
+    message_id: Mapped[str | None] = mapped_column(comment="null where the name is not known")
+    pattern: Mapped[str] = mapped_column(comment="presence pattern, hex")
+    kind: Mapped[str] = mapped_column(comment="lost, perhaps, overdue or pending")
+    places: Mapped[list[Any]]
+    last_checkpoint: Mapped[str]
+    last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
+
+
+class Quarantined(Base):
+    __tablename__ = "quarantine"
+    __table_args__ = {"comment": "Bad records of both topics. Writer: aggregator."}
+
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    topic_offset: Mapped[int] = mapped_column(primary_key=True)
+    reason: Mapped[str]
+    first_bytes: Mapped[bytes]
+    found_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class Audited(Base):
+    __tablename__ = "audited"
+    __table_args__ = {"comment": "Next offset of the beacons topic whose key nobody looked at yet. Writer: closer."}
+
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    next_offset: Mapped[int]
+
+
+class RecomputeRequest(Base):
+    __tablename__ = "recompute_request"
+    __table_args__ = {"comment": "Windows to close again. Writers: lagloss recompute asks, closer answers."}
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    pipeline: Mapped[str]
+    from_s: Mapped[int]
+    to_s: Mapped[int]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    answer: Mapped[dict[str, Any] | None]
+
+
+class Incident(Base):
+    __tablename__ = "incident"
+    __table_args__ = (
+        Index("incident_open", "pipeline", "rule", unique=True, postgresql_where=text("state = 'open'")),
+        {"comment": "Breaches of an SLA. Writer: alerting."},
+    )
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    pipeline: Mapped[str]
+    rule: Mapped[str]
+    state: Mapped[str] = mapped_column(comment="open or resolved")
+    opened_at: Mapped[datetime]
+    resolved_at: Mapped[datetime | None]
+    first_window: Mapped[int] = mapped_column(comment="epoch s")
+    last_window: Mapped[int] = mapped_column(comment="epoch s")
+    worst_ratio: Mapped[float]
+    detail: Mapped[dict[str, Any]]
+
+
+class OutboxMessage(Base):
+    __tablename__ = "outbox"
+    __table_args__ = (
+        Index("outbox_due", "next_attempt_at", postgresql_where=text("sent_at IS NULL AND failed_at IS NULL")),
+        {"comment": "Notifications to send, in the commit of the change they tell. Writer: alerting."},
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    incident_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("incident.id"))
+    change: Mapped[str] = mapped_column(comment="opened, updated or resolved")
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    attempts: Mapped[int] = mapped_column(Integer, server_default="0")
+    next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    sent_at: Mapped[datetime | None]
+    failed_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]
+
+
+def table_of(model: type[Base]) -> Table:
+    """A model's table, for statements on columns rather than objects."""
+    table = model.__table__
+    if not isinstance(table, Table):
+        raise TypeError(f"{model.__name__} is no table")
+    return table
+
+
+PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage))

@@ -1,0 +1,22 @@
+"""Alembic's environment: runs the migrations on the URL that `lagloss.store.migrate` or `-x url=` names."""
+
+from alembic import context
+from sqlalchemy import create_engine
+
+from lagloss.tables import PARTITIONED, Base
+
+
+def is_ours(name: str | None, kind: str, _parents: object) -> bool:
+    """Leave the day partitions out of comparisons: they are made as rows come in."""
+    days = tuple(f"{table.name}_2" for table in PARTITIONED)
+    return not (kind == "table" and name is not None and name.startswith(days))
+
+
+url = context.config.attributes.get("url") or context.get_x_argument(as_dictionary=True)["url"]
+with create_engine(url).connect() as connection:
+    context.configure(
+        connection=connection, target_metadata=Base.metadata, include_name=is_ours, compare_server_default=True
+    )
+    with context.begin_transaction():
+        context.run_migrations()
+    connection.commit()
