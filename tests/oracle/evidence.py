@@ -1,0 +1,415 @@
+"""What a world says, read slowly: its definitions, its blocks and its reports.
+
+The oracle's own reading of the page's "Wire format" and "Pipeline definition", with rule 7's terms on emitters. No code
+is shared with `lagloss`. Times are epoch milliseconds where a name ends in `_ms`, epoch seconds where it ends in `_s`.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import re
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import fastavro.schema
+
+ALL_IDS: int = 2**32  # `sample` of a block that holds every id
+WINDOW_S = 60
+AHEAD_MS = 120_000  # a window further than this ahead of its arrival is bad input
+SILENT_MS = 60_000
+EXPECTED_AFTER_SILENCE_MS = 660_000  # 60 s after the last report, and 10 minutes more
+
+
+@dataclass(frozen=True)
+class Record:
+    """One Kafka record, as consumed."""
+
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None
+    value: bytes
+
+
+@dataclass(frozen=True)
+class World:
+    """All that lagloss can know when it judges; `beacons_start` holds low watermarks by partition."""
+
+    definitions: tuple[tuple[int, dict[str, Any]], ...]  # (applied_at_ms, YAML document), oldest first
+    beacons: tuple[Record, ...]
+    reports: tuple[Record, ...]
+    now_ms: int
+    beacons_start: dict[int, int] = field(default_factory=dict)
+
+
+# --- Pipeline definition ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One version of a pipeline; `nodes` in topological order with ties by the document's order, retriers apart."""
+
+    pipeline: str
+    nodes: list[str]
+    to: dict[str, list[str]]
+    copies: set[str]  # nodes with `copy: all`
+    retrier: dict[str, str]  # node -> the retrier it hands over to
+    retriers: list[str]  # in the order in which the document's nodes name them
+    entries: dict[str, dict[str, Any]]  # a node's own part of the document; a retrier may have none
+    grace_ms: float
+    max_wait_ms: float
+    loss_max: float
+    lag_target_ms: float
+
+    @property
+    def first(self) -> str:
+        """The one node without an incoming link."""
+        return self.nodes[0]
+
+    @property
+    def all_nodes(self) -> list[str]:
+        return self.nodes + self.retriers
+
+    def before(self, node: str) -> list[str]:
+        return [n for n in self.nodes if node in self.to[n]]
+
+    def users(self, retrier: str) -> list[str]:
+        """The nodes that hand over to this retrier, in the document's order."""
+        return [n for n in self.entries if self.retrier.get(n) == retrier]
+
+    def out_for(self, node: str, following: str) -> str:
+        """`N.out:M` instead of `N.out` where N has several next nodes."""
+        return f"{node}.out:{following}" if len(self.to[node]) > 1 else f"{node}.out"
+
+    def outs(self, node: str) -> list[str]:
+        if node in self.retriers:
+            return [f"{node}.out:{user}" for user in self.users(node)]
+        outs = [self.out_for(node, following) for following in self.to[node]] or [f"{node}.out"]
+        if node in self.retrier:
+            outs.append(f"{node}.out:{self.retrier[node]}")
+        return outs
+
+    def exits(self, node: str) -> list[str]:
+        if node in self.retriers:
+            return [*self.outs(node), f"{node}.dead"]
+        return [*self.outs(node), f"{node}.filtered", f"{node}.dead"]
+
+    def checkpoints(self) -> list[str]:
+        return [c for node in self.all_nodes for c in [f"{node}.in", *self.exits(node)]]
+
+    def deliveries(self) -> list[str]:
+        """The `out` of every node without next nodes."""
+        return [f"{node}.out" for node in self.nodes if not self.to[node]]
+
+    def ancestors(self, node: str) -> set[str]:
+        """Every node above this one, itself not included."""
+        found: set[str] = set()
+        for before in self.before(node):
+            found |= {before} | self.ancestors(before)
+        return found
+
+    def branches_copied(self, node: str) -> bool:
+        return node in self.copies and len(self.to[node]) > 1
+
+    def copied_above(self, node: str) -> bool:
+        """Whether a branching node strictly above is declared `copy: all`."""
+        return any(self.branches_copied(n) for n in self.ancestors(node))
+
+
+def milliseconds(duration: str) -> float:
+    """`500ms`, `5s`, `15m` or `1h` in milliseconds."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", duration)
+    if match is None:
+        raise ValueError(f"not a duration: {duration!r}")
+    return float(match[1]) * {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000}[match[2]]
+
+
+def topological(names: list[str], to: dict[str, list[str]]) -> list[str]:
+    """Again and again the first name in the document whose predecessors are all placed."""
+    placed: list[str] = []
+    while len(placed) < len(names):
+        placed.append(
+            next(
+                name
+                for name in names
+                if name not in placed and all(before in placed for before in names if name in to[before])
+            )
+        )
+    return placed
+
+
+def read_definition(document: dict[str, Any]) -> Definition:
+    spec = document["spec"]
+    entries = {entry["name"]: entry for entry in spec["nodes"]}
+    retrier = {name: entry["retries"] for name, entry in entries.items() if "retries" in entry}
+    retriers = list(dict.fromkeys(retrier.values()))
+    names = [name for name in entries if name not in retriers]
+    to = {name: list(entries[name].get("to", [])) for name in names}
+    sla = spec.get("sla", {})
+    return Definition(
+        pipeline=document["metadata"]["name"],
+        nodes=topological(names, to),
+        to=to,
+        copies={name for name in names if entries[name].get("copy") == "all"},
+        retrier=retrier,
+        retriers=retriers,
+        entries=entries,
+        grace_ms=milliseconds(spec.get("grace", "60s")),
+        max_wait_ms=milliseconds(spec.get("maxWait", "15m")),
+        loss_max=sla.get("loss", {}).get("max", 0.01),
+        lag_target_ms=milliseconds(sla.get("lag", {}).get("target", "5s")),
+    )
+
+
+def in_force(world: World, window_start_s: int) -> Definition:
+    """The version in force at the window's start; the first version holds for all windows before it, too."""
+    document = world.definitions[0][1]
+    for applied_at_ms, later in world.definitions:
+        if applied_at_ms <= window_start_s * 1000:
+            document = later
+    return read_definition(document)
+
+
+def next_checkpoints(d: Definition) -> dict[str, list[str]]:
+    """The checkpoint graph: N.in -> exits of N, N.out -> M.in, N.out:R -> R.in; R.out:N -> N.in is left out."""
+    edges: dict[str, list[str]] = {checkpoint: [] for checkpoint in d.checkpoints()}
+    for node in d.all_nodes:
+        edges[f"{node}.in"] += d.exits(node)
+    for node in d.nodes:
+        for following in d.to[node]:
+            edges[d.out_for(node, following)].append(f"{following}.in")
+        if node in d.retrier:
+            edges[f"{node}.out:{d.retrier[node]}"].append(f"{d.retrier[node]}.in")
+    return edges
+
+
+def reachable(edges: dict[str, list[str]], starts: Iterable[str], without: str | None = None) -> set[str]:
+    """Every checkpoint on a path from `starts`, themselves included, on paths that avoid `without`."""
+    found: set[str] = set()
+    waiting = [start for start in starts if start != without]
+    while waiting:
+        checkpoint = waiting.pop()
+        if checkpoint not in found:
+            found.add(checkpoint)
+            waiting += [following for following in edges[checkpoint] if following != without]
+    return found
+
+
+# --- Wire format -----------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def schema(name: str) -> tuple[bytes, Any]:
+    """The 10 bytes that open a message of this schema (C3 01 and the fingerprint), and the schema."""
+    path = Path(__file__).parents[2] / "lagloss" / "schemas" / f"{name}.avsc"
+    plain = json.loads(path.read_text(encoding="utf-8"))
+    canonical = fastavro.schema.to_parsing_canonical_form(plain)
+    fingerprint = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")
+    return b"\xc3\x01" + bytes.fromhex(fingerprint), fastavro.parse_schema(plain)
+
+
+def decode(name: str, value: bytes | None) -> dict[str, Any] | None:
+    """The Avro single object as a dict, or None where it is none of this schema."""
+    marker, parsed = schema(name)
+    if value is None or value[:10] != marker:
+        return None
+    try:
+        return fastavro.schemaless_reader(io.BytesIO(value[10:]), parsed)  # type: ignore[return-value]
+    except Exception:  # whatever it is, it is not such a message
+        return None
+
+
+def ahead_or_crooked(window_start_s: int, arrived_ms: int) -> bool:
+    """Bad input: a window more than 2 minutes ahead of its arrival, or one that is no multiple of 60."""
+    return window_start_s * 1000 > arrived_ms + AHEAD_MS or window_start_s % WINDOW_S != 0
+
+
+@dataclass(frozen=True)
+class Beacon:
+    id_hash: int
+    lag_ms: float
+    event_offset_ms: int | None
+    crc: int | None
+    replay: bool
+
+
+def unpack(block: dict[str, Any]) -> list[Beacon] | None:
+    """The block's beacons, or None where its count disagrees with one of its columns."""
+    count = block["count"]
+    widths = {"id_hash": 8, "lag_ms": 4, "event_offset_ms": 2, "payload_crc": 4}
+    if count < 0 or any(block[c] is not None and len(block[c]) != count * width for c, width in widths.items()):
+        return None
+    if block["message_ids"] is not None and not names_match(block["message_ids"], count):
+        return None
+    hashes = struct.unpack(f"<{count}Q", block["id_hash"])
+    lags = struct.unpack(f"<{count}f", block["lag_ms"])
+    offsets = [None] * count
+    if block["event_offset_ms"] is not None:
+        offsets = list(struct.unpack(f"<{count}H", block["event_offset_ms"]))
+    crcs = [None] * count
+    if block["payload_crc"] is not None:
+        crcs = list(struct.unpack(f"<{count}I", block["payload_crc"]))
+    replay = block["replay"] is not None
+    return [Beacon(h, lag, o, c, replay) for h, lag, o, c in zip(hashes, lags, offsets, crcs, strict=True)]
+
+
+def names_match(column: bytes, count: int) -> bool:
+    """Whether the column is exactly `count` times a length byte and that many bytes."""
+    position = 0
+    for _ in range(count):
+        if position >= len(column):
+            return False
+        position += 1 + column[position]
+    return position == len(column)
+
+
+@dataclass
+class Block:
+    emitter: bytes
+    checkpoint: str
+    replay: str | None
+    sample: int
+    beacons: list[Beacon]
+
+
+def read_blocks(world: World, d: Definition, window_start_s: int) -> tuple[list[Block], set[str]]:
+    """The window's good blocks, each (emitter, seq) once, and the nodes that had a block quarantined."""
+    good: list[Block] = []
+    quarantined: set[str] = set()
+    seen: set[tuple[bytes, int]] = set()
+    for record in sorted(world.beacons, key=lambda r: (r.partition, r.offset)):
+        block = decode("beacon_block", record.value)
+        if record.offset < world.beacons_start.get(record.partition, 0) or block is None:
+            continue
+        if block["pipeline"] != d.pipeline or block["window_start"] != window_start_s:
+            continue
+        if record.key != f"{block['pipeline']}/{block['window_start']}".encode():
+            continue
+        if ahead_or_crooked(block["window_start"], record.timestamp_ms):
+            continue
+        node = block["checkpoint"].split(".")[0]
+        if node not in d.all_nodes:
+            continue
+        beacons = unpack(block)
+        if beacons is None or block["checkpoint"] not in d.checkpoints():
+            quarantined.add(node)
+        elif (block["emitter"], block["seq"]) not in seen:
+            seen.add((block["emitter"], block["seq"]))
+            good.append(Block(block["emitter"], block["checkpoint"], block["replay"], block["sample"], beacons))
+    return good, quarantined
+
+
+# --- Reports ---------------------------------------------------------------------------------------------------------
+
+TallyKey = tuple[str, int, str | None]  # checkpoint, window_start, replay
+
+
+@dataclass
+class Tally:
+    report_seq: int
+    changed_at_ms: int  # when the report that last changed its content was appended
+    content: dict[str, Any]
+
+
+@dataclass
+class Emitter:
+    """An emitter's newest state by report `seq`: repeated and out-of-order reports change nothing."""
+
+    node: str
+    seq: int
+    started_at_ms: int
+    sent_at_ms: int
+    closed: bool
+    final_through_s: int
+    last_append_ms: int
+    tallies: dict[TallyKey, Tally] = field(default_factory=dict)
+
+
+@dataclass
+class Lane:
+    checkpoint: str
+    emitter: bytes | None  # whose work in hand it is; None for an ordered input
+    until_ms: int
+
+
+def follow(world: World, pipeline: str) -> tuple[dict[bytes, Emitter], list[Lane]]:
+    """Every emitter's newest account, and the newest value of every lane, whoever reported it."""
+    emitters: dict[bytes, Emitter] = {}
+    lanes: dict[tuple[Any, ...], Lane] = {}
+    for record in sorted(world.reports, key=lambda r: (r.timestamp_ms, r.partition, r.offset)):
+        report = decode("emitter_report", record.value)
+        if report is None or report["pipeline"] != pipeline:
+            continue
+        keep_account(emitters, report, record.timestamp_ms)
+        for progress in report["progress"]:
+            in_hand = report["emitter"] if progress["lane"] == "" else None
+            key = (progress["checkpoint"], progress["lane"], in_hand)
+            lanes[key] = Lane(progress["checkpoint"], in_hand, progress["until"])
+    return emitters, list(lanes.values())
+
+
+def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appended_ms: int) -> None:
+    known = emitters.get(report["emitter"])
+    if known is None or report["seq"] > known.seq:
+        emitters[report["emitter"]] = Emitter(
+            node=report["node"],
+            seq=report["seq"],
+            started_at_ms=report["started_at"],
+            sent_at_ms=report["sent_at"],
+            closed=report["closed"],
+            final_through_s=report["final_through"],
+            last_append_ms=appended_ms,
+            tallies={} if known is None else known.tallies,
+        )
+    emitter = emitters[report["emitter"]]
+    emitter.last_append_ms = appended_ms  # of any report: records are followed in the order of the log
+    for content in report["tallies"]:
+        if ahead_or_crooked(content["window_start"], appended_ms):
+            continue
+        key = (content["checkpoint"], content["window_start"], content["replay"])
+        old = emitter.tallies.get(key)
+        if old is None or (report["seq"] > old.report_seq and content != old.content):
+            emitter.tallies[key] = Tally(report["seq"], appended_ms, content)
+        elif report["seq"] > old.report_seq:
+            old.report_seq = report["seq"]
+
+
+def is_silent(emitter: Emitter, now_ms: int) -> bool:
+    """Rule 7: no report appended for 60 s, without `closed`."""
+    return not emitter.closed and now_ms - emitter.last_append_ms > SILENT_MS
+
+
+def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int) -> bool:
+    """Rule 7: in later windows a silent emitter is expected for 10 more minutes, then not."""
+    end_ms = (window_start_s + WINDOW_S) * 1000
+    return is_silent(emitter, now_ms) and end_ms > emitter.last_append_ms + EXPECTED_AFTER_SILENCE_MS
+
+
+def sent_tally(emitter: Emitter, window_start_s: int) -> bool:
+    return any(window == window_start_s for _, window, _ in emitter.tallies)
+
+
+def is_expected(emitter: Emitter, window_start_s: int, now_ms: int) -> bool:
+    """Rule 7: in windows that end while the emitter lives, and in older ones that it sent a tally for."""
+    end_ms = (window_start_s + WINDOW_S) * 1000
+    if end_ms < emitter.started_at_ms:
+        return sent_tally(emitter, window_start_s)
+    if emitter.closed:
+        return end_ms <= emitter.sent_at_ms
+    return not no_longer_expected(emitter, window_start_s, now_ms)
+
+
+def silence_spoils(emitter: Emitter, window_start_s: int, now_ms: int) -> bool:
+    """Rule 7: incomplete for good from the oldest window it changed in its last 60 s, to 60 s after its last report."""
+    if not is_silent(emitter, now_ms):
+        return False
+    last_ms = emitter.last_append_ms
+    touched = [key[1] for key, tally in emitter.tallies.items() if tally.changed_at_ms >= last_ms - SILENT_MS]
+    oldest_s = min(touched, default=last_ms // 60_000 * WINDOW_S)
+    return window_start_s >= oldest_s and window_start_s * 1000 <= last_ms + SILENT_MS

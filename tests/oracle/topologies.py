@@ -1,0 +1,211 @@
+"""Random pipeline definitions: the shapes that the rules speak of, and a second version of each."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+Document = dict[str, Any]
+PIPELINE = "clicks"
+
+
+def node(name: str, *to: str, **more: str) -> Document:
+    return {"name": name, **({"to": list(to)} if to else {}), **more}
+
+
+def chain(rng: random.Random) -> list[Document]:
+    names = ["src", "mid", "norm", "geo", "snk"][: rng.choice([2, 3, 3, 4, 5])]
+    return [node(name, *names[i + 1 : i + 2]) for i, name in enumerate(names)]
+
+
+def alone(_: random.Random) -> list[Document]:
+    return [node("src")]
+
+
+def routed(rng: random.Random) -> list[Document]:
+    nodes = [node("src", "router"), node("router", "ga", "fb"), node("ga"), node("fb")]
+    return [*nodes[:3], node("fb", "store"), node("store")] if rng.random() > 0.5 else nodes
+
+
+def copied(rng: random.Random) -> list[Document]:
+    nodes = routed(rng)
+    nodes[1]["copy"] = "all"
+    return nodes
+
+
+def diamond(rng: random.Random) -> list[Document]:
+    nodes = [node("src", "left", "right"), node("left", "join"), node("right", "join")]
+    return nodes + ([node("join", "snk"), node("snk")] if rng.random() > 0.5 else [node("join")])
+
+
+def copied_diamond(rng: random.Random) -> list[Document]:
+    nodes = diamond(rng)
+    nodes[0]["copy"] = "all"
+    return nodes
+
+
+def short_cut(rng: random.Random) -> list[Document]:
+    """A long way and a short one that meet again, and a choice after that."""
+    more: Document = {"copy": "all"} if rng.random() > 0.5 else {}
+    return [node("src", "via", "join", **more), node("via", "join"), node("join", "ga", "fb"), node("ga"), node("fb")]
+
+
+def two_layers(rng: random.Random) -> list[Document]:
+    """A copy, and below it a choice that meets again."""
+    more: Document = {"copy": "all"} if rng.random() > 0.5 else {}
+    return [
+        node("src", "left", "right", copy="all"),
+        node("left", "up", "down", **more),
+        node("right", "join"),
+        node("up", "join"),
+        node("down", "join"),
+        node("join"),
+    ]
+
+
+def retried(rng: random.Random) -> list[Document]:
+    nodes = [node("src", "mid"), node("mid", "snk", retries="again"), node("snk")]
+    return [*nodes, node("again")] if rng.random() > 0.5 else nodes
+
+
+def shared_retrier(rng: random.Random) -> list[Document]:
+    nodes = [node("src", "mid"), node("mid", "snk", retries="again"), node("snk", retries="again")]
+    return [node("again"), *nodes] if rng.random() > 0.5 else nodes
+
+
+def retried_diamond(rng: random.Random) -> list[Document]:
+    """Branches that share a retrier, or have one each; the last node has its own."""
+    nodes = [
+        node("src", "left", "right"),
+        node("left", "join", retries="again"),
+        node("right", "join", retries=rng.choice(["again", "later"])),
+        node("join"),
+    ]
+    if rng.random() > 0.5:
+        nodes[0]["copy"] = "all"
+    if rng.random() > 0.7:
+        nodes[3]["retries"] = "later"
+    return nodes
+
+
+def any_graph(rng: random.Random) -> list[Document]:
+    names = ["src", "b", "c", "d", "e", "f"][: rng.randint(2, 6)]
+    to: dict[str, list[str]] = {name: [] for name in names}
+    for i, name in enumerate(names[1:], start=1):
+        for before in rng.sample(names[:i], k=min(i, rng.choice([1, 1, 2]))):
+            to[before].append(name)
+    nodes = [node(name, *rng.sample(to[name], k=len(to[name]))) for name in names]
+    for entry in nodes:
+        if len(entry.get("to", [])) > 1 and rng.random() > 0.5:
+            entry["copy"] = "all"
+        if rng.random() > 0.85:
+            entry["retries"] = "again"
+    return nodes
+
+
+TOPOLOGIES: dict[str, Callable[[random.Random], list[Document]]] = {
+    "chain": chain,
+    "alone": alone,
+    "routed": routed,
+    "copied": copied,
+    "diamond": diamond,
+    "copied_diamond": copied_diamond,
+    "short_cut": short_cut,
+    "two_layers": two_layers,
+    "retried": retried,
+    "shared_retrier": shared_retrier,
+    "retried_diamond": retried_diamond,
+    "any_graph": any_graph,
+}
+
+
+def definition(topology: str, rng: random.Random) -> Document:
+    """A document of that shape, its nodes in any order, some of the settings written and some left out."""
+    nodes = TOPOLOGIES[topology](rng)
+    if rng.random() > 0.6:
+        rng.shuffle(nodes)
+    spec: Document = {"nodes": nodes}
+    if rng.random() > 0.5:
+        spec["grace"] = rng.choice(["60s", "30s", "1m", "90s"])
+    if rng.random() > 0.4:
+        spec["maxWait"] = rng.choice(["15m", "2m", "150s", "1h", "90000ms"])
+    if rng.random() > 0.3:
+        spec["sla"] = {}
+        if rng.random() > 0.3:
+            spec["sla"]["loss"] = {"max": rng.choice([0.01, 0.1, 0.25, 0.5, 0.0])}
+        if rng.random() > 0.3:
+            spec["sla"]["lag"] = {"percentile": 95, "target": rng.choice(["5s", "1s", "500ms", "2s"])}
+        if rng.random() > 0.5:
+            spec["sla"]["staleness"] = {"max": "5m"}
+    metadata = {"name": PIPELINE, "description": "random"}
+    return {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": metadata, "spec": spec}
+
+
+def changed(document: Document, rng: random.Random) -> Document:
+    """Another valid version: one thing is not the same."""
+    other = copy.deepcopy(document)
+    nodes: list[Document] = other["spec"]["nodes"]
+    retriers = {entry["retries"] for entry in nodes if "retries" in entry}
+    steps = [entry for entry in nodes if entry["name"] not in retriers]
+    match rng.choice(["objective", "add", "add", "remove", "copy", "retries", "grace"]):
+        case "objective":
+            other["spec"].setdefault("sla", {})["loss"] = {"max": 0.3}
+        case "grace":
+            other["spec"]["grace"] = "45s"
+        case "add":
+            rng.choice(steps).setdefault("to", []).append("added")
+            nodes.append(node("added"))
+        case "remove" if len(steps) > 1:
+            gone = rng.choice([entry for entry in steps if "to" not in entry])
+            nodes.remove(gone)
+            for entry in nodes:
+                if gone["name"] in entry.get("to", []):
+                    entry["to"].remove(gone["name"])
+                    if len(entry["to"]) < 2:
+                        entry.pop("copy", None)
+                    if not entry["to"]:
+                        del entry["to"]
+            forget_unused_retrier(nodes, gone.get("retries"))
+        case "copy" if any(len(entry.get("to", [])) > 1 for entry in steps):
+            entry = rng.choice([entry for entry in steps if len(entry.get("to", [])) > 1])
+            if "copy" in entry:
+                del entry["copy"]
+            else:
+                entry["copy"] = "all"
+        case _:
+            entry = rng.choice(steps)
+            if "retries" in entry:
+                forget_unused_retrier(nodes, entry.pop("retries"))
+            else:
+                entry["retries"] = rng.choice(["again", "other"])
+    return other
+
+
+def forget_unused_retrier(nodes: list[Document], retrier: str | None) -> None:
+    """A retrier that nobody names any more would be a second node without incoming link."""
+    if not any(entry.get("retries") == retrier for entry in nodes):
+        nodes[:] = [entry for entry in nodes if entry["name"] != retrier]
+
+
+class Net:
+    """Just enough of a document to let messages walk through it."""
+
+    def __init__(self, document: Document) -> None:
+        entries = {entry["name"]: entry for entry in document["spec"]["nodes"]}
+        self.retrier = {name: entry["retries"] for name, entry in entries.items() if "retries" in entry}
+        self.retriers = list(dict.fromkeys(self.retrier.values()))
+        self.steps = [name for name in entries if name not in self.retriers]
+        self.to: dict[str, list[str]] = {name: entries[name].get("to", []) for name in self.steps}
+        self.copies = {name for name in self.steps if "copy" in entries[name]}
+        self.first = next(name for name in self.steps if not any(name in to for to in self.to.values()))
+
+    def out_for(self, name: str, following: str) -> str:
+        return f"{name}.out:{following}" if len(self.to[name]) > 1 else f"{name}.out"
+
+    def inputs(self, name: str) -> list[str]:
+        """The nodes whose topics this one reads."""
+        if name in self.retriers:
+            return [user for user, retrier in self.retrier.items() if retrier == name]
+        return [before for before in self.steps if name in self.to[before]]
