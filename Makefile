@@ -1,0 +1,88 @@
+# `make help` lists the targets. A second call of any of them needs no network.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+# The first Python that is new enough; if none is, the check in `setup` says what to do.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo $$p; exit; }; done; echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+MINUTES ?=
+# Where the jars are (lagloss/jars.py reads the same variable).
+JARS := $(or $(LAGLOSS_JARS_DIR),.jars)
+UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: setup
+setup: $(VENV)/.project $(JARS)/.complete ## install everything into .venv and .jars (goes on where it was interrupted)
+
+.PHONY: demo
+demo: setup ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
+	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
+
+.PHONY: test
+test: setup ## run all tests, on real servers (under 10 minutes)
+	@$(BIN)/python -m pytest
+
+.PHONY: unit
+unit: $(VENV)/.project ## run the tests that need no server (under 30 s)
+	@$(BIN)/python -m pytest -q -m "not servers"
+
+.PHONY: lint
+lint: $(VENV)/.project ## check format, lint, types and layers
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.project ## format the code and fix what can be fixed
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+.PHONY: bench
+bench: setup ## measure how fast windows close, beside a bare read of the same blocks
+	@$(BIN)/python -m benchmarks
+
+.PHONY: lock
+lock: $(VENV)/.project ## write the locks anew from pyproject.toml and lagloss/jars.py; UPGRADE=1 takes newer versions
+	@$(UV_COMPILE) pyproject.toml -o requirements.txt
+	@$(UV_COMPILE) --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+	@$(BIN)/python -m lagloss.jars --lock
+
+.PHONY: clean
+clean: ## remove caches and what builds left
+	@rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .coverage build dist
+	@find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+
+.PHONY: clean-all
+clean-all: clean ## remove .venv and .jars, too
+	@rm -rf $(VENV) $(JARS)
+
+# The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
+# interrupted step is done again; pip and lagloss.jars keep what they have fetched already.
+
+$(VENV)/.packages: requirements-dev.txt
+	@$(PYTHON) tools/check_machine.py
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
+		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
+	@echo "set-up: installing Python packages (about 700 MB with Spark, some minutes the first time)"
+	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements-dev.txt \
+		|| { echo "set-up: pip failed, see above; with a network, run 'make setup' again: it goes on from here" >&2; exit 3; }
+	@touch $@
+
+$(VENV)/.project: $(VENV)/.packages pyproject.toml
+	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(JARS)/.complete: $(VENV)/.project lagloss/jars.lock
+	@echo "set-up: fetching the jars (63 MB, under a minute)"
+	@$(BIN)/python -m lagloss.jars
+	@touch $@

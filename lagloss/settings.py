@@ -1,0 +1,126 @@
+"""Every setting of lagloss, in one frozen class, read once at start.
+
+An environment variable `LAGLOSS_…` wins over what a running `lagloss up` left in its data directory, which wins over
+the default here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Final, Self
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from lagloss.errors import NotConfigured
+
+ENV_PREFIX: Final = "LAGLOSS_"
+ENDPOINTS_FILE: Final = "endpoints.json"
+_FROM_ENDPOINTS: Final = {
+    "kafka": "kafka_bootstrap",
+    "database": "database_url",
+    "dashboard": "dashboard_url",
+    "collector": "collector_url",
+    "aggregator": "aggregator_url",
+}
+_SECRET_FIELDS: Final = frozenset({"alert_webhook_url"})
+"""A webhook's address is its own password."""
+
+
+def default_data_dir() -> Path:
+    """`~/.local/share/lagloss`, or below XDG_DATA_HOME where that is set."""
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "lagloss"
+
+
+class Settings(BaseSettings):
+    """The settings; `Settings.load()` reads them. Ports: 0 takes a free one. Empty text: not set."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    data_dir: Path = Field(default_factory=default_data_dir, description="where `up` keeps data, logs and endpoints")
+    kafka_bootstrap: str = Field("", description="host:port,… of Kafka; empty: `up` runs an embedded broker")
+    database_url: str = Field("", description="postgresql://… of PostgreSQL; empty: `up` runs an embedded server")
+    topic_replication: int = Field(0, ge=0, description="copies of each record in Kafka; 0: min(3, brokers)")
+
+    kafka_port: int = Field(0, ge=0, le=65535, description="port of the embedded broker")
+    postgres_port: int = Field(0, ge=0, le=65535, description="port of the embedded PostgreSQL")
+    dashboard_port: int = Field(0, ge=0, le=65535, description="port of the dashboard")
+    collector_port: int = Field(0, ge=0, le=65535, description="port of the collector")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of the aggregator's /healthz and /metrics")
+    bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
+
+    dashboard_url: str = Field("", description="where the running dashboard is")
+    collector_url: str = Field("", description="where the running collector is")
+    aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
+
+    alert_webhook_url: str = Field("", description="where incidents are posted; empty: nowhere")
+    spark_master: str = Field("local[*]", description="the Spark master the aggregator uses")
+    spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
+    log_level: str = Field("info", description="debug, info, warning or error")
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Reads the environment, then the endpoints of a running `up`. `overrides` (a command line's) win over both.
+
+        Raises pydantic.ValidationError for a variable that makes no sense.
+        """
+        given = {key: value for key, value in overrides.items() if value is not None}
+        settings = cls(**given)
+        found = read_endpoints(settings.data_dir)
+        missing = {field: found[key] for key, field in _FROM_ENDPOINTS.items() if key in found}
+        unset = {field: value for field, value in missing.items() if not getattr(settings, field)}
+        return settings.model_copy(update=unset)
+
+    def require_kafka(self) -> str:
+        """The bootstrap servers. Raises NotConfigured if none are known."""
+        if not self.kafka_bootstrap:
+            raise NotConfigured(what="Kafka", path=self.data_dir, variable="LAGLOSS_KAFKA_BOOTSTRAP")
+        return self.kafka_bootstrap
+
+    def require_database(self) -> str:
+        """The database's URL. Raises NotConfigured if none is known."""
+        if not self.database_url:
+            raise NotConfigured(what="PostgreSQL", path=self.data_dir, variable="LAGLOSS_DATABASE_URL")
+        return self.database_url
+
+    def printable(self) -> dict[str, str]:
+        """Every setting as text, secrets blanked."""
+        return {
+            name: "***" if name in _SECRET_FIELDS and value else blank_password(str(value))
+            for name, value in self.model_dump().items()
+        }
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value}' for name, value in self.printable().items())})"
+
+    __str__ = __repr__
+
+
+def blank_password(url: str) -> str:
+    """A URL with `***` for its password, for a log or a message."""
+    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1:***@", url)
+
+
+def read_endpoints(data_dir: Path) -> dict[str, str]:
+    """What the running `up` left in its data directory; empty if there is none."""
+    try:
+        found = json.loads((data_dir / ENDPOINTS_FILE).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
+
+
+def write_endpoints(data_dir: Path, endpoints: dict[str, str]) -> None:
+    """Leaves the endpoints where `Settings.load` finds them, whole or not at all, readable by the owner only."""
+    draft = data_dir / f"{ENDPOINTS_FILE}.new"
+    draft.touch(mode=0o600)
+    draft.write_text(json.dumps(endpoints, indent=1) + "\n")
+    draft.replace(data_dir / ENDPOINTS_FILE)
+
+
+def remove_endpoints(data_dir: Path) -> None:
+    """Takes them away again."""
+    (data_dir / ENDPOINTS_FILE).unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""Real servers for tests that ask for them: started when first asked for, shared by the session, ended with it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lagloss import jars as lagloss_jars
+from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.store import migrate
+from lagloss.topics import create_topics
+
+TEMPLATE = "migrated_template"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes."""
+    here = Path(__file__).parent
+    for item in items:
+        folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
+        if folder in ("integration", "acceptance"):
+            item.add_marker(pytest.mark.servers)
+
+
+@dataclass(frozen=True)
+class Topics:
+    """A pair of topics of a test's own."""
+
+    beacons: str
+    reports: str
+
+
+@pytest.fixture(scope="session")
+def server_dir() -> Iterator[Path]:
+    """A folder for servers' data. Not pytest's own: PostgreSQL's user could not enter that when we are root."""
+    folder = Path(tempfile.mkdtemp(prefix="lagloss-tests-"))
+    folder.chmod(0o711)
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def jars() -> None:
+    """All jars in place (fetched if they are not)."""
+    lagloss_jars.ensure()
+
+
+@pytest.fixture(scope="session")
+def kafka(jars: None, server_dir: Path) -> Iterator[EmbeddedKafka]:
+    """The session's broker."""
+    with EmbeddedKafka(server_dir / "kafka") as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_bootstrap(kafka: EmbeddedKafka) -> str:
+    """host:port of the session's broker."""
+    return kafka.bootstrap
+
+
+@pytest.fixture(scope="session")
+def postgres(server_dir: Path) -> Iterator[EmbeddedPostgres]:
+    """The session's PostgreSQL, with a migrated database to copy from."""
+    with EmbeddedPostgres(server_dir / "postgres") as server:
+        migrate(server.create_database(TEMPLATE))
+        yield server
+
+
+@pytest.fixture
+def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A fresh migrated database of the test's own; `postgresql://…`."""
+    yield from _fresh_database(postgres)
+
+
+@pytest.fixture(scope="module")
+def module_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A fresh migrated database that a module's tests share."""
+    yield from _fresh_database(postgres)
+
+
+@pytest.fixture
+def topics(kafka_bootstrap: str) -> Callable[..., Topics]:
+    """Makes pairs of topics with names of their own: `topics()`, `topics(beacons_partitions=2)`."""
+
+    def make(beacons_partitions: int = 4, reports_partitions: int = 2) -> Topics:
+        word = uuid.uuid4().hex[:12]
+        pair = Topics(f"lagloss.beacons.{word}", f"lagloss.reports.{word}")
+        create_topics(
+            kafka_bootstrap, beacons_partitions, reports_partitions, beacons=pair.beacons, reports=pair.reports
+        )
+        return pair
+
+    return make
+
+
+def _fresh_database(postgres: EmbeddedPostgres) -> Iterator[str]:
+    name = f"test_{uuid.uuid4().hex[:12]}"
+    yield postgres.create_database(name, template=TEMPLATE)
+    postgres.drop_database(name)

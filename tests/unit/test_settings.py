@@ -1,0 +1,84 @@
+"""Settings: what wins over what, and what is never printed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from lagloss.errors import NotConfigured
+from lagloss.settings import ENDPOINTS_FILE, Settings, blank_password, remove_endpoints, write_endpoints
+
+URL = "postgresql://lagloss:hunter2@127.0.0.1:5432/lagloss"
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("LAGLOSS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("LAGLOSS_DATA_DIR", str(tmp_path))
+    return tmp_path
+
+
+def test_without_anything_the_data_directory_is_in_the_users_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LAGLOSS_DATA_DIR", raising=False)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert Settings().data_dir == Path("/home/somebody/.local/share/lagloss")
+
+
+def test_the_endpoints_of_a_running_up_are_found(data_dir: Path) -> None:
+    write_endpoints(data_dir, {"kafka": "127.0.0.1:1", "database": URL, "dashboard": "http://127.0.0.1:2", "pid": "7"})
+    settings = Settings.load()
+    assert (settings.kafka_bootstrap, settings.database_url) == ("127.0.0.1:1", URL)
+    assert settings.dashboard_url == "http://127.0.0.1:2"
+    remove_endpoints(data_dir)
+    assert Settings.load().kafka_bootstrap == ""
+
+
+def test_the_environment_wins_over_the_endpoints(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_endpoints(data_dir, {"kafka": "127.0.0.1:1", "database": URL})
+    monkeypatch.setenv("LAGLOSS_KAFKA_BOOTSTRAP", "kafka.example:9092")
+    settings = Settings.load()
+    assert (settings.kafka_bootstrap, settings.database_url) == ("kafka.example:9092", URL)
+
+
+def test_a_command_line_option_wins_over_the_environment(data_dir: Path, tmp_path: Path) -> None:
+    assert Settings.load(data_dir=tmp_path / "other").data_dir == tmp_path / "other"
+    assert Settings.load(data_dir=None).data_dir == data_dir
+
+
+def test_the_endpoints_file_is_for_its_owner_only(data_dir: Path) -> None:
+    write_endpoints(data_dir, {"database": URL})
+    assert (data_dir / ENDPOINTS_FILE).stat().st_mode & 0o077 == 0
+
+
+def test_a_torn_endpoints_file_counts_as_none(data_dir: Path) -> None:
+    (data_dir / ENDPOINTS_FILE).write_text('{"kafka": "127.0')
+    with pytest.raises(NotConfigured, match=r"lagloss up.*LAGLOSS_KAFKA_BOOTSTRAP"):
+        Settings.load().require_kafka()
+
+
+def test_no_secret_is_printed(data_dir: Path) -> None:
+    settings = Settings(database_url=URL, alert_webhook_url="https://hooks.example/T0/secret-token")
+    for text in (repr(settings), str(settings), str(settings.printable())):
+        assert "hunter2" not in text
+        assert "secret-token" not in text
+    assert settings.printable()["database_url"] == "postgresql://lagloss:***@127.0.0.1:5432/lagloss"
+
+
+def test_a_url_without_a_password_is_left_alone() -> None:
+    assert blank_password("http://127.0.0.1:8050/a:b@c") == "http://127.0.0.1:8050/a:b@c"
+
+
+def test_settings_cannot_be_changed(data_dir: Path) -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Settings().log_level = "debug"  # type: ignore[misc]
+
+
+def test_a_port_that_is_none_is_refused(data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LAGLOSS_DASHBOARD_PORT", "99999")
+    with pytest.raises(ValidationError, match="dashboard_port"):
+        Settings.load()

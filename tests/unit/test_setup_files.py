@@ -1,0 +1,82 @@
+"""The files that set-up rests on: Makefile, locks, compose file."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parent.parent.parent
+TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+LOCKS = ("requirements.txt", "requirements-dev.txt")
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_help_lists_every_target_in_one_line_each() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [line.split()[1] for line in done.stdout.splitlines()] == TARGETS
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_every_package_with_a_hash(name: str) -> None:
+    blocks = re.split(r"\n(?=[a-z])", (ROOT / name).read_text(), flags=re.IGNORECASE)
+    pins = [block for block in blocks if not block.startswith("#")]
+    assert len(pins) > 50
+    for pin in pins:
+        assert re.match(r"[A-Za-z0-9_.\[\]-]+==\S+", pin), pin
+        assert "--hash=sha256:" in pin, pin
+
+
+@pytest.mark.parametrize("name", [*LOCKS, "lagloss/jars.lock"])
+def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert "find-links" not in text
+    assert "index-url" not in text
+    assert not re.search(r"(^|\s)/\w", text)
+
+
+def test_the_development_lock_holds_the_run_time_lock() -> None:
+    run_time, development = (
+        set(re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^ ;\\]+", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
+    )
+    assert run_time <= development
+
+
+def test_a_machine_without_java_is_told_what_to_install() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "tools" / "check_machine.py"],
+        env={"PATH": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 3
+    assert "apt-get install default-jre-headless" in done.stderr
+
+
+def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    brokers = [name for name in compose["services"] if name.startswith("kafka-")]
+    assert len(brokers) == 3
+    for name in brokers:
+        settings = compose["services"][name]["environment"]
+        assert (settings["KAFKA_DEFAULT_REPLICATION_FACTOR"], settings["KAFKA_MIN_INSYNC_REPLICAS"]) == (3, 2)
+    assert {"aggregator", "alerting", "dashboard", "collector", "postgres"} <= set(compose["services"])
+
+
+def test_docker_compose_accepts_the_compose_file() -> None:
+    docker = shutil.which("docker")
+    if docker is None or subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        pytest.skip("docker compose is not installed")
+    done = subprocess.run(
+        [docker, "compose", "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
