@@ -1,0 +1,387 @@
+"""From what callers appended to blocks: one pass that reads, groups and packs beacons, pure and free of Kafka.
+
+A buffered beacon is five values in a row: place, message id, event time, clock (epoch ns), extras. Callers append no
+more than that; everything that costs something is done here, by the flushing thread, in numpy where it can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lagloss.sketch import Sketch
+from lagloss.wire import (
+    MAX_BLOCK_BEACONS,
+    MAX_ID_BYTES,
+    U64,
+    WINDOW_S,
+    BeaconBlock,
+    block_key,
+    encode_block,
+    pack_ids,
+    partitions_of,
+)
+
+STRIDE: Final = 5
+"""Values a buffered beacon takes in the buffer."""
+WINDOW_MS: Final = WINDOW_S * 1000
+KEPT_S: Final = 7 * 86_400
+"""How far back windows are accepted, in seconds: what the topics keep."""
+AHEAD_S: Final = 86_400
+"""How far ahead of the clock windows are accepted, in seconds. Wide, since a clock may step by hours; it bounds
+memory."""
+MAX_EPOCH_MS: Final = 1e15
+"""No time lies further from the epoch than this; a lag stays finite as float32."""
+MAX_REASONS: Final = 64
+"""Distinct reasons an emitter keeps apart; each makes blocks of its own. The rest goes by `OTHER_REASON`."""
+OTHER_REASON: Final = "other"
+MAX_REASON_CHARS: Final = 100
+MAX_BLOCK_ID_BYTES: Final = 512 * 1024
+"""Ids in one block, so that a record stays below the 1 MB that brokers and clients take by default."""
+
+EventTime = int | float | datetime
+"""Epoch milliseconds, or a datetime with a zone."""
+
+
+class Extras(NamedTuple):
+    """What few beacons carry. `observed_at` in epoch ms, None for the clock."""
+
+    observed_at: EventTime | None = None
+    replay: str | None = None
+    reason: str | None = None
+    payload_crc: int | None = None
+    payload_bytes: int = 0
+
+
+class TallyKey(NamedTuple):
+    """A tally's name within its emitter. `place` is the checkpoint without its node: in, out, out:M, filtered, dead."""
+
+    place: str
+    replay: str | None
+    window_start: int
+
+
+class Kind(NamedTuple):
+    """Beacons of one kind may share a block."""
+
+    place: str
+    replay: str | None
+    reason: str | None
+    has_crc: bool
+
+
+def epoch_ms(when: object) -> float:
+    """A time as callers give it, in epoch milliseconds.
+
+    Raises:
+        ValueError: for anything but a number within reason or a datetime with a zone (one without would be a guess).
+    """
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ValueError("expected a datetime with a time zone")
+        return when.timestamp() * 1000
+    if isinstance(when, (int, float, np.integer, np.floating)) and not isinstance(when, bool):
+        value = float(when)
+        if abs(value) < MAX_EPOCH_MS:
+            return value
+    raise ValueError(f"expected epoch milliseconds or a datetime, found {type(when).__name__}")
+
+
+def is_placeable(event_ms: float, now_ms: float) -> bool:
+    """Is the window of this event time one that an account takes? Both in epoch ms."""
+    return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + AHEAD_S * 1000
+
+
+@dataclass(slots=True)
+class Observed:
+    """Columns of beacons, row by row; `raw_ids` is empty unless names are kept."""
+
+    code: npt.NDArray[np.int64]
+    id_hash: U64
+    event_ms: npt.NDArray[np.float64]
+    lag_ms: npt.NDArray[np.float64]
+    crc: npt.NDArray[np.uint32]
+    payload_bytes: npt.NDArray[np.int64]
+    raw_ids: list[bytes]
+
+    @classmethod
+    def joined(cls, parts: Sequence[Observed]) -> Observed:
+        return cls(
+            np.concatenate([part.code for part in parts]),
+            np.concatenate([part.id_hash for part in parts]),
+            np.concatenate([part.event_ms for part in parts]),
+            np.concatenate([part.lag_ms for part in parts]),
+            np.concatenate([part.crc for part in parts]),
+            np.concatenate([part.payload_bytes for part in parts]),
+            [raw for part in parts for raw in part.raw_ids],
+        )
+
+
+@dataclass(slots=True)
+class Refused:
+    """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window at all."""
+
+    dropped: dict[TallyKey, int] = field(default_factory=dict)
+    unplaced: int = 0
+
+    def drop(self, place: str, replay: str | None, event_ms: float, beacons: int = 1) -> None:
+        key = TallyKey(place, replay, window_start_of(event_ms))
+        self.dropped[key] = self.dropped.get(key, 0) + beacons
+
+
+def window_start_of(event_ms: float) -> int:
+    """The start of the window that holds this event time, in epoch seconds."""
+    return int(event_ms // WINDOW_MS) * WINDOW_S
+
+
+class Reader:
+    """Reads buffered beacons into columns; remembers the kinds it has met, by their code."""
+
+    def __init__(self, *, keep_ids: bool) -> None:
+        self.kinds: list[Kind] = []
+        self._codes: dict[Kind, int] = {}
+        self._plain: dict[str, int] = {}
+        self._reasons: set[str | None] = set()
+        self._keep_ids = keep_ids
+
+    def read(self, flat: Sequence[Any], now_ms: float, refused: Refused) -> Observed | None:
+        """The beacons of `flat` in their order, None if none is good; what cannot be sent is counted in `refused`.
+
+        A beacon whose window is older than the topics keep, or further ahead than any clock error, is unplaced.
+        """
+        oldest_ms, newest_ms = now_ms - KEPT_S * 1000, now_ms + AHEAD_S * 1000
+        observed = self._columns(flat)
+        if observed is None or not ((observed.event_ms >= oldest_ms) & (observed.event_ms <= newest_ms)).all():
+            clean = list(self._sifted(flat, oldest_ms, newest_ms, refused))
+            observed = self._columns(clean)
+            if observed is None and clean:
+                raise AssertionError("sifted beacons must read")
+        return observed
+
+    def _columns(self, flat: Sequence[Any]) -> Observed | None:
+        """Columns of beacons that are all well-formed, else None."""
+        n = len(flat) // STRIDE
+        if n == 0:
+            return None
+        places, ids, times, clocks, extras = (flat[at::STRIDE] for at in range(STRIDE))
+        if set(map(type, ids)) != {str} or not set(map(type, times)) <= {int, float}:
+            return None
+        try:
+            raws = [message_id.encode() for message_id in ids]
+            event_ms = np.array(times, np.float64)
+        except (UnicodeEncodeError, OverflowError):
+            return None
+        lengths = np.fromiter(map(len, raws), np.int64, n)
+        if lengths.min() < 1 or lengths.max() > MAX_ID_BYTES or not np.isfinite(event_ms).all():
+            return None
+        clock_ns = np.fromiter(clocks, np.int64, n)
+        # Whole milliseconds apart from the rest: epoch nanoseconds do not fit a float64.
+        lag_ms = (clock_ns // 1_000_000).astype(np.float64) - event_ms + (clock_ns % 1_000_000) / 1e6
+        crc, payload_bytes = np.zeros(n, np.uint32), np.zeros(n, np.int64)
+        if set(extras) == {None}:
+            code = self._plain_codes(places)
+        else:
+            code = np.empty(n, np.int64)
+            for row, (place, extra) in enumerate(zip(places, extras, strict=True)):
+                if extra is None:
+                    code[row] = self._code(Kind(place, None, None, has_crc=False))
+                    continue
+                try:
+                    if extra.observed_at is not None:
+                        lag_ms[row] = epoch_ms(extra.observed_at) - event_ms[row]
+                    if extra.payload_crc is not None:
+                        crc[row] = extra.payload_crc
+                    payload_bytes[row] = extra.payload_bytes
+                    code[row] = self._code(
+                        Kind(place, _text(extra.replay), self._reason(extra.reason), extra.payload_crc is not None)
+                    )
+                except (ValueError, TypeError, OverflowError):
+                    return None
+        return Observed(
+            code,
+            np.fromiter(map(xxhash.xxh3_64_intdigest, raws), np.uint64, n),
+            event_ms,
+            lag_ms,
+            crc,
+            payload_bytes,
+            raws if self._keep_ids else [],
+        )
+
+    def _plain_codes(self, places: Sequence[str]) -> npt.NDArray[np.int64]:
+        try:
+            return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
+        except KeyError:
+            for place in set(places):
+                self._plain[place] = self._code(Kind(place, None, None, has_crc=False))
+            return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
+
+    def _code(self, kind: Kind) -> int:
+        code = self._codes.setdefault(kind, len(self.kinds))
+        if code == len(self.kinds):
+            self.kinds.append(kind)
+        return code
+
+    def _reason(self, reason: object) -> str | None:
+        text = _text(reason)
+        if text is None:
+            return None
+        text = text[:MAX_REASON_CHARS]
+        if text not in self._reasons:
+            if len(self._reasons) >= MAX_REASONS:
+                return OTHER_REASON
+            self._reasons.add(text)
+        return text
+
+    @staticmethod
+    def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: Refused) -> Iterator[Any]:
+        """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
+        for at in range(0, len(flat), STRIDE):
+            place, message_id, event_time, clock, extras = flat[at : at + STRIDE]
+            try:
+                event_ms = epoch_ms(event_time)
+            except (ValueError, OverflowError):
+                refused.unplaced += 1
+                continue
+            if not oldest_ms <= event_ms <= newest_ms:
+                refused.unplaced += 1
+                continue
+            try:
+                extras = None if extras is None else _checked(extras)
+                good = isinstance(message_id, str) and 1 <= len(message_id.encode()) <= MAX_ID_BYTES
+            except (ValueError, TypeError, OverflowError):
+                good = False
+            if not good:
+                refused.drop(place, _text(extras.replay) if extras else None, event_ms)
+                continue
+            yield from (place, str(message_id), event_ms, clock, extras)
+
+
+def _checked(extras: Extras) -> Extras:
+    """These extras if a block can carry them.
+
+    Raises:
+        ValueError, TypeError, OverflowError: if not.
+    """
+    if extras.observed_at is not None:
+        epoch_ms(extras.observed_at)
+    if extras.payload_crc is not None:
+        np.uint32(extras.payload_crc)
+    np.int64(extras.payload_bytes)
+    return extras
+
+
+def _text(value: object) -> str | None:
+    """A caller's label as text that UTF-8 can hold, whatever it is."""
+    if value is None:
+        return None
+    try:
+        text = str(value)
+    except Exception:
+        return type(value).__name__
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What one block adds to its tally. `id_sum` modulo 2^64."""
+
+    key: TallyKey
+    beacons: int
+    id_sum: int
+    lag_sketch: Sketch
+    payload_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """A block ready to send, and what it adds to its tally once the broker has it."""
+
+    partition: int
+    key: bytes
+    value: bytes
+    increment: Increment
+
+
+@dataclass(slots=True)
+class Packer:
+    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`."""
+
+    pipeline: str
+    node: str
+    emitter: bytes
+    first: bool
+    seq: int = 0
+
+    def pack(self, observed: Observed, kinds: Sequence[Kind], partitions: int) -> Iterator[PackedBlock]:
+        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed."""
+        window = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64) * WINDOW_S
+        partition = partitions_of(observed.id_hash, partitions)
+        order = np.lexsort((partition, window, observed.code))
+        sorted_code, sorted_window, sorted_partition = observed.code[order], window[order], partition[order]
+        edge = (
+            (np.diff(sorted_code) != 0) | (np.diff(sorted_window) != 0) | (np.diff(sorted_partition) != 0)
+        ).nonzero()[0] + 1
+        starts = [0, *edge.tolist()]
+        for start, end in zip(starts, [*starts[1:], order.size], strict=True):
+            kind = kinds[int(sorted_code[start])]
+            named = self.first and kind.place == "in"
+            rows, step = order[start:end], MAX_BLOCK_BEACONS
+            if named:
+                longest = max(map(len, map(observed.raw_ids.__getitem__, rows.tolist())))
+                step = min(step, MAX_BLOCK_ID_BYTES // (longest + 1))
+            for cut in range(0, rows.size, step):
+                yield self._packed(
+                    observed,
+                    rows[cut : cut + step],
+                    kind,
+                    window_start=int(sorted_window[start]),
+                    partition=int(sorted_partition[start]),
+                    partitions=partitions,
+                )
+
+    def _packed(
+        self,
+        observed: Observed,
+        rows: npt.NDArray[np.intp],
+        kind: Kind,
+        *,
+        window_start: int,
+        partition: int,
+        partitions: int,
+    ) -> PackedBlock:
+        named = self.first and kind.place == "in"
+        id_hash, lag_ms = observed.id_hash[rows], observed.lag_ms[rows].astype(np.float32)
+        self.seq += 1
+        block = BeaconBlock(
+            pipeline=self.pipeline,
+            checkpoint=f"{self.node}.{kind.place}",
+            emitter=self.emitter,
+            seq=self.seq,
+            window_start=window_start,
+            partitions=partitions,
+            id_hash=id_hash,
+            lag_ms=lag_ms,
+            replay=kind.replay,
+            reason=kind.reason,
+            event_offset_ms=(observed.event_ms[rows] - window_start * 1000).astype(np.uint16) if named else None,
+            message_ids=pack_ids(map(observed.raw_ids.__getitem__, rows.tolist())) if named else None,
+            payload_crc=observed.crc[rows] if kind.has_crc else None,
+        )
+        return PackedBlock(
+            partition,
+            block_key(self.pipeline, window_start),
+            encode_block(block),
+            Increment(
+                TallyKey(kind.place, kind.replay, window_start),
+                block.count,
+                int(np.add.reduce(id_hash)),
+                Sketch.of(lag_ms),
+                int(observed.payload_bytes[rows].sum()),
+            ),
+        )
