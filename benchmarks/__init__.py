@@ -1,0 +1,1 @@
+"""Benchmarks: each figure beside its reference from the same run."""

@@ -1,0 +1,19 @@
+"""`python -m benchmarks`: all of them, or those named."""
+
+from __future__ import annotations
+
+import sys
+
+from benchmarks import closing
+
+ALL = {"closing": closing.run}
+
+
+def main() -> None:
+    for name in sys.argv[1:] or ALL:
+        print(f"== {name}", flush=True)
+        ALL[name]()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Closing speed: a big read beside the bare Kafka-to-Arrow read of the same blocks, and the fixed cost of a small
+one."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from aggregator.plan import ReadPlan, WindowPlan
+from aggregator.reading import BlockReader
+from aggregator.session import start_session
+from benchmarks.traffic import chain, send
+from lagloss.beacon_log import BeaconLog
+from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.graph import Graph
+from lagloss.topics import BEACONS, create_topics
+from lagloss.wire import OffsetRange
+
+WINDOW_S = 1_780_000_020
+ROUNDS = 3
+
+
+def run(messages_a_second: int = 20_000, partitions: int = 8) -> None:
+    """Print both rates and their ratio, then the cost of a small window."""
+    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder, EmbeddedKafka(Path(folder) / "kafka") as kafka:
+        create_topics(kafka.bootstrap, partitions)
+        starts = [WINDOW_S, WINDOW_S + 60]
+        sent = send(kafka.bootstrap, starts, messages_a_second, partitions)
+        size = sent.beacons / sent.blocks
+        print(f"traffic: {sent.beacons:,} beacons, {sent.blocks:,} blocks of {size:.0f}, {sent.lost:,} lost")
+        spark = start_session("local[2]", "4g", Path(folder) / "spark")
+        try:
+            _compare(spark, kafka.bootstrap, sent.beacons, sent.lost, starts, partitions)
+            _small(spark, kafka.bootstrap, partitions)
+        finally:
+            spark.stop()
+
+
+def _compare(spark: SparkSession, bootstrap: str, beacons: int, lost: int, starts: list[int], partitions: int) -> None:
+    reader = BlockReader(spark, bootstrap, BEACONS, partitions)
+    ranges = _everything(bootstrap)
+    graph = Graph(chain())
+    plans = {plan.key: plan for plan in (WindowPlan(graph, start, (1e12,)) for start in starts)}
+    plan = ReadPlan(plans, frozenset(["bench"]))
+    closing, bare = [], []
+    for _ in range(ROUNDS):  # in turns, so that a machine that drifts drifts for both
+        bare.append(_timed(lambda: _bare_read(reader, ranges)))
+        closing.append(_timed(lambda: reader.read(ranges, plan)))
+    facts = list(reader.read(ranges, plan).facts.values())
+    missing = sum(p.count for found in facts for p in found.patterns if p.seen_last_ms is not None)
+    if missing != lost:
+        raise SystemExit(f"closing found {missing} missing messages, the traffic lost {lost}")
+    ours, theirs = statistics.median(closing), statistics.median(bare)
+    print(f"bare Kafka-to-Arrow read: {theirs:.2f} s, {beacons / theirs / 1e6:.1f} M beacons/s (runs {_runs(bare)})")
+    print(f"closing:                  {ours:.2f} s, {beacons / ours / 1e6:.1f} M beacons/s (runs {_runs(closing)})")
+    print(f"closing / bare read:      {theirs / ours:.0%} of the rate (asked for: 50 %)")
+
+
+def _small(spark: SparkSession, bootstrap: str, partitions: int) -> None:
+    start = WINDOW_S + 600
+    before = {place.partition: place.last + 1 for place in _everything(bootstrap)}
+    sent = send(bootstrap, [start], 100, partitions, steps=60)
+    ranges = [OffsetRange(place.partition, before[place.partition], place.last) for place in _everything(bootstrap)]
+    reader = BlockReader(spark, bootstrap, BEACONS, partitions)
+    window = WindowPlan(Graph(chain()), start, (1e12,))
+    plan = ReadPlan({window.key: window}, frozenset(["bench"]))
+    reader.read(ranges, plan)
+    seconds = [_timed(lambda: reader.read(ranges, plan)) for _ in range(5)]
+    nothing = [_timed(lambda: spark.range(8).count()) for _ in range(5)]
+    print(f"a small window:           {sent.beacons:,} beacons, {sent.blocks:,} blocks")
+    print(f"one small window, warm:   {statistics.median(seconds):.2f} s (runs {_runs(seconds)}; asked for: 1.5 s)")
+    print(f"an empty Spark job:       {statistics.median(nothing):.2f} s (runs {_runs(nothing)})")
+
+
+def _bare_read(reader: BlockReader, ranges: list[OffsetRange]) -> None:
+    """The values of the same records into Arrow in the same workers: no filter, no key, and nothing done with them."""
+
+    def drop(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return (batch.slice(0, 0) for batch in batches)
+
+    reader.records(ranges).select("value").mapInArrow(drop, "value binary").collect()
+
+
+def _everything(bootstrap: str) -> list[OffsetRange]:
+    log = BeaconLog(bootstrap, BEACONS)
+    try:
+        return [
+            OffsetRange(partition, marks.low, marks.high - 1) for partition, marks in sorted(log.watermarks().items())
+        ]
+    finally:
+        log.close()
+
+
+def _timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def _runs(seconds: list[float]) -> str:
+    return ", ".join(f"{each:.2f}" for each in seconds)

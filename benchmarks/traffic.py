@@ -1,0 +1,111 @@
+"""The benchmark's traffic: a chain of five nodes (ten checkpoints), 1 % lost at three hops, 0.5 % sent twice."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from dataclasses import dataclass
+
+import numpy as np
+from confluent_kafka import Producer
+
+from lagloss.definition import Definition
+from lagloss.topics import BEACONS
+from lagloss.wire import BeaconBlock, block_key, encode_block, partitions_of
+
+NODES = ("src", "norm", "router", "conn", "sink")
+LOSSY = ("norm.in", "router.out", "sink.in")
+STEPS = 1_200
+"""Flushes a window: 20 a second, so that blocks are small, as from many emitters."""
+
+
+def chain() -> Definition:
+    """The benchmark's pipeline."""
+    nodes = [{"name": name, "to": [after]} for name, after in itertools.pairwise(NODES)]
+    return Definition.model_validate(
+        {
+            "apiVersion": "lagloss/v1",
+            "kind": "Pipeline",
+            "metadata": {"name": "bench"},
+            "spec": {"nodes": [*nodes, {"name": NODES[-1]}]},
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What was put into the log."""
+
+    beacons: int
+    messages: int
+    lost: int
+    blocks: int
+
+
+def send(
+    bootstrap: str,
+    window_starts_s: list[int],
+    messages_a_second: int,
+    partitions: int,
+    steps: int = STEPS,
+    seed: int = 1,
+) -> Sent:
+    """Fill the beacons topic with these windows' blocks, made in so many flushes a window."""
+    producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
+    rng = np.random.default_rng(seed)
+    emitters = {f"{node}.{side}": uuid.UUID(int=at).bytes for at, node in enumerate(NODES) for side in ("in", "out")}
+    a_step = messages_a_second * 60 // steps
+    seq = beacons = messages = lost = blocks = 0
+    for start in window_starts_s:
+        for step in range(steps):
+            ids = rng.integers(0, 2**64, a_step, dtype=np.uint64)
+            messages += ids.size
+            lag = np.zeros(ids.size, np.float32)
+            offset = np.full(ids.size, step * 60_000 // steps, np.uint16)
+            for checkpoint, emitter in emitters.items():
+                lag = lag + rng.exponential(30, ids.size).astype(np.float32)
+                if checkpoint in LOSSY:
+                    keep = rng.random(ids.size) > 0.01
+                    lost += int((~keep).sum())
+                    ids, lag = ids[keep], lag[keep]
+                again = np.flatnonzero(rng.random(ids.size) < 0.005)
+                out_ids, out_lag = np.concatenate([ids, ids[again]]), np.concatenate([lag, lag[again]])
+                where = partitions_of(out_ids, partitions)
+                for partition in range(partitions):
+                    rows = np.flatnonzero(where == partition)
+                    first = checkpoint == "src.in"
+                    block = BeaconBlock(
+                        pipeline="bench",
+                        checkpoint=checkpoint,
+                        emitter=emitter,
+                        seq=seq,
+                        window_start=start,
+                        partitions=partitions,
+                        id_hash=out_ids[rows],
+                        lag_ms=out_lag[rows],
+                        event_offset_ms=np.full(rows.size, offset[0], np.uint16) if first else None,
+                        message_ids=_names(out_ids[rows]) if first else None,
+                    )
+                    seq, blocks, beacons = seq + 1, blocks + 1, beacons + rows.size
+                    _produce(producer, partition, block_key("bench", start), encode_block(block))
+    producer.flush(120)
+    return Sent(beacons, messages, lost, blocks)
+
+
+def _names(ids: np.typing.NDArray[np.uint64]) -> bytes:
+    """Made-up names of 16 characters, packed."""
+    packed = np.empty((ids.size, 17), np.uint8)
+    packed[:, 0] = 16
+    for nibble in range(16):
+        packed[:, 1 + nibble] = 97 + ((ids >> np.uint64(4 * nibble)) & np.uint64(15)).astype(np.uint8)
+    return packed.tobytes()
+
+
+def _produce(producer: Producer, partition: int, key: bytes, value: bytes) -> None:
+    while True:
+        try:
+            producer.produce(BEACONS, value, key=key, partition=partition)
+            producer.poll(0)
+            return
+        except BufferError:
+            producer.poll(0.05)

@@ -1,0 +1,191 @@
+"""The command line: reads arguments, calls one function a command, turns errors into exit codes."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from confluent_kafka import KafkaException
+from pydantic import ValidationError
+from rich.console import Console
+
+from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
+from lagloss.settings import ENV_PREFIX, Settings
+from lagloss.times import parse_time_s
+
+if TYPE_CHECKING:
+    from lagloss.store import Store
+
+app = typer.Typer(
+    name="lagloss",
+    help="How late is a streaming pipeline's data, minute by minute, and was any lost?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+
+DataDir = Annotated[Path | None, typer.Option(help="where data, logs and endpoints are kept (LAGLOSS_DATA_DIR)")]
+PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
+From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
+To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+
+
+@app.command()
+def up(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Run the whole service in the foreground; Ctrl-C ends all of it."""
+    from lagloss.up import run  # imports Spark's neighbours; the other commands should not wait for that
+
+    # What a running `up` left is not for us: we would take its servers for given ones.
+    settings = Settings(data_dir=data_dir) if data_dir else Settings()
+    raise typer.Exit(run(settings, as_json=as_json))
+
+
+@app.command()
+def demo(
+    minutes: Annotated[int | None, typer.Option(min=1, help="end by itself after so many minutes")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the reference pipeline with faults injected and measure them; exit 0 only if measured = injected."""
+    run = import_module("lagloss.demo").run
+    raise typer.Exit(run(minutes, as_json))
+
+
+@app.command()
+def apply(
+    files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
+    data_dir: DataDir = None,
+) -> None:
+    """Store pipeline definitions; all files are checked before the first is stored."""
+    from lagloss.definition import load_definition
+
+    definitions = [load_definition(path) for path in files]
+    _store(Settings.load(data_dir=data_dir))
+    for _definition in definitions:
+        pass
+
+
+@app.command()
+def windows(
+    pipeline: PipelineName,
+    from_: From = "-1h",
+    to: To = "now",
+    as_json: AsJson = False,
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if a closed window breaches the SLA")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the windows of a pipeline with from <= start < to, oldest first."""
+    from lagloss.presenting import breaches, windows_table
+
+    from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
+    store = _store(Settings.load(data_dir=data_dir))
+    definition = store.pipeline(pipeline).definition
+    found = store.windows(pipeline, from_s, to_s)
+    if as_json:
+        pass
+    else:
+        Console().print(windows_table(found))
+    if check and not any(window["state"] != "open" for window in found):
+        raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
+    if check and any(breaches(window, definition) for window in found):
+        raise typer.Exit(EXIT_BREACHED)
+
+
+@app.command()
+def diff(
+    pipeline: PipelineName,
+    window: Annotated[str, typer.Option(help="a moment within the window: RFC 3339 or relative (-15m)")],
+    from_: Annotated[str, typer.Option("--from", help="checkpoint, such as src.in")],
+    to: Annotated[str, typer.Option("--to", help="checkpoint, such as snk.out")],
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Name the messages of one window that were at one checkpoint and not at another."""
+    from lagloss.beacon_log import BeaconLog
+    from lagloss.difference import difference
+    from lagloss.store import window_start_of
+    from lagloss.topics import BEACONS
+
+    start = window_start_of(parse_time_s(window))
+    settings = Settings.load(data_dir=data_dir)
+    store = _store(settings)
+    store.pipeline(pipeline)
+    log = BeaconLog(settings.require_kafka(), BEACONS)
+    try:
+        difference(store, log, pipeline, start, from_, to)
+    finally:
+        log.close()
+    if as_json:
+        pass
+    else:
+        pass
+
+
+@app.command()
+def recompute(
+    pipeline: PipelineName,
+    from_: From,
+    to: To = "now",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Close the windows with from <= start < to again from the log; returns when done."""
+    from lagloss.recompute import recompute as ask
+
+    from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
+    settings = Settings.load(data_dir=data_dir)
+    store = _store(settings)
+    store.pipeline(pipeline)
+    answer = ask(settings, store, pipeline, from_s, to_s)
+    sealed = answer.pop("sealed")
+    if as_json:
+        pass
+    else:
+        pass
+    if sealed:
+        raise NotEnoughData(detail=f"{sealed} windows are sealed: the log no longer holds their blocks.")
+
+
+@app.command()
+def doctor(data_dir: DataDir = None) -> None:
+    """Check Java, Kafka, PostgreSQL, topics, clocks, versions; say what to do."""
+    from lagloss import doctor as checks
+
+    settings = Settings.load(data_dir=data_dir)
+    found = checks.run(settings)
+    checks.show(found, settings, Console())
+    raise typer.Exit(checks.exit_code(found))
+
+
+def _store(settings: Settings) -> Store:
+    """The database, found to answer."""
+    from lagloss.store import Store
+
+    store = Store(settings.require_database())
+    store.check()
+    return store
+
+
+def main() -> None:
+    """The console script: an error is one message on stderr and an exit code, never a traceback."""
+    try:
+        app()
+    except LaglossError as error:
+        sys.stderr.write(f"lagloss: {error}\n")
+        sys.exit(error.exit_code)
+    except KafkaException as error:
+        unreachable = KafkaUnreachable(bootstrap=Settings.load().kafka_bootstrap, detail=error)
+        sys.stderr.write(f"lagloss: {unreachable}\n")
+        sys.exit(unreachable.exit_code)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = ENV_PREFIX + "_".join(map(str, problem["loc"])).upper()
+            sys.stderr.write(f"lagloss: {name}: {problem['msg']}, found {problem['input']!r}\n")
+        sys.exit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()
