@@ -75,8 +75,7 @@ class Closer:
 
         `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
         """
-        self._refresh_definitions()
-        self._refresh_agendas()
+        self.refresh()
         asked = self._recompute_asked(caught_up_ms)
         due = [
             (pipeline, start)
@@ -91,6 +90,11 @@ class Closer:
         self._audit()
         self._seal()
         return asked
+
+    def refresh(self) -> None:
+        """Learn of new definitions, and of tallies that changed."""
+        self._refresh_definitions()
+        self._refresh_agendas()
 
     def close_windows(self, windows: Windows, now_ms: int, *, only_if_whole: bool = False) -> int:
         """Read, judge and commit these windows; how many beacons were read. `only_if_whole` keeps only windows that are

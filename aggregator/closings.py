@@ -147,7 +147,7 @@ def newest_with_beacons(connection: Connection, pipeline: str, after_s: int, new
     """For each checkpoint, the newest due window later than `after_s` that has a beacon of it."""
     tally = tables.Tally
     rows = connection.execute(
-        select(tally.checkpoint, func.max(tally.window_start))
+        select(tally.checkpoint, func.max(tally.window_start).label("newest"))
         .where(
             tally.pipeline == pipeline,
             tally.beacons > 0,
@@ -156,7 +156,7 @@ def newest_with_beacons(connection: Connection, pipeline: str, after_s: int, new
         )
         .group_by(tally.checkpoint)
     )
-    return dict(rows)
+    return {row.checkpoint: row.newest for row in rows}
 
 
 def read_changes(connection: Connection, after_basis: int) -> list[Any]:
@@ -321,7 +321,7 @@ def seal(connection: Connection, windows: Windows) -> None:
 def read_audited(connection: Connection) -> dict[int, int]:
     table = tables.Audited
     rows = connection.execute(select(table.topic_partition, table.next_offset))
-    return dict(rows)
+    return {row.topic_partition: row.next_offset for row in rows}
 
 
 def write_audited(connection: Connection, audited: Mapping[int, int]) -> None:

@@ -163,14 +163,14 @@ class ReportFollower:
         table = tables.ReportsPosition
         with self.engine.connect() as connection:
             rows = connection.execute(select(table.topic_partition, table.next_offset))
-            return dict(rows)
+            return {row.topic_partition: row.next_offset for row in rows}
 
     def follow(self, records: Iterable[ReportRecord], pipelines: frozenset[str]) -> int:
         """Take a batch of records in, in log order; those already followed are passed over. How many were new."""
         with self.engine.begin() as connection:
             table = tables.ReportsPosition
             rows = connection.execute(select(table.topic_partition, table.next_offset).with_for_update())
-            known = dict(rows)
+            known = {row.topic_partition: row.next_offset for row in rows}
             fresh = [record for record in records if record.offset >= known.get(record.partition, 0)]
             followed = Followed()
             for record in sorted(fresh, key=_position):

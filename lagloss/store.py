@@ -86,6 +86,10 @@ class Store:
     def __init__(self, database_url: str) -> None:
         self.engine = engine_for(database_url)
 
+    def close(self) -> None:
+        """Close the connections that are kept for reuse."""
+        self.engine.dispose()
+
     def check(self) -> None:
         """Raises DatabaseUnreachable where the database does not answer, or has no tables of ours."""
         try:

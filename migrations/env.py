@@ -1,7 +1,7 @@
 """Alembic's environment: runs the migrations on the URL that `lagloss.store.migrate` or `-x url=` names."""
 
 from alembic import context
-from sqlalchemy import create_engine
+from sqlalchemy import NullPool, create_engine
 
 from lagloss.tables import PARTITIONED, Base
 
@@ -13,7 +13,7 @@ def is_ours(name: str | None, kind: str, _parents: object) -> bool:
 
 
 url = context.config.attributes.get("url") or context.get_x_argument(as_dictionary=True)["url"]
-with create_engine(url).connect() as connection:
+with create_engine(url, poolclass=NullPool).connect() as connection:
     context.configure(
         connection=connection, target_metadata=Base.metadata, include_name=is_ours, compare_server_default=True
     )

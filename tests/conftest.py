@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from aggregator.session import start_session
 from lagloss import jars as lagloss_jars
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.store import migrate
+from lagloss.store import Store, migrate
 from lagloss.topics import create_topics
 
 TEMPLATE = "migrated_template"
@@ -79,10 +81,26 @@ def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     yield from _fresh_database(postgres)
 
 
+@pytest.fixture
+def store(database_url: str) -> Iterator[Store]:
+    """The store of the test's own database."""
+    opened = Store(database_url)
+    yield opened
+    opened.close()
+
+
 @pytest.fixture(scope="module")
 def module_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     """A fresh migrated database that a module's tests share."""
     yield from _fresh_database(postgres)
+
+
+@pytest.fixture(scope="session")
+def spark(jars: None, server_dir: Path) -> Iterator[SparkSession]:
+    """The session's Spark, set up as the aggregator sets up its own."""
+    session = start_session("local[2]", "1g", server_dir / "spark")
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -1,0 +1,68 @@
+"""A closer on real servers that a test drives by hand, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from aggregator.closing import Closer
+from aggregator.following import ReportFollower, start_stream
+from aggregator.metrics import Metrics
+from aggregator.reading import BlockReader
+from lagloss.beacon_log import BeaconLog
+from lagloss.store import Store
+
+
+def wait_until(true: Callable[[], Any], timeout_s: float = 60, what: str = "") -> Any:
+    """Waits for a condition and returns what it returned; an AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = true()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain {what}"
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Driven:
+    """The parts of an aggregator."""
+
+    store: Store
+    closer: Closer
+    follower: ReportFollower
+    beacons: BeaconLog
+    reports: BeaconLog
+
+    def follow_all(self) -> None:
+        """Waits until the stream has followed every report there is now."""
+        ends = self.reports.ends()
+
+        def caught_up() -> bool:
+            positions = self.follower.positions()
+            return all(positions.get(partition, 0) >= end for partition, end in ends.items())
+
+        wait_until(caught_up, what="for the reports to be followed")
+        self.closer.refresh()
+
+
+@contextmanager
+def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str) -> Iterator[Driven]:
+    """An aggregator's parts on these topics, its stream running."""
+    logs = BeaconLog(bootstrap, beacons), BeaconLog(bootstrap, reports)
+    follower = ReportFollower(store.engine, reports, logs[1].topic_id())
+    reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
+    closer = Closer(store.engine, store, reader, logs[0], Metrics())
+    names = frozenset(found.name for found in store.versions())
+    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: names)
+    try:
+        yield Driven(store, closer, follower, *logs)
+    finally:
+        stream.stop()
+        for log in logs:
+            log.close()

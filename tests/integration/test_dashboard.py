@@ -1,0 +1,232 @@
+"""The page in a real browser, over real rows in a real PostgreSQL, served by `python -m dashboard`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+from sqlalchemy import delete
+
+from docs.make_screenshot import CHROMIUM_ARGS, chromium_path
+from lagloss import tables
+from lagloss.processes import choose_port
+from lagloss.store import Store
+from tests.window_documents import clicks, document, store_missing, store_window
+
+pytestmark = pytest.mark.skipif(not Path(chromium_path()).exists(), reason="no chromium: apt-get install chromium")
+
+NOW = int(time.time()) // 60 * 60
+LOSSY = NOW - 600
+NEWEST = NOW - 180
+LAGS = {"col-service.in": 10.0, "col-service.out": 20.0, "event-norm.in": 50.0, "event-norm.out": 60.0}
+LAGS |= {"event-router.in": 100.0, "event-router.out:conn-ga": 110.0, "event-router.out:conn-fb": 110.0}
+LAGS |= {"conn-ga.in": 200.0, "conn-ga.out": 900.0, "conn-fb.in": 150.0, "conn-fb.out": 300.0}
+
+
+@pytest.fixture(scope="module")
+def store(module_database_url: str) -> Iterator[Store]:
+    store = Store(module_database_url)
+    yield store
+    store.engine.dispose()
+
+
+@pytest.fixture(scope="module")
+def url(module_database_url: str, store: Store) -> Iterator[str]:
+    """A served page; before there is any pipeline."""
+    port = choose_port("the dashboard under test")
+    environment = {**os.environ, "LAGLOSS_DATABASE_URL": module_database_url, "LAGLOSS_DASHBOARD_PORT": str(port)}
+    process = subprocess.Popen([sys.executable, "-m", "dashboard"], env=environment)
+    url = f"http://127.0.0.1:{port}"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            if httpx.get(f"{url}/healthz").json() == {"status": "ok"}:
+                break
+        except httpx.HTTPError:
+            time.sleep(0.2)
+    yield url
+    process.terminate()
+    assert process.wait(20) in (0, -15)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+        yield browser
+        browser.close()
+
+
+class Watched:
+    """A page, every host it asked and whatever its console complained about."""
+
+    def __init__(self, browser: Browser, width: int = 1280) -> None:
+        self.page: Page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme="light")
+        self.hosts: set[str] = set()
+        self.complaints: list[str] = []
+        self.page.on("request", lambda request: self.hosts.add(urlsplit(request.url).hostname or request.url[:40]))
+        self.page.on("websocket", lambda socket: self.hosts.add(urlsplit(socket.url).hostname or ""))
+        self.page.on(
+            "console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None
+        )
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+
+
+@pytest.fixture
+def watched(browser: Browser) -> Iterator[Watched]:
+    watched = Watched(browser)
+    yield watched
+    watched.page.close()
+    own = {"127.0.0.1"}
+    assert {host for host in watched.hosts if not host.startswith(("data:", "blob:"))} <= own
+    assert watched.complaints == []
+
+
+def seed(store: Store) -> None:
+    store.apply(clicks())
+    with store.engine.begin() as connection:
+        for table in (tables.Window, tables.MissingMessage):
+            connection.execute(delete(table))
+        for start_s in range(NOW - 3_000, NEWEST + 60, 60):
+            loss = {"event-norm->event-router": (30, 30), "conn-ga": (5, 7)} if start_s == LOSSY else None
+            window = document(
+                clicks(),
+                start_s,
+                verdict="loss" if loss else "ok",
+                lags_ms=LAGS,
+                lost=loss,
+                reasons=("evidence:conn-ga",) if loss else (),
+                history=start_s < NOW - 1_800,
+            )
+            store_window(connection, window, start_s)
+        for number in range(30):
+            name = f"<b>evt</b>-{number:03d}"
+            store_missing(
+                connection, "clicks", LOSSY, name, kind="lost", place="event-norm->event-router", last="event-norm.out"
+            )
+
+
+def bar_of(page: Page, window_start_s: int) -> tuple[float, float]:
+    """Where in the loss chart a minute is drawn, in pixels of the page."""
+    spot = page.evaluate(
+        """start_s => {
+            const chart = document.querySelector('#loss .js-plotly-plot'), axis = chart._fullLayout.xaxis;
+            const box = chart.querySelector('.nsewdrag').getBoundingClientRect();
+            return [box.left + axis.d2p(new Date((start_s + 30) * 1000).toISOString().slice(0, 19)),
+                    box.top + box.height / 2];
+        }""",
+        window_start_s,
+    )
+    return spot[0], spot[1]
+
+
+def test_1_before_there_is_anything_the_page_says_so_and_finds_the_first_pipeline_by_itself(
+    url: str, store: Store, watched: Watched
+) -> None:
+    page = watched.page
+    page.goto(url)
+    expect(page.get_by_text("No pipeline yet")).to_be_visible(timeout=20_000)
+    store.apply(clicks())
+    expect(page.get_by_text("No window yet")).to_be_visible(timeout=15_000)
+    seed(store)
+    expect(page.get_by_role("heading", name="Lag by hop")).to_be_visible(timeout=15_000)
+    expect(page.locator("#notice")).to_be_empty()
+
+
+def test_2_a_click_on_a_minute_opens_its_table_and_lost_ids_and_goes_into_the_url(
+    url: str, store: Store, watched: Watched
+) -> None:
+    seed(store)
+    page = watched.page
+    page.goto(f"{url}/?pipeline=clicks&range=1h")
+    expect(page.locator("#window")).to_contain_text("0 of 1,000 messages lost", timeout=20_000)
+    expect(page.locator("#missing-box")).to_be_hidden()
+    page.locator("#loss").scroll_into_view_if_needed()
+    page.locator("#loss .nsewdrag").first.wait_for()
+    x, y = bar_of(page, LOSSY)
+    page.mouse.move(x - 1, y)
+    page.mouse.move(x, y)
+    page.locator("#loss .hoverlayer .legend").wait_for()
+    page.mouse.click(x, y)
+    expect(page.locator("#window")).to_contain_text("35 of 1,000 messages (3.5 %) lost for certain")
+    expect(page.locator("#window")).to_contain_text("the evidence of node conn-ga is incomplete")
+    row = page.locator("#window tr", has_text="event-router.in")
+    expect(row.locator("td").nth(1)).to_have_text("30")
+    expect(page.locator("#window tfoot")).to_contain_text("35–37")
+    expect(page.locator("#missing")).to_contain_text("<b>evt</b>-000")  # as text, not as HTML
+    expect(page.locator("#missing")).to_contain_text("link event-norm → event-router")
+    assert f"window={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(LOSSY))}" in page.url
+    page.go_back()
+    expect(page.locator("#window")).to_contain_text("0 of 1,000 messages lost")
+
+
+def test_3_a_link_shows_the_same_view_and_following_leaves_it(url: str, store: Store, watched: Watched) -> None:
+    seed(store)
+    page = watched.page
+    page.goto(f"{url}/?pipeline=clicks&range=3h&window={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(LOSSY))}")
+    expect(page.locator("#window")).to_contain_text("35 of 1,000", timeout=20_000)
+    expect(page.locator("#range input[value='3h']")).to_be_checked()
+    page.get_by_role("button", name="Follow the newest minute").click()
+    expect(page.locator("#window")).to_contain_text("0 of 1,000 messages lost")
+    assert "window=" not in page.url
+
+
+def test_4_a_refresh_keeps_the_zoom_and_shows_new_minutes(url: str, store: Store, watched: Watched) -> None:
+    seed(store)
+    page = watched.page
+    page.goto(f"{url}/?pipeline=clicks&range=1h")
+    page.locator("#loss .nsewdrag").first.wait_for(timeout=20_000)
+    page.locator("#loss").scroll_into_view_if_needed()
+    axis = "document.querySelector('#loss .js-plotly-plot')._fullLayout.xaxis.range.join()"
+    whole = page.evaluate(axis)
+    x, y = bar_of(page, LOSSY)
+    page.mouse.move(x - 60, y)
+    page.mouse.down()
+    page.mouse.move(x + 60, y, steps=5)
+    page.mouse.up()
+    page.wait_for_function(f"{axis} !== '{whole}'")
+    zoomed = page.evaluate(axis)
+    with store.engine.begin() as connection:
+        store_window(connection, document(clicks(), NOW - 120, lags_ms=LAGS, messages=4_321), NOW - 120)
+    expect(page.locator("#headline")).to_contain_text("4,321", timeout=15_000)
+    assert page.evaluate(axis) == zoomed
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_5_nothing_sticks_out_sideways(url: str, store: Store, browser: Browser, width: int) -> None:
+    seed(store)
+    watched = Watched(browser, width)
+    watched.page.goto(f"{url}/?pipeline=clicks&range=1h")
+    watched.page.locator("#window table").wait_for(timeout=20_000)
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == width
+    watched.page.close()
+
+
+def test_6_unknown_pipelines_empty_ranges_and_failed_queries_are_told_apart(
+    url: str, store: Store, watched: Watched
+) -> None:
+    seed(store)
+    page = watched.page
+    page.goto(f"{url}/?pipeline=nobody")
+    expect(page.get_by_text("Unknown pipeline")).to_be_visible(timeout=20_000)
+    page.goto(f"{url}/?pipeline=clicks&range=1h&window=2020-01-01T00:00:00Z")
+    expect(page.get_by_text("Nothing in this range")).to_be_visible(timeout=20_000)
+    page.goto(f"{url}/?pipeline=clicks&range=1h")
+    expect(page.locator("#window table")).to_be_visible(timeout=20_000)
+    with store.engine.begin() as connection:
+        connection.exec_driver_sql("ALTER TABLE pipeline RENAME TO pipeline_away")
+    try:
+        expect(page.get_by_text("Query failed")).to_be_visible(timeout=15_000)
+        expect(page.locator("#window table")).to_be_visible()  # what was read before stays
+    finally:
+        with store.engine.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE pipeline_away RENAME TO pipeline")
+    expect(page.get_by_text("Query failed")).to_be_hidden(timeout=15_000)

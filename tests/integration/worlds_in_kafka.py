@@ -1,0 +1,48 @@
+"""Puts a random world (tests/oracle) into real topics, with its append times and the order of its log."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.oracle.evidence import Record, World
+
+PARTITIONS = 16
+
+
+@dataclass(frozen=True)
+class Placed:
+    """The topics that hold a world."""
+
+    beacons: str
+    reports: str
+
+
+def put_world(bootstrap: str, world: World) -> Placed:
+    """Topics of this world's own, with CreateTime so that its append times hold, and no retention.
+
+    Offsets are the broker's: what the tallies name as ranges lies elsewhere, so it takes a closer that looks at all of a
+    new log once. Records that the world's log no longer holds are left out.
+    """
+    word = uuid.uuid4().hex[:8]
+    placed = Placed(f"beacons-{word}", f"reports-{word}")
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    config = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
+    topics = [NewTopic(name, PARTITIONS, 1, config=config) for name in (placed.beacons, placed.reports)]
+    for made in admin.create_topics(topics).values():
+        made.result(20)
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    held = [record for record in world.beacons if record.offset >= world.beacons_start.get(record.partition, 0)]
+    _put(producer, placed.beacons, sorted(held, key=lambda record: record.offset))
+    _put(producer, placed.reports, sorted(world.reports, key=lambda record: (record.timestamp_ms, record.offset)))
+    assert producer.flush(30) == 0
+    return placed
+
+
+def _put(producer: Producer, topic: str, records: Iterable[Record]) -> None:
+    for record in records:
+        producer.produce(topic, record.value, record.key, record.partition, timestamp=record.timestamp_ms)

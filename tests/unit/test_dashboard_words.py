@@ -1,0 +1,177 @@
+"""Words, table and URL of the dashboard."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard import words
+from dashboard.flow import path_values_ms
+from dashboard.view import RANGES_S, View, clicked_window_s, parse_search
+from dashboard.window_table import ANY_OUT, missing_row, place_label, table_rows
+from lagloss.definition import parse_definition
+from lagloss.graph import Graph
+from tests.window_documents import chain, clicks, document
+
+START = 1_795_250_400
+TALK = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: talk}
+spec:
+  nodes:
+    - {name: a, to: [b]}
+    - {name: b, to: [c]}
+    - {name: c, to: [d]}
+    - {name: d}
+"""
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (None, "–"),
+        (0, "0 ms"),
+        (0.42, "0.42 ms"),
+        (12.34, "12.3 ms"),
+        (340.2, "340 ms"),
+        (-340.2, "-340 ms"),
+        (1_234, "1.2 s"),
+        (5_000, "5 s"),
+        (210_000, "3.5 min"),
+        (7_200_000, "2 h"),
+        (259_200_000, "3 d"),
+    ],
+)
+def test_lags_are_readable(ms: float | None, text: str) -> None:
+    assert words.lag(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(None, "–"), (0, "0 %"), (0.0034, "0.34 %"), (0.3, "30 %"), (0.1234, "12.3 %"), (1e-7, "< 0.001 %"), (1, "100 %")],
+)
+def test_shares_are_readable(ratio: float | None, text: str) -> None:
+    assert words.share(ratio) == text
+
+
+def test_less_than_all_is_never_told_as_100_per_cent() -> None:
+    assert words.share(0.999999) == "> 99.99 %"
+
+
+def test_the_verdict_sentence_says_how_many_and_where() -> None:
+    window = document(chain(), START, verdict="loss", messages=10, lost={"src->mid": (2, 2), "mid": (1, 3)}, pending=1)
+    assert words.verdict_sentence(window, 0.01) == (
+        "3 of 10 messages (30 %) lost for certain, above the target of 1 %: 2 on link src → mid, 1 at node mid. "
+        "2 more perhaps: 2 at node mid. 1 pending: late, not lost."
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "word"), [(None, "Not closed yet"), ("idle", "No messages"), ("unknown", "enough")]
+)
+def test_every_other_verdict_has_its_own_sentence(verdict: str | None, word: str) -> None:
+    assert word in words.verdict_sentence(document(chain(), START, verdict=verdict), 0.01)
+
+
+def test_reasons_are_told_in_words() -> None:
+    assert words.reason("evidence:conn-ga") == "the evidence of node conn-ga is incomplete"
+    for code in ("pending", "overdue", "unexplained", "version", "sample"):
+        assert words.reason(code) != code
+
+
+def test_the_talks_table() -> None:
+    talk = parse_definition(TALK)
+    window = document(
+        talk,
+        START,
+        verdict="loss",
+        messages=10,
+        counts={"a.in": 10, "b.in": 9, "c.in": 7, "d.in": 5},
+        lost={"a->b": (1, 1), "b": (1, 1), "b->c": (1, 1), "c": (2, 2)},
+    )
+    rows = {row.checkpoint: row for row in table_rows(window, Graph(talk))}
+    ins = [rows[f"{node}.in"] for node in "abcd"]
+    assert [row.count for row in ins] == [10, 9, 7, 5]
+    assert [row.lost and row.lost["max"] for row in ins] == [0, 1, 2, 2]
+    assert words.interval(window["lost"]) == "5"
+    assert words.share_interval(window["loss_ratio"]) == "50 %"
+
+
+def test_what_a_router_and_a_sink_lose_stands_in_rows_of_their_own() -> None:
+    window = document(
+        clicks(),
+        START,
+        verdict="loss",
+        lost={"event-router": (4, 4), "conn-ga": (2, 3), "event-router->conn-fb": (1, 1)},
+    )
+    rows = {row.checkpoint: row.lost for row in table_rows(window, Graph(clicks()))}
+    assert rows[f"event-router{ANY_OUT}"] == {"min": 4, "max": 4}
+    assert rows["conn-ga.out"] == {"min": 2, "max": 3}
+    assert rows["conn-fb.in"] == {"min": 1, "max": 1}
+    assert rows["conn-ga.in"] == {"min": 0, "max": 0}
+    assert sum(lost["max"] for lost in rows.values() if lost) == window["lost"]["max"]
+
+
+def test_an_open_window_has_live_counts_and_no_losses() -> None:
+    window = document(chain(), START, verdict=None, counts={"src.in": 7})
+    rows = {row.checkpoint: row for row in table_rows(window, Graph(chain()))}
+    assert (rows["src.in"].count, rows["src.in"].lost) == (7, None)
+    assert rows["mid.in"].count is None
+
+
+def test_a_message_without_a_name_is_shown_by_its_hash() -> None:
+    row = missing_row(0xFF, None, "perhaps", ["src->mid", "mid"], "src.out", START * 1000 + 7.0)
+    assert row["message"] == "# 00000000000000ff"
+    assert row["place"] == "link src → mid, node mid"
+    assert row["seen"] == "2026-11-21 08:40:00.007"
+    assert place_label("retrier") == "node retrier"
+
+
+def test_the_slowest_of_routes_that_meet_again_is_the_one_that_adds_up_to_most() -> None:
+    diamond = parse_definition(
+        TALK.replace("{name: a, to: [b]}", "{name: a, to: [b, c]}")
+        .replace("{name: b, to: [c]}", "{name: b, to: [d]}")
+        .replace("name: talk", "name: diamond")
+    )
+    lags = {"a.in": 1.0, "a.out:b": 2.0, "a.out:c": 2.0, "b.in": 30.0, "b.out": 31.0, "c.in": 5.0, "c.out": 6.0}
+    window = document(diamond, START, lags_ms=lags | {"d.in": 40.0, "d.out": 41.0})
+    labels = [hop.label for hop in path_values_ms(window, Graph(diamond))]
+    # both add up to the same lag at d; the stack takes one of them whole, never pieces of both
+    assert labels in (
+        ["until a takes it in", "process a", "queue a → b", "process b", "queue b → d", "process d"],
+        ["until a takes it in", "process a", "queue a → c", "process c", "queue c → d", "process d"],
+    )
+
+
+@given(
+    pipeline=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True),
+    name=st.sampled_from(sorted(RANGES_S)),
+    minute=st.none() | st.integers(min_value=0, max_value=40_000_000),
+    path=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True),
+)
+def test_a_view_comes_back_from_its_url(pipeline: str, name: str, minute: int | None, path: str) -> None:
+    view = View(pipeline, name, None if minute is None else 60 * minute, path)
+    assert parse_search(view.search()) == view
+
+
+@pytest.mark.parametrize("search", [None, "", "?", "?range=9y&window=yesterday", "?pipeline=&window=&x=1"])
+def test_a_url_that_makes_no_sense_is_the_default_view(search: str | None) -> None:
+    assert parse_search(search) == View()
+
+
+def test_an_old_window_in_the_url_moves_the_range_to_it() -> None:
+    now_s = START + 86_400
+    from_s, to_s = View("chain", "1h", START).bounds_s(now_s)
+    assert from_s < START < to_s
+    assert to_s - from_s == 3_600
+    assert View("chain", "1h", now_s // 60 * 60 - 120).bounds_s(now_s) == View("chain").bounds_s(now_s)
+
+
+def test_a_click_opens_the_minute_it_lies_in() -> None:
+    assert clicked_window_s({"points": [{"x": "2026-11-21 08:40:30"}]}) == START
+    assert clicked_window_s({"points": [{"x": "2026-11-21 08:40"}]}) == START
+    assert clicked_window_s(None) is None
+    assert clicked_window_s({"points": []}) is None
+    assert clicked_window_s({"points": [{"x": "?"}]}) is None
