@@ -59,6 +59,7 @@ class Aggregator:
                     self._work(spark, stop)
                 except TRANSIENT as error:
                     self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
+                    self.ready.set()
                     log.warning("waiting", trouble=self.trouble, pause_s=pause_s)
                     stop.wait(pause_s)
                     pause_s = min(2 * pause_s, MAX_PAUSE_S)

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,7 +79,8 @@ def postgres(server_dir: Path) -> Iterator[EmbeddedPostgres]:
 @pytest.fixture
 def database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     """A fresh migrated database of the test's own; `postgresql://…`."""
-    yield from _fresh_database(postgres)
+    with fresh_database(postgres) as url:
+        yield url
 
 
 @pytest.fixture
@@ -92,7 +94,8 @@ def store(database_url: str) -> Iterator[Store]:
 @pytest.fixture(scope="module")
 def module_database_url(postgres: EmbeddedPostgres) -> Iterator[str]:
     """A fresh migrated database that a module's tests share."""
-    yield from _fresh_database(postgres)
+    with fresh_database(postgres) as url:
+        yield url
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +121,9 @@ def topics(kafka_bootstrap: str) -> Callable[..., Topics]:
     return make
 
 
-def _fresh_database(postgres: EmbeddedPostgres) -> Iterator[str]:
+@contextmanager
+def fresh_database(postgres: EmbeddedPostgres) -> Iterator[str]:
+    """A migrated database for as long as the block lasts."""
     name = f"test_{uuid.uuid4().hex[:12]}"
     yield postgres.create_database(name, template=TEMPLATE)
     postgres.drop_database(name)

@@ -1,0 +1,85 @@
+"""The reference pipeline seen from the demo: processes started by name, their progress read from their logs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from lagloss.errors import ServerNotReady
+from lagloss.processes import log_tail, spawn, terminate
+
+MODULE: Final = "pipeline_under_test"
+NAME: Final = "clicks"
+RATE: Final = 50.0
+"""Events a second. Two cores have Kafka, PostgreSQL, Spark and nine processes of Python to run besides."""
+FAULTS: Final = (
+    "lose:link:event-norm->event-router:0.02",
+    "lose:node:conn-ga:0.01",
+    "filter:event-norm:0.01",
+    "dead:conn-fb:0.005",
+    "duplicate:event-norm:0.01",
+    "delay:conn-fb:2s:0.02",
+)
+STOP_TIMEOUT_S: Final = 45.0
+BETWEEN_SIGNALS_S: Final = 0.3
+"""Two equal signals at once would be one."""
+
+
+def definition_path() -> Path:
+    """clicks.yaml of the reference pipeline, which lagloss never imports."""
+    spec = find_spec(MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        detail = "its package is not installed; run `make setup` in a checkout of lagloss"
+        raise ServerNotReady(server="the reference pipeline", detail=detail, log="none")
+    return Path(spec.submodule_search_locations[0]) / f"{NAME}.yaml"
+
+
+class Helper:
+    """A command of the reference pipeline as a child process."""
+
+    def __init__(self, command: str, bootstrap: str, data_dir: Path, *options: str, nice: int = 0) -> None:
+        self.log_path = data_dir / f"{command}.log"
+        self._name = f"the reference pipeline's {command}"
+        words = [sys.executable, "-m", MODULE, command, "--bootstrap", bootstrap, "--data-dir", str(data_dir)]
+        prefix = ["nice", "-n", str(nice)] if nice else []
+        self.process: subprocess.Popen[bytes] = spawn([*prefix, *words, *options], self.log_path)
+        self._read_to = 0
+
+    def progress(self) -> Iterator[dict[str, Any]]:
+        """The progress documents that were written since the last call."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._read_to)
+            whole, newline, _ = log.read().rpartition(b"\n")
+        self._read_to += len(whole) + len(newline)
+        for line in whole.splitlines():
+            if line.startswith(b"{"):
+                yield json.loads(line)
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on. Raises ServerNotReady if it ended badly."""
+        code = self.process.poll()
+        if code:
+            detail = f"it ended with {code}: {log_tail(self.log_path)}"
+            raise ServerNotReady(server=self._name, detail=detail, log=self.log_path)
+        return code is None
+
+    def stop(self) -> None:
+        """Ends it without waiting for its events to get through: told twice, the runner hurries."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            time.sleep(BETWEEN_SIGNALS_S)
+        terminate(self.process, STOP_TIMEOUT_S)
+
+
+def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
+    """What the ledger says of each window, by its start (epoch seconds), with the names of what was lost."""
+    words = [sys.executable, "-m", MODULE, "ledger", "--data-dir", str(data_dir)]
+    found = subprocess.run(words, capture_output=True, check=True, text=True)
+    return {document["window_start_s"]: document for document in json.loads(found.stdout)["windows"]}

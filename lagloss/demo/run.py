@@ -1,0 +1,233 @@
+"""Runs the demo: service, pipeline and past, shown live; at the end injected against measured."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from lagloss.definition import load_definition
+from lagloss.demo.compare import Difference, differences, is_settled, totals
+from lagloss.demo.pipeline import FAULTS, NAME, RATE, Helper, definition_path, ledger
+from lagloss.demo.view import LiveView, Picture, PlainView, View, table_of
+from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning
+from lagloss.settings import Settings
+from lagloss.store import Store
+from lagloss.up import Stack, signals_interrupt
+
+HISTORY_S: Final = 3_700
+LOOK_EVERY_S: Final = 1.0
+SETTLE_S: Final = 90.0
+"""How long after its grace a window may take: pending overtaken, tallies at rest, Spark on a busy machine."""
+MAX_SHOWN_DIFFERENCES: Final = 20
+PLAIN_WIDTH: Final = 160
+
+
+def run(minutes: float | None = None, as_json: bool = False, settings: Settings | None = None) -> int:
+    """Runs the demo; for `minutes` of load, or until Ctrl-C.
+
+    With `minutes`: waits until every window is closed for good and compares. `as_json`: one document on stdout, the
+    progress on stderr.
+
+    Returns:
+        0; 1 if injected and measured differ.
+
+    Raises:
+        LaglossError: if something does not start; it says what to do.
+    """
+    settings = settings or Settings()
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute() / "demo"})
+    make_empty(settings.data_dir)
+    picture = Picture()
+    is_live = sys.stdout.isatty() and not as_json
+    view: View = LiveView(picture) if is_live else PlainView(picture, to_stderr=as_json)
+    with signals_interrupt(), view:
+        try:
+            with Stack(settings, view.say) as stack, Demo(stack, picture, view) as demo:
+                demo.go(minutes)
+                if minutes is None:
+                    return EXIT_OK
+                found = demo.verdict()
+        except KeyboardInterrupt:
+            view.say("ended")
+            return EXIT_OK
+    document = summary(picture, found)
+    if as_json:
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        console = Console(width=None if is_live else PLAIN_WIDTH)
+        show_verdict(console, picture, found, document, with_table=not is_live)
+    return EXIT_BREACHED if found else EXIT_OK
+
+
+def make_empty(data_dir: Path) -> None:
+    """Clears what the last demo left: each begins with servers of its own that hold nothing.
+
+    Raises:
+        AlreadyRunning: if another demo is on it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "up.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise AlreadyRunning(what="lagloss demo", path=data_dir, pid=lock.read().strip() or "unknown") from error
+        for path in data_dir.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+
+
+class Demo:
+    """The pipeline and its past on a running stack, and what is known of both so far."""
+
+    def __init__(self, stack: Stack, picture: Picture, view: View) -> None:
+        self._stack = stack
+        self._picture = picture
+        self._view = view
+        self._data_dir = stack.settings.data_dir / "pipeline"
+        self._store = Store(stack.endpoints["database"])
+        self._definition = load_definition(definition_path())
+        self._grace_s = self._definition.spec.grace / 1000
+        self._began_s = time.time()
+        self._beacons = (time.monotonic(), 0)
+        self._phase = "starting the pipeline"
+        self._helpers: dict[str, Helper] = {}
+        picture.dashboard = stack.endpoints["dashboard"]
+        picture.live_from_s = int(self._began_s) // 60 * 60
+
+    def __enter__(self) -> Demo:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for helper in self._helpers.values():
+            helper.stop()
+
+    def go(self, minutes: float | None) -> None:
+        """Sends the past and runs the pipeline until its load has ended and everything is through."""
+        self._store.apply(self._definition)
+        bootstrap = self._stack.endpoints["kafka"]
+        self._view.say("sending an hour of the past")
+        # The past gives way to the present: it takes a core for some seconds.
+        self._helpers["history"] = Helper("history", bootstrap, self._data_dir, nice=10)
+        options = ["--rate", str(RATE), *(word for fault in FAULTS for word in ("--fault", fault))]
+        options += ["--minutes", str(minutes)] if minutes is not None else []
+        self._helpers["run"] = Helper("run", bootstrap, self._data_dir, *options)
+        self._view.say(f"starting the pipeline, {RATE:.0f} events/s, with {', '.join(FAULTS)}")
+        while sum(helper.running for helper in self._helpers.values()):  # asks all of them: one that failed raises
+            self._look()
+
+    def verdict(self) -> list[Difference]:
+        """Waits until lagloss has said its last word on every window; what it and the ledger disagree about."""
+        truths = ledger(self._data_dir)
+        self._picture.truths = dict(truths)
+        deadline = max(truths, default=0) + 60 + self._grace_s + SETTLE_S
+        while True:
+            self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
+            self._look()
+            settled = all(
+                start in self._picture.windows and is_settled(self._picture.windows[start]) for start in truths
+            )
+            found = self._differences() if settled or time.time() > deadline else [Difference(0, "", None, None)]
+            if not found or time.time() > deadline:
+                return found
+
+    def _differences(self) -> list[Difference]:
+        picture, found = self._picture, []
+        for start in sorted({*picture.truths, *picture.windows}):
+            names = self._store.missing(NAME, start)
+            found += differences(picture.truths.get(start), picture.windows.get(start), names)
+        return found
+
+    def _look(self) -> None:
+        """A second's pause, then one look at everything."""
+        time.sleep(LOOK_EVERY_S)
+        self._stack.tend()
+        for progress in self._helpers["history"].progress():
+            if progress["minutes"] == progress["of"]:
+                self._view.say(f"the past is sent: {progress['beacons']:,} beacons")
+        for progress in self._helpers["run"].progress():
+            self._take(progress)
+        for window in self._store.windows(NAME, int(self._began_s) - HISTORY_S, int(time.time()) + 60):
+            self._picture.windows[_start_s(window)] = window
+        self._picture.line = self._status()
+        self._view.show()
+
+    def _take(self, progress: Mapping[str, Any]) -> None:
+        for truth in progress["windows"]:
+            self._picture.truths[truth["window_start_s"]] = truth
+        rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
+        restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
+        self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"
+
+    def _status(self) -> str:
+        now, beacons = time.monotonic(), _beacons(self._picture.windows.values())
+        since, before = self._beacons
+        self._beacons = (now, beacons)
+        per_s = max(0.0, (beacons - before) / max(now - since, 0.001))
+        parts = [self._phase, f"{per_s:,.0f} beacons/s"]
+        waiting = [
+            at for at in self._picture.live() if self._picture.windows.get(at, {}).get("state") in (None, "open")
+        ]
+        if waiting:
+            left_s = min(waiting) + 60 + self._grace_s - time.time()
+            parts.append(f"next window closes in {left_s:.0f} s" if left_s > 0 else "a window is being closed")
+        return "   ".join(parts)
+
+
+def _start_s(window: Mapping[str, Any]) -> int:
+    return int(datetime.fromisoformat(window["window_start"]).timestamp())
+
+
+def _beacons(windows: Any) -> int:
+    return sum(checkpoint["beacons"] for window in windows for checkpoint in window["checkpoints"])
+
+
+def summary(picture: Picture, found: list[Difference]) -> dict[str, Any]:
+    """The demo's result as one document."""
+    starts = sorted(picture.truths)
+    return {
+        "agree": not found,
+        **totals([picture.truths[start] for start in starts], list(picture.windows.values())),
+        "windows": [
+            {
+                "window_start": f"{datetime.fromtimestamp(start, UTC):%Y-%m-%dT%H:%M:%SZ}",
+                "injected": picture.truths[start],
+                "measured": picture.windows.get(start),
+            }
+            for start in starts
+        ],
+        "differences": [asdict(difference) for difference in found],
+    }
+
+
+def show_verdict(
+    console: Console, picture: Picture, found: list[Difference], document: Mapping[str, Any], *, with_table: bool
+) -> None:
+    """Prints the table of windows, where it is not on the screen yet, and whether all of it agrees."""
+    if with_table:
+        console.print(table_of(picture))
+    lost = document["measured"]["lost"]
+    console.print(f"injected losses: {document['injected']['lost']}, measured: {lost['min']} to {lost['max']}")
+    if not found:
+        console.print(
+            f"measured = injected in all {len(document['windows'])} windows, name by name", style="bold green"
+        )
+        return
+    table = Table("window", "what", "injected", "measured", title="measured differs from injected", style="red")
+    for difference in found[:MAX_SHOWN_DIFFERENCES]:
+        minute = f"{datetime.fromtimestamp(difference.window_start_s, UTC):%H:%M}"
+        table.add_row(minute, difference.what, str(difference.injected), str(difference.measured))
+    console.print(table)
+    if len(found) > MAX_SHOWN_DIFFERENCES:
+        console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")

@@ -1,0 +1,163 @@
+"""The pipeline's own Kafka: its topics, how its clients are set up, and how far a consumer group has come."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka.cimpl import NewTopic
+
+from pipeline_under_test.event import Event
+from pipeline_under_test.topology import CONSUMERS, dead_topic, group_of, topic_of
+
+log = logging.getLogger(__name__)
+
+PARTITIONS: Final = 3
+ADMIN_TIMEOUT_S: Final = 15.0
+MAX_IN_FLIGHT: Final = 10_000
+"""Unacknowledged records a producer may have before its node stops taking in more."""
+RETRY_S: Final = 0.5
+
+
+def create_topics(bootstrap: str, pipeline: str) -> None:
+    """Creates the pipeline's topics where they are missing.
+
+    They are stamped with the append time: how far a lane has been taken in is measured in times of the broker's clock.
+
+    Raises:
+        KafkaException: if the broker cannot be reached or refuses.
+    """
+    names = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    config = {"message.timestamp.type": "LogAppendTime"}
+    topics = [NewTopic(name, num_partitions=PARTITIONS, config=config) for name in names]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
+        try:
+            future.result(ADMIN_TIMEOUT_S)
+        except KafkaException as error:
+            reason = error.args[0]
+            if not isinstance(reason, KafkaError) or reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def consumer_for(bootstrap: str, pipeline: str, node: str) -> Consumer:
+    """A consumer that forgets nothing: it begins at the oldest record and commits only when it is told to."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": group_of(pipeline, node),
+            "client.id": node,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "partition.assignment.strategy": "cooperative-sticky",
+            "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
+            "fetch.wait.max.ms": 100,
+        }
+    )
+
+
+def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
+    """A producer whose acknowledgement means that every in-sync replica has the record, once and in order."""
+    return {
+        "bootstrap.servers": bootstrap,
+        "client.id": client_id,
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": 5,
+        "compression.type": "lz4",
+    }
+
+
+class ReliableProducer:
+    """Sends events until they are acknowledged; a record that the client library gave up on is sent again."""
+
+    def __init__(self, bootstrap: str, client_id: str) -> None:
+        self._producer = Producer(producer_config(bootstrap, client_id))
+        self._again: list[tuple[float, Callable[[], None]]] = []
+        self.in_flight = 0
+
+    def send(self, topic: str, event: Event, acknowledged: Callable[[], None], reason: str = "") -> None:
+        """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it."""
+        self.in_flight += 1
+        self._produce(topic, event, acknowledged, reason)
+
+    def _produce(self, topic: str, event: Event, acknowledged: Callable[[], None], reason: str) -> None:
+        def report(error: KafkaError | None, _record: Message) -> None:
+            if error is None:
+                self.in_flight -= 1
+                acknowledged()
+                return
+            if error.fatal():  # the idempotent producer cannot go on; what is not committed is read again
+                raise KafkaException(error)
+            log.warning("sending %s to %s again: %s", event.id, topic, error)
+            self._again.append((time.monotonic() + RETRY_S, produce))
+
+        def produce() -> None:
+            self._produce(topic, event, acknowledged, reason)
+
+        while True:
+            try:
+                self._producer.produce(
+                    topic, event.body, event.id.encode(), headers=event.headers(reason), on_delivery=report
+                )
+                return
+            except BufferError:
+                self._producer.poll(0.1)
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Handles what the broker answered, waiting up to `timeout_s` for the first answer."""
+        self._producer.poll(timeout_s)
+        now = time.monotonic()
+        due = [produce for at, produce in self._again if at <= now]
+        self._again = [(at, produce) for at, produce in self._again if at > now]
+        for produce in due:
+            produce()
+
+    @property
+    def ready(self) -> bool:
+        return self.in_flight < MAX_IN_FLIGHT
+
+
+class GroupWatcher:
+    """Looks at consumer groups from outside."""
+
+    def __init__(self, bootstrap: str, pipeline: str) -> None:
+        self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._pipeline = pipeline
+
+    def backlog(self, node: str) -> int:
+        """Records in the node's topic that it has not committed: 0 once all it was sent is done and accounted for."""
+        topic, group = topic_of(self._pipeline, node), group_of(self._pipeline, node)
+        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        ends = self._ask("list_offsets", {place: OffsetSpec.latest() for place in places})
+        committed = self._ask("list_consumer_group_offsets", [ConsumerGroupTopicPartitions(group, places)])[group]
+        done = {place.partition: max(place.offset, 0) for place in committed.topic_partitions}
+        return sum(end.offset - done.get(place.partition, 0) for place, end in ends.items())
+
+    def all_assigned(self, nodes: Collection[str]) -> bool:
+        """Whether every one of these nodes has consumers that have all the partitions between them."""
+        try:
+            groups = self._ask("describe_consumer_groups", [group_of(self._pipeline, node) for node in nodes])
+        except KafkaException:  # a group that nobody has joined yet may be unknown
+            return False
+        return all(
+            sum(len(member.assignment.topic_partitions) for member in group.members if member.assignment) == PARTITIONS
+            for group in groups.values()
+        )
+
+    def _ask(self, what: str, about: object) -> dict[Any, Any]:
+        """A question to the broker. Untyped: the stubs of these calls leave out that each answer is a future."""
+        futures: dict[Any, Any] = getattr(self._admin, what)(about)
+        return {key: future.result(ADMIN_TIMEOUT_S) for key, future in futures.items()}

@@ -1,0 +1,97 @@
+"""The ledger: what truly became of every event, written beside the pipeline as plain files that are synced to disk.
+
+Nothing in here knows lagloss or Kafka: this is the other witness. Each process appends to a JSONL file of its own; a
+line is written *before* what it tells takes effect, so a crash can leave a line too many (the event is processed again
+and meets the same fate) but never one too few. Lines are facts about ids, so repeated ones change nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Final, Literal, Self
+
+Fate = Literal[
+    "generated",  # the load has made it and is about to send it
+    "answered",  # col-service said that it has it
+    "refused",  # col-service said that it does not want it: 4xx
+    "unanswered",  # nobody knows: no answer, or none but 5xx, however often it was sent
+    "lost",  # about to be lost on purpose at `place`
+    "filtered",
+    "dead",
+    "duplicated",
+    "delayed",
+    "delivered",  # the receiver has it
+]
+WINDOW_MS: Final = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One fact: this came of the event `id` at `place` ("link A->B" or "node N"; empty for the ends)."""
+
+    fate: Fate
+    id: str
+    event_time_ms: int
+    place: str = ""
+    reason: str = ""
+
+
+class Ledger:
+    """The ledger file of this process: `DIRECTORY/NAME-STARTED-PID.jsonl`."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.path = directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl"
+        self._file: IO[bytes] = self.path.open("ab", buffering=0)
+
+    def write(self, entries: Iterable[Entry]) -> None:
+        """Appends these facts and returns once they are on disk."""
+        text = "".join(_line(entry) for entry in entries)
+        if text:
+            self._file.write(text.encode())
+            os.fdatasync(self._file.fileno())
+
+    def close(self) -> None:
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _line(entry: Entry) -> str:
+    fields: dict[str, Any] = {"fate": entry.fate, "id": entry.id, "event_time_ms": entry.event_time_ms}
+    if entry.place:
+        fields["place"] = entry.place
+    if entry.reason:
+        fields["reason"] = entry.reason
+    return json.dumps(fields, separators=(",", ":")) + "\n"
+
+
+class LedgerReader:
+    """Reads the ledger files of a directory as they grow; each call of `new_entries` goes on where the last stopped."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._read_to: dict[Path, int] = {}
+
+    def new_entries(self) -> Iterator[Entry]:
+        """The facts written since the last call. A torn last line (its writer was killed) waits for its end."""
+        for path in sorted(self._directory.glob("*.jsonl")):
+            start = self._read_to.get(path, 0)
+            with path.open("rb") as file:
+                file.seek(start)
+                whole, newline, _ = file.read().rpartition(b"\n")
+            self._read_to[path] = start + len(whole) + len(newline)
+            for line in whole.splitlines():
+                yield Entry(**json.loads(line))

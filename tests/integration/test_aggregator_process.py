@@ -1,0 +1,142 @@
+"""The aggregator as a process: killed while it closes, started again, and with servers that are away."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from pyspark.sql import SparkSession
+
+from lagloss.definition import parse_definition
+from lagloss.emitter import Emitter
+from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.processes import choose_port, spawn, terminate
+from lagloss.store import Store
+from lagloss.topics import BEACONS, REPORTS, create_topics
+from tests.conftest import fresh_database
+from tests.integration.closers import driven, wait_until
+
+MINUTES = 20
+A_MINUTE = 300
+
+
+@contextmanager
+def aggregator(bootstrap: str, database_url: str, folder: Path) -> Iterator[Any]:
+    """A real aggregator process; killed at the end if it still runs. `.url` is where its metrics are."""
+    port = choose_port("the aggregator")
+    env = {
+        "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap,
+        "LAGLOSS_DATABASE_URL": database_url,
+        "LAGLOSS_DATA_DIR": str(folder),
+        "LAGLOSS_METRICS_PORT": str(port),
+        "LAGLOSS_SPARK_DRIVER_MEMORY": "1g",
+    }
+    process = spawn([sys.executable, "-m", "aggregator"], folder / "aggregator.log", env=env)
+    process.url = f"http://127.0.0.1:{port}"  # type: ignore[attr-defined]
+    try:
+        yield process
+    finally:
+        terminate(process, 20)
+
+
+def metric(url: str, name: str) -> float:
+    """The sum of a metric's samples; 0 while nobody answers."""
+    try:
+        text = httpx.get(f"{url}/metrics", timeout=5).text
+    except httpx.HTTPError:
+        return 0.0
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+@pytest.fixture
+def history(kafka_bootstrap: str) -> Iterator[tuple[str, int]]:
+    """A pipeline whose last 20 minutes are in the log: name and start of the first window."""
+    create_topics(kafka_bootstrap)
+    name, start_s = f"killed-{uuid.uuid4().hex[:8]}", int(time.time()) // 60 * 60 - 60 * (MINUTES + 5)
+    emitters = [Emitter(name, node, kafka_bootstrap, first=node == "src") for node in ("src", "snk")]
+    for minute in range(MINUTES):
+        for at in range(A_MINUTE):
+            event_ms = (start_s + 60 * minute) * 1000 + at * 100
+            for node, emitter in enumerate(emitters):
+                if node == 0 or at % 50:
+                    emitter.taken_in(f"{minute}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
+                    emitter.sent_out(f"{minute}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
+    for emitter in emitters:
+        assert emitter.flush(60)
+        emitter.close()
+    yield name, start_s
+
+
+def define(store: Store, name: str) -> None:
+    text = f"""
+        apiVersion: lagloss/v1
+        kind: Pipeline
+        metadata: {{name: {name}}}
+        spec: {{nodes: [{{name: src, to: [snk]}}, {{name: snk}}]}}
+    """
+    store.apply(parse_definition(text))
+
+
+def rows(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:
+    """The closed windows with their missing messages, without the moment of closing."""
+    found = store.windows(name, start_s, start_s + 60 * MINUTES)
+    return [
+        {**window, "closed_at": None, "missing": store.missing(name, start_s + 60 * at)}
+        for at, window in enumerate(found)
+        if window["state"] == "closed"
+    ]
+
+
+@pytest.mark.slow
+def test_killed_while_closing_and_started_again_it_leaves_the_rows_of_an_undisturbed_run(
+    history: tuple[str, int], spark: SparkSession, kafka_bootstrap: str, postgres: EmbeddedPostgres, tmp_path: Path
+) -> None:
+    name, start_s = history
+    with fresh_database(postgres) as disturbed_url, fresh_database(postgres) as calm_url:
+        disturbed, calm = Store(disturbed_url), Store(calm_url)
+        define(disturbed, name)
+        define(calm, name)
+        with aggregator(kafka_bootstrap, disturbed_url, tmp_path) as process:
+            wait_until(lambda: metric(process.url, "lagloss_block_records_read_total") > 0, 120, "for it to read")
+            process.send_signal(signal.SIGKILL)
+            process.wait(10)
+        assert rows(disturbed, name, start_s) == []
+        with aggregator(kafka_bootstrap, disturbed_url, tmp_path):
+            wait_until(lambda: len(rows(disturbed, name, start_s)) == MINUTES, 120, "for all windows")
+        with driven(spark, kafka_bootstrap, calm, BEACONS, REPORTS) as parts:
+            parts.follow_all()
+            windows = [(name, start_s + 60 * at) for at in range(MINUTES)]
+            parts.closer.close_windows(windows, int(time.time() * 1000))
+        assert rows(disturbed, name, start_s) == rows(calm, name, start_s)
+        assert {row["lost"]["min"] for row in rows(calm, name, start_s)[:-1]} == {A_MINUTE // 50}
+        disturbed.close()
+        calm.close()
+
+
+@pytest.mark.slow
+def test_it_waits_for_a_database_that_is_away_and_says_so(
+    kafka_bootstrap: str, server_dir: Path, tmp_path: Path
+) -> None:
+    create_topics(kafka_bootstrap)
+    port = choose_port("PostgreSQL")
+    nowhere = f"postgresql://lagloss:x@127.0.0.1:{port}/lagloss"
+    with aggregator(kafka_bootstrap, nowhere, tmp_path) as process:
+
+        def health() -> httpx.Response | None:
+            try:
+                answer = httpx.get(f"{process.url}/healthz", timeout=5)
+            except httpx.HTTPError:
+                return None
+            return answer if "refused" in answer.text else None
+
+        answer = wait_until(health, 90, "for /healthz to tell")
+        assert answer.status_code == 503
+        assert process.poll() is None
