@@ -71,9 +71,7 @@ class Agenda:
             entry = replace(entry, dirty_since=since, changed_at=newest)
         self._entries[window_start_s] = entry
 
-    def closed(
-        self, window_start_s: int, basis: int, settle_ms: int, deadline: int | None, *, sealed: bool = False
-    ) -> None:
+    def closed(self, window_start_s: int, basis: int, settle_ms: int, deadline: int | None) -> None:
         """The window was closed (or judged again) knowing the reports up to `basis`."""
         entry = self._entries.get(window_start_s, Entry())
         if self._first is None or window_start_s < self._first:
@@ -86,12 +84,11 @@ class Agenda:
             changed_at=None,
             settle_ms=settle_ms,
             deadline=deadline,
-            sealed=sealed,
         )
 
-    def judged(self, window_start_s: int, deadline: int | None) -> None:
-        """The window's result was looked at again without reading; its tallies are as they were."""
-        self._entries[window_start_s] = replace(self._entries[window_start_s], deadline=deadline)
+    def sealed(self, window_start_s: int) -> None:
+        """The log no longer holds the window's blocks: it stays as it is."""
+        self._entries[window_start_s] = replace(self.entry(window_start_s), sealed=True, deadline=None)
 
     def entry(self, window_start_s: int) -> Entry:
         return self._entries.get(window_start_s, Entry())
@@ -108,7 +105,11 @@ class Agenda:
             entry = self._entries[start]
             if entry.sealed:
                 continue
-            if (entry.basis == 0 and start <= due) or (entry.basis > 0 and entry.is_settled(now_ms)):
+            if entry.basis == 0:
+                ready = start <= due and (not self._is_filled_in_late(start, entry) or entry.is_settled(now_ms))
+            else:
+                ready = entry.is_settled(now_ms)
+            if ready:
                 yield start
 
     def maybe_early(self, caught_up_ms: int, now_ms: int) -> Iterator[int]:
@@ -125,10 +126,11 @@ class Agenda:
             if entry.deadline is not None and entry.deadline <= now_ms and not entry.sealed:
                 yield start
 
-    def next_due_ms(self) -> int | None:
-        """When the next open window is due at the latest (epoch ms)."""
-        opened = [start for start, entry in self._entries.items() if entry.basis == 0]
-        return None if not opened else (min(opened) + WINDOW_S) * 1000 + self.grace_ms
+    def _is_filled_in_late(self, window_start_s: int, entry: Entry) -> bool:
+        """Whether the first tally of a window came when it was due already (a back-fill): more are on their way then,
+        and closing it before they stand still would only be done again."""
+        due_ms = (window_start_s + WINDOW_S) * 1000 + self.grace_ms
+        return entry.dirty_since is not None and entry.dirty_since > due_ms
 
     def _list_gaps(self, caught_up_ms: int) -> None:
         """Every minute between the first tally and the newest due window has its entry."""

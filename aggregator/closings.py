@@ -213,8 +213,8 @@ def read_facts(connection: Connection, pipeline: str, window_start_s: int) -> tu
     return WindowFacts(**{**{name: getattr(facts, name) for name in facts.__slots__}, "missing": found}), row
 
 
-def commit(connection: Connection, closing: Closing) -> int | None:
-    """Upsert one closing, only over an older basis; the revision it is stored as, or None where a newer one stands.
+def commit(connection: Connection, closing: Closing) -> tuple[int, bool]:
+    """Upsert one closing, only over an older basis; the revision that now stands, and whether this made it.
 
     A result that changed keeps the old row in the history; one that did not keeps its revision.
     """
@@ -224,7 +224,7 @@ def commit(connection: Connection, closing: Closing) -> int | None:
     ensure_days(connection, [result.window_start_s])
     old = connection.execute(select(table).where(here).with_for_update()).one_or_none()
     if old is not None and (old.state == "sealed" or (old.basis, old.judged_at) > (closing.basis, closing.judged_at)):
-        return None
+        return int(old.revision), False
     changed = old is None or old.document != document
     revision = 1 if old is None else old.revision + changed
     row = {
@@ -260,7 +260,7 @@ def commit(connection: Connection, closing: Closing) -> int | None:
             text("SELECT pg_notify(:channel, :payload)"),
             {"channel": WINDOWS_CHANNEL, "payload": f"{result.pipeline}/{result.window_start_s}"},
         )
-    return int(revision)
+    return int(revision), changed
 
 
 def _keep_revision(connection: Connection, old: Any) -> None:

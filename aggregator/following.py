@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,8 @@ class FollowedTally:
     changed_at: int
 
 
+Checkpoints = Mapping[str, frozenset[str]]
+"""The checkpoints of each pipeline, of all versions of its definition together."""
 LaneKey = tuple[str, str, str, bytes]
 TallyKey = tuple[str, int, bytes, str, str]
 
@@ -76,17 +78,21 @@ class Followed:
     bad: list[tuple[ReportRecord, BadReason]] = field(default_factory=list)
     positions: dict[int, int] = field(default_factory=dict)
 
-    def take(self, record: ReportRecord, pipelines: frozenset[str]) -> None:
-        """Take one record in; a bad one, or what is bad in it, is set aside by reason."""
+    def take(self, record: ReportRecord, known: Checkpoints) -> None:
+        """Take one record in; a bad one, or what is bad in it, is counted by reason.
+
+        What merely names something that no definition has is kept all the same: the first version of a definition holds
+        for all windows before it, too.
+        """
         self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
         try:
             report = decode_report(record.value)
         except BadRecord as bad:
             self.bad.append((record, bad.reason))
             return
-        if report.pipeline not in pipelines:
-            # kept all the same: the first version of a definition holds for all windows before it, too
-            self.bad.append((record, "unknown_pipeline"))
+        stranger = _stranger(report, known)
+        if stranger is not None:
+            self.bad.append((record, stranger))
         account = (report.pipeline, report.emitter)
         newest, appended_at = self.emitters.get(account, (report, 0))
         self.emitters[account] = (
@@ -118,6 +124,19 @@ class Followed:
             same = _content(tally) == _content(before.tally)
             changed_at = before.changed_at if same else record.appended_ms
             self.tallies[key] = FollowedTally(tally, report, report.seq, changed_at)
+
+
+def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
+    """What no version of any definition has, of what the report names."""
+    checkpoints = known.get(report.pipeline)
+    if checkpoints is None:
+        return "unknown_pipeline"
+    if report.node not in {node_of(name) for name in checkpoints}:
+        return "unknown_node"
+    named = {tally.checkpoint for tally in report.tallies} | {progress.checkpoint for progress in report.progress}
+    # a node with several next nodes still reports its work in hand as N.out
+    unknown = [name for name in named - checkpoints if not name.endswith(".out")]
+    return "unknown_checkpoint" if unknown else None
 
 
 def _position(record: ReportRecord) -> tuple[int, int, int]:
@@ -165,17 +184,17 @@ class ReportFollower:
             rows = connection.execute(select(table.topic_partition, table.next_offset))
             return {row.topic_partition: row.next_offset for row in rows}
 
-    def follow(self, records: Iterable[ReportRecord], pipelines: frozenset[str]) -> int:
+    def follow(self, records: Iterable[ReportRecord], known: Checkpoints) -> int:
         """Take a batch of records in, in log order; those already followed are passed over. How many were new."""
         with self.engine.begin() as connection:
             table = tables.ReportsPosition
             rows = connection.execute(select(table.topic_partition, table.next_offset).with_for_update())
-            known = {row.topic_partition: row.next_offset for row in rows}
-            fresh = [record for record in records if record.offset >= known.get(record.partition, 0)]
+            followed_to = {row.topic_partition: row.next_offset for row in rows}
+            fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
             followed = Followed()
             for record in sorted(fresh, key=_position):
-                followed.take(record, pipelines)
-            positions = {**known, **followed.positions}
+                followed.take(record, known)
+            positions = {**followed_to, **followed.positions}
             self._write(connection, followed, basis=sum(positions.values()))
         return len(fresh)
 
@@ -309,9 +328,13 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
 
 
 def start_stream(
-    spark: SparkSession, bootstrap: str, follower: ReportFollower, partitions: Iterable[int], pipelines: Any
+    spark: SparkSession,
+    bootstrap: str,
+    follower: ReportFollower,
+    partitions: Iterable[int],
+    checkpoints: Callable[[], Checkpoints],
 ) -> StreamingQuery:
-    """Follow the reports topic from where the database stands; `pipelines()` names the pipelines there are."""
+    """Follow the reports topic from where the database stands; `checkpoints()` tells what pipelines there are now."""
     known = follower.positions()
     starts = {str(partition): known.get(partition, -2) for partition in partitions}
     reports = (
@@ -327,7 +350,7 @@ def start_stream(
 
     def take(batch: DataFrame, _number: int) -> None:
         rows = batch.collect()
-        follower.follow((ReportRecord(*row) for row in rows), pipelines())
+        follower.follow((ReportRecord(*row) for row in rows), checkpoints())
 
     return (
         reports.writeStream.queryName("follow reports")

@@ -31,8 +31,9 @@ class Versions:
         return self._graphs[-1]
 
     @property
-    def count(self) -> int:
-        return len(self._stored)
+    def checkpoints(self) -> frozenset[str]:
+        """The checkpoints of all versions together."""
+        return frozenset(name for graph in self._graphs for name in graph.checkpoints)
 
     def at(self, window_start_s: int) -> Graph:
         """The version in force at a window's start; the first holds for all windows before it, too."""

@@ -34,6 +34,7 @@ class Metrics:
         )
 
     def window(self, result: WindowResult, revision: int) -> None:
+        """A closing made this result, a first or a changed one."""
         if revision > 1:
             self._revised.inc()
         self._windows.labels(result.verdict or "unknown", result.proof).inc()

@@ -16,11 +16,13 @@ from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
 from aggregator import quarantine
-from aggregator.closing import Catchup, Closer
+from aggregator.catchup import Catchup
+from aggregator.closing import Closer
 from aggregator.following import ReportFollower, start_stream
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from aggregator.session import start_session
+from aggregator.upkeep import Upkeep
 from lagloss.beacon_log import BeaconLog
 from lagloss.settings import Settings
 from lagloss.store import Store
@@ -45,7 +47,6 @@ class Aggregator:
         self.trouble: str | None = None
         """Why nothing is followed or closed right now, for /healthz; None when all is well."""
         self._beacons, self._reports = beacons, reports
-        self._pipelines: frozenset[str] = frozenset()
 
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until told to stop; servers that are away are waited for with backoff."""
@@ -76,6 +77,7 @@ class Aggregator:
         follower = ReportFollower(store.engine, self._reports, reports.topic_id())
         reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
         closer = Closer(store.engine, store, reader, beacons, self.metrics)
+        upkeep = Upkeep(closer)
         stream: StreamingQuery | None = None
         lease = Lease(store)
         try:
@@ -83,8 +85,8 @@ class Aggregator:
                 self.trouble = "another aggregator holds the lease"
                 self.ready.set()
                 stop.wait(IDLE_S)
-            self._pipelines = frozenset(found.name for found in store.versions())
-            stream = start_stream(spark, bootstrap, follower, reports.partitions(), lambda: self._pipelines)
+            closer.refresh()
+            stream = start_stream(spark, bootstrap, follower, reports.partitions(), lambda: closer.checkpoints)
             catchup = Catchup()
             while not stop.is_set():
                 lease.check()
@@ -93,8 +95,7 @@ class Aggregator:
                 now_ms = int(time.time() * 1000)
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
-                busy = bool(caught_up_ms) and closer.tick(caught_up_ms, now_ms)
-                self._pipelines = frozenset(found.name for found in store.versions())
+                busy = bool(caught_up_ms) and (closer.tick(caught_up_ms, now_ms) or upkeep.tick(caught_up_ms))
                 self.trouble = None
                 self.ready.set()
                 if not busy:

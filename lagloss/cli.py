@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from math import ceil
 from pathlib import Path
@@ -14,6 +17,7 @@ from pydantic import ValidationError
 from rich.console import Console
 
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
+from lagloss.result import rfc3339
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.times import parse_time_s
 
@@ -63,9 +67,10 @@ def apply(
     from lagloss.definition import load_definition
 
     definitions = [load_definition(path) for path in files]
-    _store(Settings.load(data_dir=data_dir))
-    for _definition in definitions:
-        pass
+    with _store(Settings.load(data_dir=data_dir)) as store:
+        for definition in definitions:
+            version = store.apply(definition)
+            typer.echo(f"{definition.name}: version {version}")
 
 
 @app.command()
@@ -78,14 +83,14 @@ def windows(
     data_dir: DataDir = None,
 ) -> None:
     """Show the windows of a pipeline with from <= start < to, oldest first."""
-    from lagloss.presenting import breaches, windows_table
+    from lagloss.presenting import breaches, contract_document, windows_table
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
-    store = _store(Settings.load(data_dir=data_dir))
-    definition = store.pipeline(pipeline).definition
-    found = store.windows(pipeline, from_s, to_s)
+    with _store(Settings.load(data_dir=data_dir)) as store:
+        definition = store.pipeline(pipeline).definition
+        found = store.windows(pipeline, from_s, to_s)
     if as_json:
-        pass
+        typer.echo(json.dumps([contract_document(window) for window in found]))
     else:
         Console().print(windows_table(found))
     if check and not any(window["state"] != "open" for window in found):
@@ -111,17 +116,19 @@ def diff(
 
     start = window_start_of(parse_time_s(window))
     settings = Settings.load(data_dir=data_dir)
-    store = _store(settings)
-    store.pipeline(pipeline)
-    log = BeaconLog(settings.require_kafka(), BEACONS)
-    try:
-        difference(store, log, pipeline, start, from_, to)
-    finally:
-        log.close()
+    with _store(settings) as store:
+        store.pipeline(pipeline)
+        log = BeaconLog(settings.require_kafka(), BEACONS)
+        try:
+            found = difference(store, log, pipeline, start, from_, to)
+        finally:
+            log.close()
     if as_json:
-        pass
+        typer.echo(json.dumps(found.document()))
     else:
-        pass
+        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}")
+        for message_id in found.message_ids:
+            typer.echo(message_id)
 
 
 @app.command()
@@ -137,14 +144,16 @@ def recompute(
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     settings = Settings.load(data_dir=data_dir)
-    store = _store(settings)
-    store.pipeline(pipeline)
-    answer = ask(settings, store, pipeline, from_s, to_s)
+    with _store(settings) as store:
+        store.pipeline(pipeline)
+        answer = ask(settings, store, pipeline, from_s, to_s)
     sealed = answer.pop("sealed")
     if as_json:
-        pass
+        typer.echo(json.dumps(answer))
     else:
-        pass
+        typer.echo(
+            f"{answer['windows']} windows closed again from {answer['beacons']} beacons in {answer['seconds']} s"
+        )
     if sealed:
         raise NotEnoughData(detail=f"{sealed} windows are sealed: the log no longer holds their blocks.")
 
@@ -160,13 +169,17 @@ def doctor(data_dir: DataDir = None) -> None:
     raise typer.Exit(checks.exit_code(found))
 
 
-def _store(settings: Settings) -> Store:
-    """The database, found to answer."""
+@contextmanager
+def _store(settings: Settings) -> Iterator[Store]:
+    """The database, found to answer, for as long as the command runs."""
     from lagloss.store import Store
 
     store = Store(settings.require_database())
-    store.check()
-    return store
+    try:
+        store.check()
+        yield store
+    finally:
+        store.close()
 
 
 def main() -> None:

@@ -134,6 +134,11 @@ class Store:
                 for row in rows
             ]
 
+    def count_versions(self) -> int:
+        """How many versions of definitions there are: it grows with every change."""
+        with self.engine.connect() as connection:
+            return connection.execute(select(func.count()).select_from(tables.table_of(tables.Pipeline))).scalar_one()
+
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
 

@@ -31,7 +31,7 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
         for at, (applied_ms, document) in enumerate(world.definitions, start=1)
     ]
     name = stored[0].name
-    followed = follow(world.reports, frozenset([name]))
+    followed = follow(world.reports)
     known = Known(
         told=told_of(followed, name, window_start_s),
         versions={name: Versions(stored)},
@@ -45,11 +45,11 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
     return close(known, name, window_start_s, WindowFacts.unpack(facts.pack()) if not facts.missing else facts, 0)
 
 
-def follow(records: Sequence[Record], pipelines: frozenset[str]) -> Followed:
+def follow(records: Sequence[Record]) -> Followed:
     followed = Followed()
     ordered = sorted(records, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
     for record in ordered:
-        followed.take(ReportRecord(record.partition, record.offset, record.timestamp_ms, record.value), pipelines)
+        followed.take(ReportRecord(record.partition, record.offset, record.timestamp_ms, record.value), {})
     return followed
 
 

@@ -58,8 +58,8 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     follower = ReportFollower(store.engine, reports, logs[1].topic_id())
     reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
     closer = Closer(store.engine, store, reader, logs[0], Metrics())
-    names = frozenset(found.name for found in store.versions())
-    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: names)
+    closer.refresh()
+    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.checkpoints)
     try:
         yield Driven(store, closer, follower, *logs)
     finally:

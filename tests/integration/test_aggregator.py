@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator import quarantine
+from aggregator.upkeep import Upkeep
 from lagloss import tables
 from lagloss.definition import Definition, parse_definition
 from lagloss.difference import difference
@@ -146,7 +147,9 @@ def test_late_beacons_restate_the_window_and_keep_the_earlier_result(chain: Chai
     chain.close(0)
     window = chain.window()
     assert (window["revision"], window["verdict"], window["lost"]["max"]) == (2, "ok", 0)
-    assert [(old["revision"], old["verdict"]) for old in chain.store.revisions(chain.name, chain.start_s)] == [(1, "loss")]
+    assert [(old["revision"], old["verdict"]) for old in chain.store.revisions(chain.name, chain.start_s)] == [
+        (1, "loss")
+    ]
     assert chain.store.missing(chain.name, chain.start_s) == []
 
 
@@ -236,7 +239,7 @@ def test_a_recompute_request_is_answered_with_what_was_read(chain: Chain) -> Non
     chain.settle()
     chain.close(0)
     request = chain.store.request_recompute(chain.name, chain.start_s, chain.start_s + 60)
-    chain.parts.closer.tick(int(time.time() * 1000), int(time.time() * 1000))
+    assert Upkeep(chain.parts.closer).answer_recompute(int(time.time() * 1000))
     answer = chain.store.recompute_answer(request)
     assert answer is not None
     assert (answer["windows"], answer["beacons"]) == (1, 4 * 200 + 2 * 190)

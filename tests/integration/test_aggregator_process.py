@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from lagloss.definition import parse_definition
-from lagloss.emitter import Emitter
 from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.emitter import Emitter
 from lagloss.processes import choose_port, spawn, terminate
 from lagloss.store import Store
 from lagloss.topics import BEACONS, REPORTS, create_topics
@@ -57,7 +57,7 @@ def metric(url: str, name: str) -> float:
 
 
 @pytest.fixture
-def history(kafka_bootstrap: str) -> Iterator[tuple[str, int]]:
+def history(kafka_bootstrap: str) -> tuple[str, int]:
     """A pipeline whose last 20 minutes are in the log: name and start of the first window."""
     create_topics(kafka_bootstrap)
     name, start_s = f"killed-{uuid.uuid4().hex[:8]}", int(time.time()) // 60 * 60 - 60 * (MINUTES + 5)
@@ -72,7 +72,7 @@ def history(kafka_bootstrap: str) -> Iterator[tuple[str, int]]:
     for emitter in emitters:
         assert emitter.flush(60)
         emitter.close()
-    yield name, start_s
+    return name, start_s
 
 
 def define(store: Store, name: str) -> None:

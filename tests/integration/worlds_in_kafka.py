@@ -25,8 +25,8 @@ class Placed:
 def put_world(bootstrap: str, world: World) -> Placed:
     """Topics of this world's own, with CreateTime so that its append times hold, and no retention.
 
-    Offsets are the broker's: what the tallies name as ranges lies elsewhere, so it takes a closer that looks at all of a
-    new log once. Records that the world's log no longer holds are left out.
+    Offsets are the broker's: what the tallies name as ranges lies elsewhere, so it takes a closer that looks at all of
+    a new log once. Records that the world's log no longer holds are left out.
     """
     word = uuid.uuid4().hex[:8]
     placed = Placed(f"beacons-{word}", f"reports-{word}")

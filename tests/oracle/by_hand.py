@@ -117,7 +117,7 @@ class ByHand:
 
 
 def worked_case(**more: Any) -> ByHand:
-    """DESIGN.md's worked case: messages a..j; src -> mid -> snk."""
+    """docs/arithmetic.md's worked case: messages a..j; src -> mid -> snk."""
     trail: dict[str, Ids] = {
         "src.in": "abcdefghij",
         "src.out": "abcdefghij",

@@ -1,4 +1,4 @@
-"""The slow, obvious oracle: one closed window judged from DESIGN.md with sets, dicts and loops, one function a rule.
+"""The slow, obvious oracle: a closed window judged by docs/arithmetic.md with sets, dicts and loops, a function a rule.
 
 It shares no code with `lagloss` on purpose. `judge` gives the "One window in windows --json" document without `state`,
 `revision` and `closed_at`. Rule 11 (presence patterns) is a way to compute, not a result, so it has no function here.

@@ -1,4 +1,4 @@
-"""The oracle against what DESIGN.md says by example, and rule by rule."""
+"""The oracle against what docs/arithmetic.md says by example, and rule by rule."""
 
 from __future__ import annotations
 

@@ -30,7 +30,14 @@ def test_minutes_before_an_older_tally_are_listed_too() -> None:
     found = agenda()
     list(found.to_close(DUE_MS, DUE_MS))
     found.tally_changed(W - 180, basis=2, changed_at=DUE_MS)
-    assert list(found.to_close(DUE_MS, DUE_MS)) == [W - 180, W - 120, W - 60, W]
+    assert list(found.to_close(DUE_MS, DUE_MS + SETTLE_MS)) == [W - 180, W - 120, W - 60, W]
+
+
+def test_a_window_filled_in_after_it_was_due_waits_until_its_tallies_stand_still() -> None:
+    found = Agenda(grace_ms=60_000)
+    found.tally_changed(W, basis=1, changed_at=DUE_MS + 600_000)
+    assert list(found.to_close(DUE_MS + 600_000, DUE_MS + 604_999)) == [W + 60 * at for at in range(1, 11)]
+    assert W in list(found.to_close(DUE_MS + 600_000, DUE_MS + 605_000))
 
 
 def test_a_dirty_window_waits_until_its_tallies_stand_still() -> None:
@@ -68,7 +75,7 @@ def test_a_tally_known_to_the_closing_does_not_make_it_dirty() -> None:
 
 def test_a_sealed_window_is_never_closed_again() -> None:
     found = agenda(closed_at=DUE_MS)
-    found.closed(W, basis=1, settle_ms=SETTLE_MS, deadline=None, sealed=True)
+    found.sealed(W)
     found.tally_changed(W, basis=2, changed_at=DUE_MS)
     assert list(found.to_close(DUE_MS, DUE_MS + 60_000)) == []
 

@@ -1,4 +1,4 @@
-"""The examples that DESIGN gives in figures, through the code that closes windows (docs/arithmetic.md tells them)."""
+"""The examples that docs/arithmetic.md gives in figures, through the code that closes windows."""
 
 from __future__ import annotations
 

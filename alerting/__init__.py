@@ -1,0 +1,1 @@
+"""Breaches become incidents, and incidents become messages to who must know."""

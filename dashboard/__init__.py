@@ -1,0 +1,1 @@
+"""The page an engineer looks at: lag and loss of a pipeline, minute by minute, read from PostgreSQL."""

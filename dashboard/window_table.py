@@ -1,0 +1,116 @@
+"""The talk's table of one window: checkpoints with their counts and Per-Node Loss, and the E2E loss below them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard import words
+from dashboard.words import Document
+from lagloss.graph import Graph, node_of
+
+ANY_OUT = ": to none of its next nodes"
+"""Ends the name of the row that holds what a node with several next nodes lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`count`: distinct messages at the checkpoint (beacons while open). `lost`: Per-Node Loss, {min, max}; None where
+    the checkpoint does not carry one. `duplicates` and `lag_p95_ms` None where not known."""
+
+    checkpoint: str
+    count: int | None
+    lost: dict[str, int] | None
+    duplicates: int | None
+    lag_p95_ms: float | None
+
+
+def table_rows(window: Document, graph: Graph) -> list[Row]:
+    """In the order of the flow; every `in` and `out…`, and `filtered` and `dead` where something came there.
+
+    Per-Node Loss of a node stands at its `in`: what was lost at the node before and on the link into it. What a sink
+    loses has no such row: it stands at its `out`. What a node with several next nodes loses would have several: it
+    stands in a row of its own before its outs.
+    """
+    seen = {checkpoint["name"]: checkpoint for checkpoint in window["checkpoints"]}
+    losses = _losses(window, graph)
+    names = [name for name in graph.checkpoints if name in seen or not name.endswith((".filtered", ".dead"))]
+    for node in graph.steps:
+        if _any_out(node) in losses:
+            names.insert(names.index(f"{node}.in") + 1, _any_out(node))
+    names += [name for name in seen if name not in graph.bit]  # of another version of the definition
+    rows = []
+    for name in names:
+        checkpoint = seen.get(name)
+        if name.endswith(ANY_OUT):
+            rows.append(Row(name, None, losses[name], None, None))
+        elif checkpoint is None:
+            rows.append(Row(name, 0 if window["verdict"] else None, losses.get(name), None, None))
+        else:
+            count = checkpoint["distinct"] if checkpoint["distinct"] is not None else checkpoint["beacons"]
+            rows.append(Row(name, count, losses.get(name), checkpoint["duplicates"], checkpoint["lag_ms"]["p95"]))
+    return rows
+
+
+def _losses(window: Document, graph: Graph) -> dict[str, dict[str, int]]:
+    at_node = {node["name"]: node["lost"] for node in window["nodes"] if node["lost"]}
+    on_link = {(link["from"], link["to"]): link["lost"] for link in window["links"] if link["lost"]}
+    if not at_node and not on_link:
+        return {}
+    next_nodes = {node: [link.target for link in graph.links if link.source == node] for node in graph.steps}
+    losses: dict[str, dict[str, int]] = {}
+    for node in graph.steps:
+        into = {"min": 0, "max": 0}
+        for link in graph.links:
+            if link.target == node:
+                _add(into, on_link.get((link.source, node)))
+                if next_nodes[link.source] == [node]:
+                    _add(into, at_node.get(link.source))
+        losses[f"{node}.in"] = into
+        if len(next_nodes[node]) != 1:
+            own = {"min": 0, "max": 0}
+            _add(own, at_node.get(node))
+            losses[_any_out(node) if next_nodes[node] else f"{node}.out"] = own
+    for retrier in graph.retriers:
+        if retrier in at_node:
+            losses[f"{retrier}.in"] = at_node[retrier]
+    return losses
+
+
+def _any_out(node: str) -> str:
+    return f"{node}{ANY_OUT}"
+
+
+def _add(total: dict[str, int], lost: dict[str, Any] | None) -> None:
+    if lost is not None:
+        total["min"] += lost["min"]
+        total["max"] += lost["max"]
+
+
+_KINDS = {
+    "lost": "lost for certain",
+    "perhaps": "perhaps lost",
+    "overdue": "overdue: pending longer than maxWait",
+    "pending": "pending: late, not lost",
+}
+
+
+def missing_row(
+    id_hash: int, message_id: str | None, kind: str, where: list[str], last: str, seen_ms: float
+) -> dict[str, str]:
+    """A missing message as a row of the grid; a hash in hex stands for a name that is not known."""
+    hexed = f"{id_hash % 2**64:016x}"
+    return {
+        "key": hexed,
+        "message": message_id if message_id is not None else f"# {hexed}",
+        "kind": _KINDS.get(kind, kind),
+        "place": ", ".join(place_label(name) for name in where),
+        "last": last,
+        "seen": words.clock(seen_ms / 1_000, seconds=True, date=True) + f".{int(seen_ms) % 1_000:03d}",
+    }
+
+
+def place_label(name: str) -> str:
+    """`link src → mid` or `node mid`."""
+    source, arrow, target = name.partition("->")
+    return f"link {source} → {target}" if arrow else f"node {node_of(name)}"
