@@ -7,12 +7,14 @@ import sys
 import threading
 
 from aggregator.service import Aggregator, serve
+from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.settings import Settings
 
 
 def main() -> int:
     settings = Settings.load()
+    logs.configure(settings)
     aggregator, stop = Aggregator(settings), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -47,6 +47,7 @@ class Closer:
         """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
         self._versions: dict[str, Versions] = {}
         self._version_count = 0
+        self._topic_id = beacons.topic_id()
         self._agendas: dict[str, Agenda] = {}
         self._seen_basis = 0
         self._tried_early: dict[tuple[str, int], int] = {}
@@ -138,7 +139,7 @@ class Closer:
         return Entry() if agenda is None else agenda.entry(start)
 
     def _record_reading(self, connection: Connection, reading: Reading, read_to: Mapping[int, int]) -> None:
-        closings.write_audited(connection, read_to)
+        closings.write_audited(connection, read_to, self._topic_id)
         bad = [(found.partition, found.offset, found.reason, found.first_bytes) for found in reading.bad]
         quarantine.record(connection, self.beacons.topic, bad)
 

@@ -324,14 +324,18 @@ def read_audited(connection: Connection) -> dict[int, int]:
     return {row.topic_partition: row.next_offset for row in rows}
 
 
-def write_audited(connection: Connection, audited: Mapping[int, int]) -> None:
+def write_audited(connection: Connection, audited: Mapping[int, int], topic_id: str) -> None:
     if not audited:
         return
     upsert = insert(tables.Audited).values(
-        [{"topic_partition": partition, "next_offset": offset} for partition, offset in audited.items()]
+        [
+            {"topic_partition": partition, "next_offset": offset, "topic_id": topic_id}
+            for partition, offset in audited.items()
+        ]
     )
     connection.execute(
         upsert.on_conflict_do_update(
-            index_elements=["topic_partition"], set_={"next_offset": upsert.excluded.next_offset}
+            index_elements=["topic_partition"],
+            set_={"next_offset": upsert.excluded.next_offset, "topic_id": upsert.excluded.topic_id},
         )
     )

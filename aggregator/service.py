@@ -21,6 +21,7 @@ from aggregator.closing import Closer
 from aggregator.following import ReportFollower, start_stream
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
+from aggregator.recreation import notice_recreated_topics
 from aggregator.session import start_session
 from aggregator.upkeep import Upkeep
 from lagloss.beacon_log import BeaconLog
@@ -75,6 +76,7 @@ class Aggregator:
         store = Store(self.settings.require_database())
         beacons, reports = BeaconLog(bootstrap, self._beacons), BeaconLog(bootstrap, self._reports)
         follower = ReportFollower(store.engine, self._reports, reports.topic_id())
+        notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
         reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
         closer = Closer(store.engine, store, reader, beacons, self.metrics)
         upkeep = Upkeep(closer)

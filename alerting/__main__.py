@@ -13,6 +13,7 @@ from alerting.incidents import Incidents
 from alerting.outbox import Outbox
 from alerting.webhook import Webhook
 from alerting.worker import Alerter
+from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.settings import Settings
 from lagloss.store import Store
@@ -22,6 +23,7 @@ _log = structlog.get_logger("lagloss.alerting")
 
 def main() -> int:
     settings = Settings.load()
+    logs.configure(settings)
     try:
         database_url = settings.require_database()
     except LaglossError as error:

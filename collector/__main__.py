@@ -7,6 +7,7 @@ import sys
 import uvicorn
 
 from collector.app import create_app
+from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.processes import choose_port
 from lagloss.settings import Settings
@@ -14,6 +15,7 @@ from lagloss.settings import Settings
 
 def main() -> int:
     settings = Settings.load()
+    logs.configure(settings)
     try:
         app = create_app(settings.require_kafka())
         port = choose_port("The collector", settings.collector_port)

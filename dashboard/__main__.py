@@ -7,6 +7,7 @@ import sys
 import uvicorn
 
 from dashboard.app import create_server
+from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.processes import choose_port
 from lagloss.settings import Settings
@@ -15,6 +16,7 @@ from lagloss.store import Store
 
 def main() -> int:
     settings = Settings.load()
+    logs.configure(settings)
     try:
         store = Store(settings.require_database())
         port = choose_port("The dashboard", settings.dashboard_port)

@@ -167,7 +167,15 @@ def _empty_figure(frame: Frame, y_title: str) -> go.Figure:
         margin={"l": 56, "r": 12, "t": 26, "b": 8},
         hovermode="x unified",
         hoverlabel={"bgcolor": colours.ground, "font": {"color": colours.text}, "namelength": -1},
-        legend={"orientation": "h", "x": 0, "y": -0.14, "yanchor": "top", "font": {"size": 11}, "traceorder": "normal"},
+        legend={
+            "orientation": "h",
+            "x": 0,
+            "yref": "container",  # below the axis however many rows it takes
+            "y": 0,
+            "yanchor": "bottom",
+            "font": {"size": 11},
+            "traceorder": "normal",
+        },
         xaxis={
             "type": "date",
             "hoverformat": "%Y-%m-%d %H:%M UTC, one minute",

@@ -7,7 +7,7 @@ from typing import Any
 
 from dashboard import words
 from dashboard.words import Document
-from lagloss.graph import Graph, node_of
+from lagloss.graph import Graph
 
 ANY_OUT = ": to none of its next nodes"
 """Ends the name of the row that holds what a node with several next nodes lost."""
@@ -110,7 +110,6 @@ def missing_row(
     }
 
 
-def place_label(name: str) -> str:
-    """`link src → mid` or `node mid`."""
-    source, arrow, target = name.partition("->")
-    return f"link {source} → {target}" if arrow else f"node {node_of(name)}"
+def place_label(place: str) -> str:
+    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
+    return place.replace("->", " → ")

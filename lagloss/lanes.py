@@ -14,49 +14,58 @@ is proved.
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from confluent_kafka import (
-    OFFSET_BEGINNING,
-    OFFSET_END,
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
+    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from lagloss.emitter import BOOTSTRAP_VARIABLE
 from lagloss.wire import Progress
 
+log = logging.getLogger("lagloss")
+
 QUERY_TIMEOUT_S: Final = 1.0
+ANSWER_TIMEOUT_S: Final = 1.5
+"""For a question's answers, all together: the client's own time-out, and some for it to say so."""
+Hook = Callable[[Consumer, list[TopicPartition]], Any]
 Key = tuple[str, int]
 """Topic and partition."""
 UNKNOWN_FOR_S: Final = 30.0
 """How long a lane with a committed offset, of which nothing can be said yet, is left out (and so stands where its last
 owner left it) before it is reported as standing at 0. Shorter than the grace of a window, so that no window is judged
-without it."""
+without it. It is also how long a lane known from `taken` alone goes on being reported where it stands."""
 MAX_ENDS: Final = 1_024
 """Ends remembered for a lane; thinned beyond that, which only makes a far-behind lane move in larger steps."""
 
 
 @dataclass(slots=True)
 class Lane:
-    """What is known of one partition. Times in epoch ms, `since` in monotonic seconds."""
+    """What is known of one partition. Offsets, epoch ms, and monotonic seconds for `since` and `moved_at`."""
 
     since: float
     position: int | None = None
     """Where it starts: the next offset to be taken in while nothing was; None until something shows it."""
-    asked: bool = False
-    """Its committed offset was asked for."""
     until: int = 0
     is_new: bool = False
     """Nobody has committed an offset of it, so nobody before us has taken anything in."""
+    is_hearsay: bool = False
+    """Known from `taken` alone: it may be somebody else's by now."""
+    moved_at: float = field(default_factory=time.monotonic)
     ends: list[tuple[int, int]] = field(default_factory=list)
     """(end offset, when asked), both ascending, of ends that the position has not reached."""
 
@@ -71,45 +80,175 @@ class Lane:
 
     def advance(self, position: int, appended_ms: int) -> None:
         """Moves `until` as far as this position proves, which was copied before the last end was asked for."""
-        reached = 0
+        before, reached = self.until, 0
         while reached < len(self.ends) and self.ends[reached][0] <= position:
             self.until = max(self.until, self.ends[reached][1])
             reached += 1
         del self.ends[:reached]
         self.until = max(self.until, appended_ms)
+        if self.until > before:
+            self.moved_at = time.monotonic()
+
+    def can_be_told(self) -> bool:
+        """A lane that nobody has read before stands at 0, truly; one that somebody has keeps its owner's word for a
+        while. Hearsay that stands is left out after a while: it stands all the same, and its new owner speaks."""
+        now = time.monotonic()
+        if self.is_hearsay:
+            return now - self.moved_at <= UNKNOWN_FOR_S
+        return self.until > 0 or self.is_new or now - self.since > UNKNOWN_FOR_S
+
+
+class LogBounds:
+    """Where partitions begin and end as their leaders say now, asked on a handle of our own.
+
+    The host's consumer would do, but lets one thread in at a time, and its own waits in `poll`.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        self._config = {"client.id": "lagloss-lanes", "log_level": 2, **config}
+        self._admin: AdminClient | None = None
+        self._cluster_id: str | None = None
+        self.trouble: str | None = None
+        """The newest reason why a partition was left out."""
+
+    def begins(self, keys: Iterable[Key]) -> dict[Key, int]:
+        return self._ask(keys, OffsetSpec.earliest())
+
+    def ends(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """The high watermark of each, so that records of open transactions are before it."""
+        return self._ask(keys, OffsetSpec.latest())
+
+    def cluster_id(self) -> str:
+        """Of the cluster that answers. Raises KafkaException."""
+        if self._cluster_id is None:
+            # Asked for by name, a topic that is not there could be made by the broker.
+            self._cluster_id = str(self._connected().list_topics(timeout=QUERY_TIMEOUT_S).cluster_id)
+        return self._cluster_id
+
+    def close(self) -> None:
+        self._admin = None
+
+    def _connected(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = AdminClient(self._config)
+        return self._admin
+
+    def _ask(self, keys: Iterable[Key], which: OffsetSpec) -> dict[Key, int]:
+        """One call for all. Partitions whose leader did not say are left out, and `trouble` says why; if none did, it
+        is raised (KafkaException or TimeoutError)."""
+        answers: dict[TopicPartition, Any] = dict(
+            self._connected().list_offsets(
+                {TopicPartition(*key): which for key in keys},
+                isolation_level=IsolationLevel.READ_UNCOMMITTED,
+                request_timeout=QUERY_TIMEOUT_S,
+            )
+        )
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        found: dict[Key, int] = {}
+        trouble: KafkaException | TimeoutError | None = None
+        for place, answer in answers.items():
+            try:
+                offset = answer.result(max(0.0, deadline - time.monotonic())).offset
+            except (KafkaException, TimeoutError) as error:
+                trouble = error
+                continue
+            if offset >= 0:
+                found[place.topic, place.partition] = offset
+            else:  # this is how the client says that it timed out waiting for the leader
+                trouble = TimeoutError(f"the leader of {place.topic}/{place.partition} did not answer in time")
+        if trouble is not None:
+            self.trouble = str(trouble)
+            if not found:
+                raise trouble
+        return found
 
 
 class KafkaLanes:
     """The input lanes of a confluent_kafka Consumer, for `Emitter.follow`.
 
-    Call `taken(message)` right after `emitter.taken_in` for it. `assigned` and `revoked` fit `Consumer.subscribe` as
-    on_assign and on_revoke (also on_lost); they are optional, since each snapshot looks at the consumer's assignment,
-    but make a rebalance known at once. Close the emitter, or these lanes, before the consumer: a snapshot uses it from
-    the emitter's thread.
+    Call `taken(message)` right after `emitter.taken_in` for it, and have the consumer tell which partitions it holds:
+    `lanes.subscribe(topics)` instead of `consumer.subscribe(topics)`; or hand `assigned` and `revoked` to the latter as
+    on_assign and on_revoke (also on_lost), or call them from hooks of your own; after a `consumer.assign`, call
+    `assigned` yourself. Without that, lanes are known from `taken` alone: one of which nothing was taken in is not
+    reported, and so holds nothing back, and one that waits is reported for 30 s, since it may be somebody else's.
+
+    The consumer is used inside `subscribe`, `assigned` and `revoked`, on the thread that calls them, and nowhere else:
+    it may wait in `poll` as long as it likes. The brokers are asked on a handle of the lanes' own, from the emitter's
+    thread: once a snapshot, twice while the start of a lane is unknown, each time for 1.5 s at most.
 
     A record without a beacon of its own (a poison message, say) is passed by the next `taken` of its partition. Where a
     producer uses transactions, its markers take up offsets: set `enable.partition.eof` on the consumer and hand the
     end-of-partition messages to `taken` too, or an idle lane stands just before the last marker, which makes what is
-    missing there pending, never lost.
-
-    A snapshot asks the broker once, twice while a lane is new, each time for 1 s at most.
+    missing there pending, never lost. Records of an open transaction wait, whatever the consumer's isolation level.
 
     Args:
-        consumer: asked for its assignment, committed offsets and the ends of its partitions, never for messages.
+        consumer: the host's.
         checkpoint: the checkpoint whose progress this is, `NODE.in`.
+        bootstrap: HOST:PORT,... of the cluster that the consumer reads from; by default what `kafka_config` says, else
+            LAGLOSS_KAFKA_BOOTSTRAP. Where that is another cluster than the consumer's, lanes stand still.
+        kafka_config: further librdkafka properties of the lanes' own handle, for security mostly.
     """
 
-    def __init__(self, consumer: Consumer, checkpoint: str, *, now_ms: Callable[[], int] | None = None) -> None:
+    def __init__(
+        self,
+        consumer: Consumer,
+        checkpoint: str,
+        bootstrap: str | None = None,
+        *,
+        kafka_config: Mapping[str, Any] | None = None,
+        now_ms: Callable[[], int] | None = None,
+    ) -> None:
         self._consumer = consumer
         self._checkpoint = checkpoint
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
-        self._taken: dict[Key, tuple[int, int]] = {}
-        self._starts: dict[Key, int] = {}
-        self._gone: deque[Key] = deque()
-        self._lanes: dict[Key, Lane] = {}
-        self._guard = threading.Lock()  # between snapshot and close; the consumer's own thread never takes it
-        self._closed = False
+        config = dict(kafka_config or {})
+        address = bootstrap or config.get("bootstrap.servers") or os.environ.get(BOOTSTRAP_VARIABLE)
+        self._bounds = LogBounds({**config, "bootstrap.servers": address}) if address else None
         self.last_error: str | None = None
+        if not address:
+            self._note(f"lanes stand still: expected bootstrap, or an address of Kafka in {BOOTSTRAP_VARIABLE}")
+        # The host's thread writes these; the deque hands changes of the assignment over in their order.
+        self._taken: dict[Key, tuple[int, int]] = {}
+        self._held: set[Key] = set()
+        self._has_hooks = False
+        self._cluster_id: str | None = None
+        self._changes: deque[tuple[Key, Lane | None]] = deque()
+        # And these are the snapshot's, under a lock that the host's thread takes in `close` only.
+        self._lanes: dict[Key, Lane] = {}
+        self._guard = threading.Lock()
+        self._closed = False
+
+    # -- on the host's thread -------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        topics: Sequence[str],
+        on_assign: Hook | None = None,
+        on_revoke: Hook | None = None,
+        on_lost: Hook | None = None,
+    ) -> None:
+        """`consumer.subscribe` with these lanes told of every change; the host's own hooks are called as ever, and the
+        lanes are told before its on_assign, and after its on_revoke and on_lost (by default on_revoke, as in the
+        client)."""
+
+        def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            self.assigned(consumer, partitions)
+            if on_assign is not None:
+                on_assign(consumer, partitions)
+
+        def then_revoked(hook: Hook | None) -> Hook:
+            def revoked(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+                try:
+                    if hook is not None:
+                        hook(consumer, partitions)
+                finally:
+                    self.revoked(consumer, partitions)
+
+            return revoked
+
+        self._has_hooks = True
+        lost = then_revoked(on_lost or on_revoke)
+        self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=then_revoked(on_revoke), on_lost=lost)
 
     def taken(self, message: Message) -> None:
         """Its beacon is with the emitter (or nothing is to be said of it): the lane has passed it. An end-of-partition
@@ -119,6 +258,8 @@ class KafkaLanes:
         if at is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
             return
         key = (message.topic() or "", message.partition() or 0)
+        if not self._has_hooks and key not in self._held:
+            self._hear_of(key)
         known = self._taken.get(key)
         if error is not None:
             self._taken[key] = (max(at, known[0] if known else 0), known[1] if known else 0)
@@ -129,115 +270,129 @@ class KafkaLanes:
         self._taken[key] = (at + 1, appended_ms if kind == TIMESTAMP_LOG_APPEND_TIME else known[1] if known else 0)
 
     def assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are this consumer's from now on, from their offset where they name one."""
-        for partition in partitions:
-            if partition.offset >= 0:
-                self._starts[partition.topic, partition.partition] = partition.offset
+        """These partitions are this consumer's from now on, from their offset where they name one, else from the one
+        that is committed, which is asked for here: 1 s at most, 2 s the first time. Raises nothing."""
+        self._has_hooks = True
+        keys = [(partition.topic, partition.partition) for partition in partitions]
+        starts: dict[Key, int] = {}
+        try:
+            # What the consumer holds no longer, should nobody have told us so.
+            still = {(partition.topic, partition.partition) for partition in consumer.assignment()}
+            self._let_go(self._held - still.union(keys))
+            if keys and self._cluster_id is None:
+                self._cluster_id = consumer.list_topics(keys[0][0], timeout=QUERY_TIMEOUT_S).cluster_id
+            starts = self._committed(consumer, [place for place in partitions if place.offset < 0])
+        except Exception as error:
+            self.last_error = str(error)  # lanes with unknown starts stand until something is taken in
+        named = {(place.topic, place.partition): place.offset for place in partitions if place.offset >= 0}
+        for key in keys:
+            start = named.get(key, starts.get(key))
+            position = start if start is not None and start >= 0 else None
+            is_new = start is not None and start < 0
+            self._changes.append((key, Lane(time.monotonic(), position, is_new=is_new)))
+            self._held.add(key)
 
     def revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are somebody else's: not reported any more, they stand where they are until their next owner
         speaks."""
-        self._gone.extend((partition.topic, partition.partition) for partition in partitions)
+        self._let_go((partition.topic, partition.partition) for partition in partitions)
+
+    @staticmethod
+    def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[Key, int]:
+        """The committed offset of each, below 0 where there is none; left out where that could not be learnt."""
+        question = [TopicPartition(place.topic, place.partition) for place in partitions]
+        answers = consumer.committed(question, timeout=QUERY_TIMEOUT_S) if question else []
+        return {(found.topic, found.partition): found.offset for found in answers if found.error is None}
+
+    def _hear_of(self, key: Key) -> None:
+        if not self._held:
+            log.warning("lagloss: nobody tells which partitions are held; use lanes.subscribe, or hand over its hooks")
+        self._changes.append((key, Lane(time.monotonic(), is_hearsay=True)))
+        self._held.add(key)
+
+    def _let_go(self, keys: Iterable[Key]) -> None:
+        for key in keys:
+            self._changes.append((key, None))
+            self._held.discard(key)
 
     def close(self) -> None:
-        """Touches the consumer no more. Waits for a snapshot under way, 2 s at most."""
-        if self._guard.acquire(timeout=2 * QUERY_TIMEOUT_S):
-            self._closed = True
-            self._lanes.clear()
-            self._guard.release()
+        """Says and asks nothing any more. Waits for a snapshot under way, 3 s at most."""
         self._closed = True
+        if self._guard.acquire(timeout=2 * ANSWER_TIMEOUT_S):
+            self._lanes.clear()
+            if self._bounds is not None:
+                self._bounds.close()
+            self._guard.release()
+
+    # -- on the emitter's thread ----------------------------------------------------------------------------------
 
     def snapshot(self) -> Sequence[Progress]:
-        """How far each lane is; what the broker cannot be asked keeps its last `until`."""
+        """How far each lane is; what the brokers cannot be asked keeps its last `until`."""
         with self._guard:
             if self._closed:
                 return ()
+            self._follow_assignment()
             try:
-                self._forget_revoked()
-                self._look_at_assignment()
-                if self._lanes:
-                    self._look_at_ends()
-            except (KafkaException, RuntimeError) as error:
-                self.last_error = str(
-                    error
-                )  # broker away, or the consumer closed under us: lanes keep what they proved
-            self._forget_revoked()
+                if self._lanes and self._bounds is not None and self._is_right_cluster(self._bounds):
+                    self._look_at_ends(self._bounds, self._begins_where_start_is_unknown(self._bounds))
+                    self.last_error = self._bounds.trouble or self.last_error
+            except (KafkaException, TimeoutError) as error:  # brokers away: lanes keep what they proved
+                self.last_error = str(error) or "the brokers did not answer in time"
+            self._follow_assignment()  # what was revoked while we asked is not ours to report
             return [
                 Progress(self._checkpoint, f"{topic}/{partition}", lane.until)
                 for (topic, partition), lane in sorted(self._lanes.items())
-                if self._can_tell(lane)
+                if lane.can_be_told()
             ]
 
-    @staticmethod
-    def _can_tell(lane: Lane) -> bool:
-        """A lane nobody has read before stands at 0, truly; one that somebody has keeps its owner's word for a
-        while."""
-        return lane.until > 0 or lane.is_new or time.monotonic() - lane.since > UNKNOWN_FOR_S
+    def _follow_assignment(self) -> None:
+        while self._changes:
+            key, lane = self._changes.popleft()
+            before = self._lanes.pop(key, None)
+            if lane is not None:
+                self._lanes[key] = lane
+                lane.until = before.until if before else 0
 
-    def _forget_revoked(self) -> None:
-        while self._gone:
-            key = self._gone.popleft()
-            self._lanes.pop(key, None)
-            self._starts.pop(key, None)
+    def _is_right_cluster(self, bounds: LogBounds) -> bool:
+        """A topic of the same name elsewhere has ends of its own, which would prove what is not so."""
+        expected = self._cluster_id
+        if expected is None or expected == bounds.cluster_id():
+            return True
+        self._note(
+            f"lanes stand still: expected cluster {expected}, which the consumer reads from, found "
+            f"{bounds.cluster_id()}; hand KafkaLanes the bootstrap of the former"
+        )
+        return False
 
-    def _look_at_assignment(self) -> None:
-        """Follows the consumer's assignment, and learns where lanes start of which nothing was taken in yet."""
-        held = {(partition.topic, partition.partition) for partition in self._consumer.assignment()}
-        for gone in self._lanes.keys() - held:
-            del self._lanes[gone]
-        for key in held - self._lanes.keys():
-            self._lanes[key] = Lane(since=time.monotonic(), position=self._starts.get(key))
-        fresh = [
-            key
-            for key, lane in self._lanes.items()
-            if lane.position is None and not (lane.asked and key in self._taken)
-        ]
-        if not fresh:
-            return
-        for found in self._consumer.committed([TopicPartition(*key) for key in fresh], timeout=QUERY_TIMEOUT_S):
-            if found.error is None:
-                lane = self._lanes[found.topic, found.partition]
-                lane.asked, lane.is_new = True, found.offset < 0
-                lane.position = found.offset if found.offset >= 0 else None
-        # What was never committed starts at one end or the other: the same, where the partition holds nothing.
-        new = [key for key in fresh if self._lanes[key].is_new]
-        begins = self._offsets(new, OFFSET_BEGINNING) if new else {}
-        ends = self._offsets(new, OFFSET_END) if new else {}
-        for key in new:
-            if begins.get(key) is not None and begins.get(key) == ends.get(key):
-                self._lanes[key].position = ends[key]
+    def _begins_where_start_is_unknown(self, bounds: LogBounds) -> dict[Key, int]:
+        unknown = [key for key, lane in self._lanes.items() if lane.position is None and key not in self._taken]
+        return bounds.begins(unknown) if unknown else {}
 
-    def _look_at_ends(self) -> None:
-        """One question to the broker for the ends of all lanes; positions are copied before, so that reaching an end is
-        a proof."""
+    def _look_at_ends(self, bounds: LogBounds, begins: Mapping[Key, int]) -> None:
+        """One question to the brokers for the ends of all lanes; positions are copied before, so that reaching an end
+        is a proof."""
         taken = dict(self._taken)
         asked_ms = self._now_ms()
         # The client's cached watermark would do for a graph, but not for a promise.
-        for key, end in self._offsets(self._lanes, OFFSET_END).items():
+        for key, end in bounds.ends(self._lanes).items():
             lane = self._lanes[key]
-            # A read_committed consumer is told the end of what is committed; records of open transactions wait, too.
-            end = max(end, self._high_watermark(key))
+            if begins.get(key) == end:
+                # It holds nothing: at whichever end it starts, it starts here.
+                lane.position = end
             # Where it was taken over, somebody else may have come further than we had.
             position, appended_ms = taken.get(key, (None, 0))
             position = max((at for at in (position, lane.position) if at is not None), default=None)
             if position is not None and position > end:
                 # The topic was made anew (or lost its tail): offsets of the old one say nothing about it.
                 self._taken.pop(key, None)
-                self._starts.pop(key, None)
-                self._lanes[key] = Lane(since=lane.since, until=lane.until)
+                self._lanes[key] = Lane(lane.since, until=lane.until, is_hearsay=lane.is_hearsay)
                 continue
             lane.saw_end(end, asked_ms)
             if position is not None:
                 lane.advance(position, appended_ms)
 
-    def _offsets(self, keys: Iterable[Key], at: int) -> dict[Key, int]:
-        """OFFSET_BEGINNING or OFFSET_END of each, as the brokers have it now; left out where they did not say."""
-        question = [TopicPartition(*key, at) for key in keys]
-        answers = self._consumer.offsets_for_times(question, timeout=QUERY_TIMEOUT_S)
-        found = {(place.topic, place.partition): place.offset for place in answers if not place.error}
-        return {key: offset for key, offset in found.items() if offset >= 0}
-
-    def _high_watermark(self, key: Key) -> int:
-        """As of the last fetch, at most half a second ago on a consumer that fetches; below 0 where there was none."""
-        _, high = self._consumer.get_watermark_offsets(TopicPartition(*key), cached=True)
-        return high
+    def _note(self, error: str) -> None:
+        """Keeps it for whoever asks, and logs it when it is news."""
+        if error != self.last_error:
+            log.warning("lagloss: %s", error)
+        self.last_error = error

@@ -194,6 +194,7 @@ class Audited(Base):
 
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
     next_offset: Mapped[int]
+    topic_id: Mapped[str]
 
 
 class RecomputeRequest(Base):

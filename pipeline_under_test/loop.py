@@ -31,13 +31,9 @@ from pipeline_under_test.topology import NEXT, dead_topic, place_of_node, topic_
 log = logging.getLogger(__name__)
 
 MAX_BATCH: Final = 500
-IDLE_WAIT_S: Final = 0.02
+IDLE_WAIT_S: Final = 0.1
 BUSY_WAIT_S: Final = 0.005
-"""Pauses when nothing was read; short while something is in hand, whose acknowledgements are handled in between.
-
-The client does not do the waiting: while one thread waits in it, it lets no other thread in, and one that waits again
-and again would keep the emitter from asking how far the lanes are.
-"""
+"""How long to wait for a record; short while something is in hand, whose acknowledgements are handled in between."""
 CLOSE_TIMEOUT_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 15.0
 """How long a node that is told to stop goes on finishing what it has in hand."""
@@ -92,7 +88,7 @@ class Loop:
         self._branches = len(NEXT[node]) > 1
         self._consumer = consumer_for(settings.bootstrap, settings.pipeline, node)
         self._emitter = Emitter(settings.pipeline, node, settings.bootstrap)
-        self._lanes = KafkaLanes(self._consumer, checkpoint=f"{node}.in")
+        self._lanes = KafkaLanes(self._consumer, f"{node}.in", settings.bootstrap)
         self._emitter.follow(self._lanes)
         self._commits = Commits(self._consumer, self._emitter)
         self._held: list[tuple[float, int, Job]] = []
@@ -111,9 +107,7 @@ class Loop:
         Raises:
             KafkaException: where a client cannot go on; the next process takes up what was not committed.
         """
-        self._consumer.subscribe(
-            [self._topic], on_assign=self._lanes.assigned, on_revoke=self._on_revoke, on_lost=self._on_lost
-        )
+        self._lanes.subscribe([self._topic], on_revoke=self._on_revoke, on_lost=self._on_lost)
         while not self._stopping:
             self._take_in(self._read(outlet), outlet)
             self._move_on(outlet)
@@ -135,10 +129,9 @@ class Loop:
             self._paused = not self._paused
             switch = self._consumer.pause if self._paused else self._consumer.resume
             switch(self._consumer.assignment())
-        records = self._consumer.consume(MAX_BATCH, timeout=0)
-        if not records:
-            time.sleep(BUSY_WAIT_S if self._in_hand > len(self._held) else IDLE_WAIT_S)
-        return records
+        # `consume` with a timeout waits until the batch is full; a record that is there need not wait for others.
+        first = self._consumer.poll(BUSY_WAIT_S if self._in_hand > len(self._held) else IDLE_WAIT_S)
+        return [first, *self._consumer.consume(MAX_BATCH - 1, timeout=0)] if first is not None else []
 
     def _take_in(self, records: Sequence[Message], outlet: Outlet) -> None:
         jobs = [job for record in records if (job := self._opened(record)) is not None]
@@ -227,6 +220,7 @@ class Loop:
             log.warning("ended with %d records in hand; the next process does them again", self._in_hand)
         self._commits.settle()
         self._emitter.close(CLOSE_TIMEOUT_S)
+        self._lanes.close()
         self._consumer.close()
         self._ledger.close()
 
@@ -236,4 +230,3 @@ class Loop:
 
     def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.drop(partitions)
-        self._lanes.revoked(consumer, partitions)

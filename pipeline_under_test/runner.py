@@ -195,6 +195,7 @@ class Runner:
         self._generated = (now, generated)
         return {
             "phase": phase,
+            "collector_url": f"http://127.0.0.1:{self._ports[COL_SERVICE]}",
             "pids": {child.name: child.process.pid for child in self._children.values()},
             "restarts": self._restarts,
             "events_per_s": round((generated - before) / max(now - since, 0.001), 1),

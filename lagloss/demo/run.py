@@ -20,6 +20,7 @@ from lagloss.definition import load_definition
 from lagloss.demo.compare import Difference, differences, is_settled, totals
 from lagloss.demo.pipeline import FAULTS, NAME, RATE, Helper, definition_path, ledger
 from lagloss.demo.view import LiveView, Picture, PlainView, View, table_of
+from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning
 from lagloss.settings import Settings
 from lagloss.store import Store
@@ -60,7 +61,7 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
                 found = demo.verdict()
         except KeyboardInterrupt:
             view.say("ended")
-            return EXIT_OK
+            return EXIT_OK if minutes is None else EXIT_BREACHED  # cut short, nothing was found to agree
     document = summary(picture, found)
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
@@ -83,6 +84,7 @@ def make_empty(data_dir: Path) -> None:
         except BlockingIOError as error:
             lock.seek(0)
             raise AlreadyRunning(what="lagloss demo", path=data_dir, pid=lock.read().strip() or "unknown") from error
+        EmbeddedPostgres.remove(data_dir / "postgres")
         for path in data_dir.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

@@ -155,6 +155,14 @@ class EmbeddedPostgres:
                 (Path(scratch) / "copy").rename(copy)
         return copy / "bin"
 
+    @staticmethod
+    def remove(data_dir: Path) -> None:
+        """Delete a stopped server's data, wherever its cluster lies."""
+        note = data_dir / "cluster.path"
+        if note.exists():
+            shutil.rmtree(Path(note.read_text().strip()).parent, ignore_errors=True)
+        shutil.rmtree(data_dir, ignore_errors=True)
+
     def _cluster(self) -> Path:
         """The cluster's folder; its parent is made for the server's user, who can reach it."""
         note = self.data_dir / "cluster.path"

@@ -14,6 +14,7 @@ def upgrade() -> None:
         "audited",
         sa.Column("topic_partition", sa.Integer(), nullable=False),
         sa.Column("next_offset", sa.BigInteger(), nullable=False),
+        sa.Column("topic_id", sa.Text(), nullable=False),
         sa.PrimaryKeyConstraint("topic_partition"),
         comment="Next offset of the beacons topic whose key nobody looked at yet. Writer: closer.",
     )

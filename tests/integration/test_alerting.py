@@ -127,7 +127,7 @@ def close_window(store: Store, minute: int, verdict: str, lost: int = 0, revisio
         if lost and revision == 1:
             for number in range(lost):
                 name = f"m-{minute}-{number}"
-                store_missing(connection, "chain", start_s, name, kind="lost", place="src->mid", last="src.out")
+                store_missing(connection, "chain", start_s, name, kind="lost", place="link src->mid", last="src.out")
 
 
 def rows(store: Store, table: type[Incident] | type[OutboxMessage]) -> list[Any]:

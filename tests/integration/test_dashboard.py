@@ -110,7 +110,13 @@ def seed(store: Store) -> None:
         for number in range(30):
             name = f"<b>evt</b>-{number:03d}"
             store_missing(
-                connection, "clicks", LOSSY, name, kind="lost", place="event-norm->event-router", last="event-norm.out"
+                connection,
+                "clicks",
+                LOSSY,
+                name,
+                kind="lost",
+                place="link event-norm->event-router",
+                last="event-norm.out",
             )
 
 

@@ -109,12 +109,13 @@ def run_pipeline(
     data_dir: Path,
     options: list[str],
     disturb: Callable[[dict[str, Any]], None] = lambda progress: None,
+    pipeline: str | None = None,
 ) -> Finished:
     """Runs the pipeline to its end, telling `disturb` its progress."""
     create_topics(bootstrap)
-    pipeline = f"clicks-{uuid.uuid4().hex[:8]}"
+    pipeline = pipeline or f"clicks-{uuid.uuid4().hex[:8]}"
     words = [sys.executable, "-m", "pipeline_under_test", "run", "--bootstrap", bootstrap]
-    words += ["--settle", "0", "--data-dir", str(data_dir), "--pipeline", pipeline, *options]
+    words += ["--data-dir", str(data_dir), "--pipeline", pipeline, *options]
     progress: dict[str, Any] = {}
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as runner:
         try:
@@ -133,7 +134,15 @@ def run_pipeline(
 @pytest.fixture(scope="module")
 def faulty(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> Finished:
     """Ten seconds at 100 events a second with every fault there is."""
-    options = ["--rate", "100", "--minutes", "0.17", *(word for fault in FAULTS for word in ("--fault", fault))]
+    options = [
+        "--rate",
+        "100",
+        "--minutes",
+        "0.17",
+        "--settle",
+        "0",
+        *(word for fault in FAULTS for word in ("--fault", fault)),
+    ]
     return run_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("faulty"), options)
 
 
@@ -149,7 +158,7 @@ def disturbed(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) ->
                     done.add(node)
                     os.kill(progress["pids"][node], how)
 
-    options = ["--rate", "100", "--minutes", "0.25"]
+    options = ["--rate", "100", "--minutes", "0.25", "--settle", "0"]
     return run_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("disturbed"), options, disturb)
 
 

@@ -122,11 +122,11 @@ def test_an_open_window_has_live_counts_and_no_losses() -> None:
 
 
 def test_a_message_without_a_name_is_shown_by_its_hash() -> None:
-    row = missing_row(0xFF, None, "perhaps", ["src->mid", "mid"], "src.out", START * 1000 + 7.0)
+    row = missing_row(0xFF, None, "perhaps", ["link src->mid", "node mid"], "src.out", START * 1000 + 7.0)
     assert row["message"] == "# 00000000000000ff"
     assert row["place"] == "link src → mid, node mid"
     assert row["seen"] == "2026-11-21 08:40:00.007"
-    assert place_label("retrier") == "node retrier"
+    assert place_label("retrier again") == "retrier again"
 
 
 def test_the_slowest_of_routes_that_meet_again_is_the_one_that_adds_up_to_most() -> None:

@@ -1,0 +1,16 @@
+"""Logging of the services: structured lines on stderr, from the level that LAGLOSS_LOG_LEVEL names."""
+
+from __future__ import annotations
+
+import logging
+
+import structlog
+
+from lagloss.settings import Settings
+
+
+def configure(settings: Settings) -> None:
+    """Set the level for structlog and for the standard library's loggers alike."""
+    level = logging.getLevelNamesMapping().get(settings.log_level.upper(), logging.INFO)
+    logging.basicConfig(level=max(level, logging.INFO), format="%(asctime)s [%(levelname)s] %(name)s: %(message)s")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))
