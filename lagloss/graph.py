@@ -8,6 +8,7 @@ acyclic.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -201,6 +202,10 @@ class Graph:
                 reach[name] |= reach[after]
         return reach
 
+    def _reachable(self, checkpoints: Iterable[str]) -> int:
+        """The mask of all that is reachable from any of these, themselves included."""
+        return functools.reduce(int.__or__, (self._reach[name] for name in checkpoints), 0)
+
     def _copies_to_all(self, node: str) -> bool:
         return self._specs[node].copy_ == "all"
 
@@ -211,9 +216,6 @@ class Graph:
         places = []
         for node in self.steps:
             exits = self.exits(node)
-            beyond = 0
-            for exit_ in exits:
-                beyond |= self._reach[exit_]
             places.append(
                 Place(
                     kind="node",
@@ -221,7 +223,7 @@ class Graph:
                     node=node,
                     origin=self.mask([f"{node}.in"]),
                     targets=self.mask(exits),
-                    beyond=beyond,
+                    beyond=self._reachable(exits),
                     excusable=not self._below_copies(node),
                     progress=f"{node}.out",
                     exits=exits,
@@ -246,9 +248,6 @@ class Graph:
             for user in self.users(retrier):
                 handed = f"{user}.out:{retrier}"
                 others = [name for name in self.exits(user) if name != handed]
-                beyond = 0
-                for exit_ in others:
-                    beyond |= self._reach[exit_]
                 places.append(
                     Place(
                         kind="retrier",
@@ -256,7 +255,7 @@ class Graph:
                         node=retrier,
                         origin=self.mask([handed]),
                         targets=self.mask([*others, f"{retrier}.dead"]),
-                        beyond=beyond,
+                        beyond=self._reachable(others),
                         excusable=not self._below_copies(user),
                         progress=f"{retrier}.in",
                         exits=(),

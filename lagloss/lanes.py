@@ -26,25 +26,19 @@ from typing import Any, Final
 from confluent_kafka import (
     TIMESTAMP_LOG_APPEND_TIME,
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.emitter import BOOTSTRAP_VARIABLE
+from lagloss.log_bounds import ANSWER_TIMEOUT_S, QUERY_TIMEOUT_S, Key, LogBounds
 from lagloss.wire import Progress
 
 log = logging.getLogger("lagloss")
 
-QUERY_TIMEOUT_S: Final = 1.0
-ANSWER_TIMEOUT_S: Final = 1.5
-"""For a question's answers, all together: the client's own time-out, and some for it to say so."""
 Hook = Callable[[Consumer, list[TopicPartition]], Any]
-Key = tuple[str, int]
-"""Topic and partition."""
 UNKNOWN_FOR_S: Final = 30.0
 """How long a lane with a committed offset, of which nothing can be said yet, is left out (and so stands where its last
 owner left it) before it is reported as standing at 0. Shorter than the grace of a window, so that no window is judged
@@ -96,71 +90,6 @@ class Lane:
         if self.is_hearsay:
             return now - self.moved_at <= UNKNOWN_FOR_S
         return self.until > 0 or self.is_new or now - self.since > UNKNOWN_FOR_S
-
-
-class LogBounds:
-    """Where partitions begin and end as their leaders say now, asked on a handle of our own.
-
-    The host's consumer would do, but lets one thread in at a time, and its own waits in `poll`.
-    """
-
-    def __init__(self, config: Mapping[str, Any]) -> None:
-        self._config = {"client.id": "lagloss-lanes", "log_level": 2, **config}
-        self._admin: AdminClient | None = None
-        self._cluster_id: str | None = None
-        self.trouble: str | None = None
-        """The newest reason why a partition was left out."""
-
-    def begins(self, keys: Iterable[Key]) -> dict[Key, int]:
-        return self._ask(keys, OffsetSpec.earliest())
-
-    def ends(self, keys: Iterable[Key]) -> dict[Key, int]:
-        """The high watermark of each, so that records of open transactions are before it."""
-        return self._ask(keys, OffsetSpec.latest())
-
-    def cluster_id(self) -> str:
-        """Of the cluster that answers. Raises KafkaException."""
-        if self._cluster_id is None:
-            # Asked for by name, a topic that is not there could be made by the broker.
-            self._cluster_id = str(self._connected().list_topics(timeout=QUERY_TIMEOUT_S).cluster_id)
-        return self._cluster_id
-
-    def close(self) -> None:
-        self._admin = None
-
-    def _connected(self) -> AdminClient:
-        if self._admin is None:
-            self._admin = AdminClient(self._config)
-        return self._admin
-
-    def _ask(self, keys: Iterable[Key], which: OffsetSpec) -> dict[Key, int]:
-        """One call for all. Partitions whose leader did not say are left out, and `trouble` says why; if none did, it
-        is raised (KafkaException or TimeoutError)."""
-        answers: dict[TopicPartition, Any] = dict(
-            self._connected().list_offsets(
-                {TopicPartition(*key): which for key in keys},
-                isolation_level=IsolationLevel.READ_UNCOMMITTED,
-                request_timeout=QUERY_TIMEOUT_S,
-            )
-        )
-        deadline = time.monotonic() + ANSWER_TIMEOUT_S
-        found: dict[Key, int] = {}
-        trouble: KafkaException | TimeoutError | None = None
-        for place, answer in answers.items():
-            try:
-                offset = answer.result(max(0.0, deadline - time.monotonic())).offset
-            except (KafkaException, TimeoutError) as error:
-                trouble = error
-                continue
-            if offset >= 0:
-                found[place.topic, place.partition] = offset
-            else:  # this is how the client says that it timed out waiting for the leader
-                trouble = TimeoutError(f"the leader of {place.topic}/{place.partition} did not answer in time")
-        if trouble is not None:
-            self.trouble = str(trouble)
-            if not found:
-                raise trouble
-        return found
 
 
 class KafkaLanes:

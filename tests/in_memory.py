@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from aggregator.closings import Closing, Told
-from aggregator.following import Followed, ReportRecord
+from aggregator.followed import Followed, ReportRecord
 from aggregator.judging import Known, Versions, close
 from aggregator.kernel import Counted, count_partitions, scatter
 from aggregator.plan import ReadPlan, WindowPlan

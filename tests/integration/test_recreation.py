@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from aggregator.following import ReportFollower, ReportRecord
+from aggregator.followed import ReportRecord
+from aggregator.following import ReportFollower
 from aggregator.recreation import notice_recreated_topics
 from lagloss import tables
 from lagloss.store import Store

@@ -1,0 +1,150 @@
+"""What a batch of reports comes to: the newest state of emitters, lanes and tallies. Pure; `following` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lagloss.graph import node_of
+from lagloss.wire import (
+    MAX_AHEAD_MS,
+    SAMPLE_ALL,
+    WINDOW_S,
+    BadReason,
+    BadRecord,
+    EmitterReport,
+    Progress,
+    Tally,
+    decode_report,
+)
+
+RETENTION_MS = 7 * 86_400_000
+"""How long the topics keep records: windows that were over by then when a report names them are set aside."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecord:
+    """One record of the reports topic."""
+
+    partition: int
+    offset: int
+    appended_ms: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTally:
+    """A tally with the seq of its report and when its content last changed."""
+
+    tally: Tally
+    report: EmitterReport
+    seq: int
+    changed_at: int
+
+
+Checkpoints = Mapping[str, frozenset[str]]
+"""The checkpoints of each pipeline, of all versions of its definition together."""
+LaneKey = tuple[str, str, str, bytes]
+TallyKey = tuple[str, int, bytes, str, str]
+
+
+@dataclass
+class Followed:
+    """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
+
+    emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
+    lanes: dict[LaneKey, tuple[Progress, ReportRecord]] = field(default_factory=dict)
+    tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
+    bad: list[tuple[ReportRecord, BadReason]] = field(default_factory=list)
+    positions: dict[int, int] = field(default_factory=dict)
+
+    def take(self, record: ReportRecord, known: Checkpoints) -> None:
+        """Take one record in; a bad one, or what is bad in it, is counted by reason.
+
+        What merely names something that no definition has is kept all the same: the first version of a definition holds
+        for all windows before it, too.
+        """
+        self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
+        try:
+            report = decode_report(record.value)
+        except BadRecord as bad:
+            self.bad.append((record, bad.reason))
+            return
+        stranger = _stranger(report, known)
+        if stranger is not None:
+            self.bad.append((record, stranger))
+        account = (report.pipeline, report.emitter)
+        newest, appended_at = self.emitters.get(account, (report, 0))
+        self.emitters[account] = (
+            report if report.seq >= newest.seq else newest,
+            max(appended_at, record.appended_ms),
+        )
+        for progress in report.progress:
+            self._take_progress(record, report, progress)
+        for tally in report.tallies:
+            self._take_tally(record, report, tally)
+
+    def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
+        holder = b"" if progress.lane else report.emitter
+        key = (report.pipeline, progress.checkpoint, progress.lane, holder)
+        before = self.lanes.get(key)
+        if before is None or position(record) >= position(before[1]):
+            self.lanes[key] = (progress, record)
+
+    def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
+        reason = _tally_problem(record, tally)
+        if reason is not None:
+            self.bad.append((record, reason))
+            return
+        key = (report.pipeline, tally.window_start, report.emitter, tally.checkpoint, tally.replay or "")
+        before = self.tallies.get(key)
+        if before is None:
+            self.tallies[key] = FollowedTally(tally, report, report.seq, record.appended_ms)
+        elif report.seq > before.seq:
+            same = _content(tally) == _content(before.tally)
+            changed_at = before.changed_at if same else record.appended_ms
+            self.tallies[key] = FollowedTally(tally, report, report.seq, changed_at)
+
+
+def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
+    """What no version of any definition has, of what the report names."""
+    checkpoints = known.get(report.pipeline)
+    if checkpoints is None:
+        return "unknown_pipeline"
+    if report.node not in {node_of(name) for name in checkpoints}:
+        return "unknown_node"
+    named = {tally.checkpoint for tally in report.tallies} | {progress.checkpoint for progress in report.progress}
+    # a node with several next nodes still reports its work in hand as N.out
+    unknown = [name for name in named - checkpoints if not name.endswith(".out")]
+    return "unknown_checkpoint" if unknown else None
+
+
+def position(record: ReportRecord) -> tuple[int, int, int]:
+    return record.appended_ms, record.partition, record.offset
+
+
+def _tally_problem(record: ReportRecord, tally: Tally) -> BadReason | None:
+    start_ms = tally.window_start * 1000
+    if tally.window_start % WINDOW_S or tally.window_start < 0:
+        return "window_invalid"
+    if start_ms > record.appended_ms + MAX_AHEAD_MS:
+        return "window_ahead"
+    if start_ms < record.appended_ms - RETENTION_MS:
+        return "window_too_old"
+    if not 1 <= tally.sample <= SAMPLE_ALL:
+        return "header_invalid"
+    return None
+
+
+def _content(tally: Tally) -> tuple[Any, ...]:
+    """What makes a tally a changed one."""
+    return (
+        tally.sample,
+        tally.beacons,
+        tally.payload_bytes,
+        tally.id_sum,
+        tally.dropped,
+        tally.lag_sketch.bins(),
+        [(found.partition, found.first, found.last) for found in tally.ranges],
+    )
