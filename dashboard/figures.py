@@ -164,15 +164,16 @@ def _empty_figure(frame: Frame, y_title: str) -> go.Figure:
         font={"family": "system-ui, sans-serif", "size": 12, "color": colours.text},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
-        margin={"l": 56, "r": 12, "t": 26, "b": 8},
+        margin={"l": 56, "r": 12, "t": 26, "b": 30},
         hovermode="x unified",
         hoverlabel={"bgcolor": colours.ground, "font": {"color": colours.text}, "namelength": -1},
         legend={
             "orientation": "h",
             "x": 0,
-            "yref": "container",  # below the axis however many rows it takes
-            "y": 0,
-            "yanchor": "bottom",
+            # above the plot, however many rows it takes: below it, it would share a margin with the times
+            "yref": "container",
+            "y": 1,
+            "yanchor": "top",
             "font": {"size": 11},
             "traceorder": "normal",
         },

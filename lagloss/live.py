@@ -58,7 +58,8 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         reasons=(),
         proof="tallies",
         messages=seen([graph.first]),
-        delivered=seen(graph.delivery),
+        # beacons at several delivery checkpoints may be of the same messages: only a closing can tell
+        delivered=seen(graph.delivery) if len(graph.delivery) == 1 else None,
         filtered=seen(graph.names(graph.filtered_mask)),
         dead=seen(graph.names(graph.dead_mask)),
         pending=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rich.table import Table
+from rich.table import Column, Table
 
 from lagloss.definition import Definition
 
@@ -42,9 +42,8 @@ def breaches(window: dict[str, Any], definition: Definition) -> bool:
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
     """The windows as a table for a terminal."""
-    table = Table(
-        "window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95", "reasons", box=None
-    )
+    names = ("window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95")
+    table = Table(*(Column(name, no_wrap=True) for name in names), "reasons", box=None)
     for window in windows:
         lost, ratio, lag = window["lost"], window["loss_ratio"], window["e2e_lag_ms"]["p95"]
         table.add_row(
@@ -52,7 +51,7 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             window["state"] if window["revision"] < 2 else f"{window['state']} r{window['revision']}",
             window["verdict"] or "–",
             str(window["messages"]),
-            str(window["delivered"]),
+            "–" if window["delivered"] is None else str(window["delivered"]),
             "–" if lost is None else _interval(lost["min"], lost["max"], str),
             "–" if ratio is None or ratio["min"] is None else _interval(ratio["min"], ratio["max"], _percent),
             "–" if lag is None else duration(lag),
