@@ -1,7 +1,7 @@
 """Counting one window of one partition: from its blocks' columns to its facts. Pure numpy: no Spark, no Kafka.
 
-Ids are sorted once a checkpoint; presence is then a bit a checkpoint for each distinct id. Everything that needs a
-message's lags ("last seen", first arrival) touches only the ids it is needed for.
+Every distinct id gets a row, found by one hash look-up a beacon; presence is then a bit a checkpoint in the row's mask,
+and what needs a message's lags ("last seen", first arrival) is a minimum or maximum by row. Nothing is sorted.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -51,37 +52,43 @@ class WindowBlocks:
 
 @dataclass(frozen=True)
 class Column:
-    """One checkpoint's beacons in arrival order, live ones first; `live` says how many those are."""
+    """One checkpoint's beacons, live ones first: `live` says how many those are. `blocks` are theirs, in that order."""
 
     ids: U64
     lags: F32
     live: int
-    distinct: U64
-    distinct_live: int
+    blocks: Sequence[BeaconBlock]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The distinct ids of all checkpoints, and for each checkpoint's beacons the row of their id."""
+
+    ids: U64
+    of: dict[str, Ints]
 
 
 def count_window(found: WindowBlocks, partition: int) -> WindowFacts:
     """The facts of the ids of this partition."""
     plan, graph = found.plan, found.plan.graph
     sample = min(plan.sample, found.sample)
-    columns = {name: _column(blocks, sample) for name, blocks in found.blocks.items()}
-    ids = _all_ids(columns, graph)
-    masks = _presence(ids, columns, graph)
+    columns = {name: _column(found.blocks[name], sample) for name in graph.checkpoints if name in found.blocks}
+    rows = _number(columns)
+    masks = _presence(rows, graph)
     codes, patterns = _distinct_patterns(masks)
     lossy = np.array([bool(missing_places(graph, mask)) for mask in patterns], bool)
-    first_lag = _first_arrivals(ids, columns, graph)
-    delivered = first_lag[np.isfinite(first_lag)]
-    missing = _Missing.of(ids, codes, lossy, columns, found, sample)
+    first_lag = _first_arrivals(rows, columns, graph)
+    missing = _Missing.of(rows, codes, lossy, columns, plan, sample)
     return WindowFacts(
         patterns=_whole_patterns(plan, patterns, lossy, codes, first_lag) + missing.patterns(plan, patterns),
-        checkpoints={name: _checkpoint_facts(graph, name, columns) for name in columns},
-        e2e_lags=Sketch.of(delivered),
+        checkpoints={name: _checkpoint_facts(graph, name, columns, rows) for name in columns},
+        e2e_lags=Sketch.of(first_lag[np.isfinite(first_lag)]),
         read=dict(found.read),
         corrupted=_corrupted(found, sample),
         quarantined=frozenset(found.quarantined),
         sample=sample,
         cuts=plan.cuts,
-        missing=missing.names(found, patterns),
+        missing=missing.named(patterns, columns.get(graph.first), rows.of.get(graph.first), sample),
         partitions=frozenset(found.partitions),
         scattered=len(found.partitions) > 1 or _is_scattered(found, columns, partition),
     )
@@ -96,69 +103,44 @@ def _sampled(block: BeaconBlock, sample: int) -> Bools | slice:
 
 def _column(blocks: Sequence[BeaconBlock], sample: int) -> Column:
     live = [block for block in blocks if block.replay is None]
-    replayed = [block for block in blocks if block.replay is not None]
-    ordered = live + replayed
-    ids = np.concatenate([block.id_hash[_sampled(block, sample)] for block in ordered])
-    lags = np.concatenate([block.lag_ms[_sampled(block, sample)] for block in ordered])
-    live_count = sum(int(block.id_hash[_sampled(block, sample)].size) for block in live)
-    distinct_live = _distinct(ids[:live_count])
-    distinct = distinct_live if not replayed else _distinct(ids)
-    return Column(ids, lags, live_count, distinct, distinct_live.size)
-
-
-def _distinct(ids: U64) -> U64:
-    ordered = np.sort(ids)
-    if ordered.size < 2:
-        return ordered
-    keep = np.empty(ordered.size, bool)
-    keep[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=keep[1:])
-    return ordered if keep.all() else ordered[keep]
+    ordered = live + [block for block in blocks if block.replay is not None]
+    ids = [block.id_hash[_sampled(block, sample)] for block in ordered]
+    lags = [block.lag_ms[_sampled(block, sample)] for block in ordered]
+    return Column(np.concatenate(ids), np.concatenate(lags), sum(part.size for part in ids[: len(live)]), ordered)
 
 
 def _is_scattered(found: WindowBlocks, columns: dict[str, Column], partition: int) -> bool:
-    """Whether blocks hold ids that belong to another partition. The distinct ids are sorted and the partition grows
-    with the id, so the ends speak for all."""
-    ends = [int(column.distinct[at]) for column in columns.values() if column.distinct.size for at in (0, -1)]
+    """Whether blocks hold ids that belong to another partition. The partition grows with the id, so the smallest and
+    the largest speak for all."""
+    ends = [int(end) for column in columns.values() if column.ids.size for end in (column.ids.min(), column.ids.max())]
     return any(partition_of(end, partitions) != partition for partitions in found.partitions for end in ends)
 
 
-def _all_ids(columns: dict[str, Column], graph: Graph) -> U64:
-    """Every id at a checkpoint of the graph, sorted."""
-    known = [columns[name].distinct for name in graph.checkpoints if name in columns]
-    if not known:
-        return np.empty(0, np.uint64)
-    ids, strangers = known[0], []
-    for other in known[1:]:
-        if other.size == ids.size and np.array_equal(other, ids):
-            continue
-        new = other[~_is_in(other, ids)]
-        if new.size:
-            strangers.append(new)
-    return np.unique(np.concatenate([ids, *strangers])) if strangers else ids
+def _number(columns: dict[str, Column]) -> Rows:
+    """Give every distinct id a row, the first checkpoint's first."""
+    if not columns:
+        return Rows(np.empty(0, np.uint64), {})
+    ids = pd.unique(next(iter(columns.values())).ids)
+    of = _rows_in(ids, columns)
+    strangers = [name for name, found in of.items() if (found < 0).any()]
+    if strangers:
+        more = pd.unique(np.concatenate([columns[name].ids[of[name] < 0] for name in strangers]))
+        ids = np.concatenate([ids, more])
+        of |= _rows_in(ids, {name: columns[name] for name in strangers})  # rows given before stay as they are
+    return Rows(ids, of)
 
 
-def _is_in(ids: U64, ordered: U64) -> Bools:
-    if not ordered.size:
-        return np.zeros(ids.size, bool)
-    at = np.searchsorted(ordered, ids)
-    at[at == ordered.size] = 0
-    found: Bools = ordered[at] == ids
-    return found
+def _rows_in(ids: U64, columns: dict[str, Column]) -> dict[str, Ints]:
+    """For each column the rows of its ids among these distinct ones, -1 where one is not there."""
+    index: Any = pd.Index(ids)  # its stubs know nothing of arrays
+    return {name: index.get_indexer(column.ids) for name, column in columns.items()}
 
 
-def _presence(ids: U64, columns: dict[str, Column], graph: Graph) -> U64:
+def _presence(rows: Rows, graph: Graph) -> U64:
     """The presence masks of the ids, as rows of 64-bit words: shape (words, ids)."""
-    masks = np.zeros((len(graph.checkpoints) // 64 + 1, ids.size), np.uint64)
-    for name, column in columns.items():
-        bit = graph.bit.get(name)
-        if bit is None:
-            continue
-        word, flag = masks[bit // 64], np.uint64(1 << bit % 64)
-        if column.distinct.size == ids.size:
-            word |= flag
-        else:
-            word[np.searchsorted(ids, column.distinct)] |= flag
+    masks = np.zeros((len(graph.checkpoints) // 64 + 1, rows.ids.size), np.uint64)
+    for name, of in rows.of.items():
+        masks[graph.bit[name] // 64][of] |= np.uint64(1 << graph.bit[name] % 64)
     return masks
 
 
@@ -177,19 +159,13 @@ def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
     return codes, distinct
 
 
-def _first_arrivals(ids: U64, columns: dict[str, Column], graph: Graph) -> F32:
+def _first_arrivals(rows: Rows, columns: dict[str, Column], graph: Graph) -> F32:
     """Each id's smallest live lag over the delivery checkpoints (ms); infinity where it was not delivered live."""
-    first = np.full(ids.size, np.inf, np.float32)
+    first = np.full(rows.ids.size, np.inf, np.float32)
     for name in graph.delivery:
-        column = columns.get(name)
-        if column is None or not column.live:
-            continue
-        live_ids, lags = column.ids[: column.live], column.lags[: column.live]
-        order = np.argsort(live_ids)
-        ordered = live_ids[order]
-        starts = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
-        at = np.searchsorted(ids, ordered[starts])
-        first[at] = np.minimum(first[at], np.minimum.reduceat(lags[order], starts))
+        if name in columns:
+            live = columns[name].live
+            np.minimum.at(first, rows.of[name][:live], columns[name].lags[:live])
     return first
 
 
@@ -202,68 +178,60 @@ def _whole_patterns(
     return tuple(Pattern(mask, int(counts[at]), int(on_time[at])) for at, mask in enumerate(patterns) if not lossy[at])
 
 
-def _checkpoint_facts(graph: Graph, name: str, columns: dict[str, Column]) -> CheckpointFacts:
-    column = columns[name]
+def _checkpoint_facts(graph: Graph, name: str, columns: dict[str, Column], rows: Rows) -> CheckpointFacts:
+    column, of, n = columns[name], rows.of[name], rows.ids.size
+    times = np.bincount(of[: column.live], minlength=n)
+    there = times if column.live == of.size else np.bincount(of, minlength=n)
     return CheckpointFacts(
         beacons=column.live,
-        replayed=column.ids.size - column.live,
-        distinct=column.distinct.size,
-        duplicates=_duplicates(graph, name, columns),
+        replayed=of.size - column.live,
+        distinct=int(np.count_nonzero(there)),
+        duplicates=_duplicates(graph, name, times, columns, rows),
         lags=Sketch.of(column.lags[: column.live]),
     )
 
 
-def _duplicates(graph: Graph, name: str, columns: dict[str, Column]) -> int:
-    """Rule 9: live beacons beyond those a message may have here."""
-    column, bit = columns[name], graph.bit.get(name)
-    if bit is None:
-        return column.live - column.distinct_live
-    if graph.retry_loop_mask >> bit & 1:
+def _duplicates(graph: Graph, name: str, times: Ints, columns: dict[str, Column], rows: Rows) -> int:
+    """Rule 9: live beacons beyond those a message may have here; `times` says how many each id has."""
+    if graph.retry_loop_mask >> graph.bit[name] & 1:
         return 0
-    allowed = graph.allowed_copies[bit]
-    back = columns.get(graph.returns.get(name, ""))
-    if column.live == column.distinct_live or (allowed == 1 and back is None):
-        return column.live - column.distinct_live
-    ids, counts = np.unique(column.ids[: column.live], return_counts=True)
-    extra = counts - allowed
-    if back is not None:
-        returned, times = np.unique(back.ids[: back.live], return_counts=True)
-        at = np.searchsorted(ids, returned)
-        there = (at < ids.size) & (ids[np.minimum(at, ids.size - 1)] == returned)
-        extra[at[there]] -= times[there]
+    extra = times - graph.allowed_copies[graph.bit[name]]
+    back = graph.returns.get(name)
+    if back in columns:
+        extra = extra - np.bincount(rows.of[back][: columns[back].live], minlength=rows.ids.size)
     return int(np.maximum(extra, 0).sum())
 
 
 @dataclass(frozen=True)
 class _Missing:
-    """The ids that something is missing of: their pattern's number and when each was last seen (epoch ms)."""
+    """The ids that something is missing of, in order: their row, pattern's number and when last seen (epoch ms)."""
 
     ids: U64
+    rows: Ints
     codes: Ints
     last_seen: F64
 
     @classmethod
     def of(
-        cls, ids: U64, codes: Ints, lossy: Bools, columns: dict[str, Column], found: WindowBlocks, sample: int
+        cls, rows: Rows, codes: Ints, lossy: Bools, columns: dict[str, Column], plan: WindowPlan, sample: int
     ) -> _Missing:
-        wanted = lossy[codes] if ids.size else np.zeros(0, bool)
-        missing = ids[wanted]
-        if not missing.size:
-            return cls(missing, codes[wanted], np.empty(0))
-        lookup = _Lookup(missing)
-        newest_lag = np.full(missing.size, -np.inf)
-        for name in found.plan.graph.checkpoints:
-            if name in columns:
-                rows, at = lookup.find(columns[name].ids)
-                np.maximum.at(newest_lag, at, columns[name].lags[rows].astype(np.float64))
-        event_ms = np.full(missing.size, -np.inf)
-        for block in found.blocks.get(found.plan.graph.first, ()):
-            if block.event_offset_ms is not None:
-                rows, at = lookup.find(block.id_hash)
-                stamps = block.event_offset_ms[rows].astype(np.float64) + found.plan.window_start_s * 1000
-                np.maximum.at(event_ms, at, stamps)
-        event_ms[np.isinf(event_ms)] = found.plan.window_end_ms
-        return cls(missing, codes[wanted], event_ms + newest_lag)
+        wanted = lossy[codes] if rows.ids.size else np.zeros(0, bool)
+        which = np.flatnonzero(wanted)
+        which = which[np.argsort(rows.ids[which])]
+        rank = np.full(rows.ids.size, -1, np.intp)
+        rank[which] = np.arange(which.size)
+        newest_lag = np.full(which.size, -np.inf)
+        for name, column in columns.items():
+            hits = np.flatnonzero(wanted[rows.of[name]])
+            np.maximum.at(newest_lag, rank[rows.of[name][hits]], column.lags[hits].astype(np.float64))
+        event_ms = np.full(which.size, -np.inf)
+        first = columns.get(plan.graph.first)
+        if first is not None:
+            stamps = _event_offsets(first, sample) + plan.window_start_s * 1000
+            hits = np.flatnonzero(wanted[rows.of[plan.graph.first]])
+            np.maximum.at(event_ms, rank[rows.of[plan.graph.first][hits]], stamps[hits])
+        event_ms[np.isinf(event_ms)] = plan.window_end_ms
+        return cls(rows.ids[which], which, codes[which], event_ms + newest_lag)
 
     def patterns(self, plan: WindowPlan, patterns: list[int]) -> tuple[Pattern, ...]:
         """One pattern for each mask and stretch between the cuts."""
@@ -277,42 +245,43 @@ class _Missing:
             for (code, _), size, first, last in cells.itertuples(name=None)
         )
 
-    def names(self, found: WindowBlocks, patterns: list[int]) -> tuple[MissingId, ...]:
-        """The first of the missing ids, with their names where the first checkpoint's blocks tell them."""
-        ids = self.ids[:MAX_NAMES]
-        lookup, names = _Lookup(ids), dict[int, str]()
-        for block in found.blocks.get(found.plan.graph.first, ()):
-            if block.message_ids is None or not ids.size:
-                continue
-            rows, at = lookup.find(block.id_hash)
-            raw = unpack_ids(block.message_ids, rows.tolist())
-            names.update(zip(at.tolist(), (name.decode("utf-8", "replace") for name in raw), strict=True))
+    def named(self, patterns: list[int], first: Column | None, of: Ints | None, sample: int) -> tuple[MissingId, ...]:
+        """The first of them, with their names where the first checkpoint's blocks tell them."""
+        kept = self.rows[:MAX_NAMES]
+        names = {} if first is None or of is None else _names(first, of, kept, sample)
         return tuple(
-            MissingId(int(ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(at))
-            for at in range(ids.size)
+            MissingId(int(self.ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(row))
+            for at, row in enumerate(kept.tolist())
         )
 
 
-class _Lookup:
-    """Finds rows of long unsorted columns whose id is one of a few sorted ids: a bit table first, a search for the
-    rest."""
+def _event_offsets(first: Column, sample: int) -> F64:
+    """event_time - window_start of the first checkpoint's beacons (ms); minus infinity where a block does not say."""
+    nothing = np.float64(-np.inf)
+    parts = [
+        np.full(block.count, nothing)[_sampled(block, sample)]
+        if block.event_offset_ms is None
+        else block.event_offset_ms[_sampled(block, sample)].astype(np.float64)
+        for block in first.blocks
+    ]
+    return np.concatenate(parts)
 
-    def __init__(self, ids: U64) -> None:
-        self.ids = ids
-        bits = min(22, max(10, int(ids.size * 16).bit_length()))
-        self._mask = np.uint64((1 << bits) - 1)
-        self._table = np.zeros(1 << bits, bool)
-        self._table[ids & self._mask] = True
 
-    def find(self, column: U64) -> tuple[Ints, Ints]:
-        """The rows (ascending) whose id is wanted, and which id each is."""
-        rows = np.flatnonzero(self._table[column & self._mask])
-        if not rows.size:
-            return rows, rows
-        at = np.searchsorted(self.ids, column[rows])
-        at[at == self.ids.size] = 0
-        hit = self.ids[at] == column[rows]
-        return rows[hit], at[hit]
+def _names(first: Column, of: Ints, wanted: Ints, sample: int) -> dict[int, str]:
+    """The names of these rows, from the blocks that carry names."""
+    hits = np.flatnonzero(np.isin(of, wanted))
+    sizes = [block.id_hash[_sampled(block, sample)].size for block in first.blocks]
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    block_of = np.searchsorted(starts, hits, side="right") - 1
+    names: dict[int, str] = {}
+    for at in np.unique(block_of).tolist():
+        block, mine = first.blocks[at], hits[block_of == at]
+        if block.message_ids is None:
+            continue
+        taken = np.arange(block.count)[_sampled(block, sample)]
+        raw = unpack_ids(block.message_ids, taken[mine - starts[at]].tolist())
+        names.update(zip(of[mine].tolist(), (name.decode("utf-8", "replace") for name in raw), strict=True))
+    return names
 
 
 def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:

@@ -15,8 +15,8 @@ from lagloss.wire import BeaconBlock, block_key, encode_block, partitions_of
 
 NODES = ("src", "norm", "router", "conn", "sink")
 LOSSY = ("norm.in", "router.out", "sink.in")
-STEPS = 1_200
-"""Flushes a window: 20 a second, so that blocks are small, as from many emitters."""
+STEPS = 600
+"""Flushes a window: 10 a second: blocks of 250 beacons, as from many emitters."""
 
 
 def chain() -> Definition:
