@@ -22,7 +22,9 @@ class BeaconLog:
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self.topic = topic
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "socket.timeout.ms": TIMEOUT_S * 1000})
+        self._admin = AdminClient(
+            {"bootstrap.servers": bootstrap, "socket.timeout.ms": TIMEOUT_S * 1000, "log_level": 0}
+        )
         self._consumer = Consumer(
             {
                 "bootstrap.servers": bootstrap,

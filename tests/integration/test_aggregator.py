@@ -180,7 +180,7 @@ def test_a_window_of_the_past_that_was_filled_in_later_is_history(chain: Chain) 
 
 def test_blocks_that_lie_in_wrong_partitions_are_shuffled_and_counted_once(chain: Chain) -> None:
     send_all(chain)
-    producer = Producer({"bootstrap.servers": chain.bootstrap})
+    producer = Producer({"bootstrap.servers": chain.bootstrap, "log_level": 0})
     ids = np.array([hash_id(name) for name in IDS], np.uint64)
     for at, checkpoint in enumerate(("snk.in", "snk.out")):
         block = BeaconBlock(
@@ -198,7 +198,7 @@ def test_blocks_that_lie_in_wrong_partitions_are_shuffled_and_counted_once(chain
 
 def test_bad_records_are_counted_by_reason_and_spoil_nothing(chain: Chain) -> None:
     send_all(chain)
-    producer = Producer({"bootstrap.servers": chain.bootstrap})
+    producer = Producer({"bootstrap.servers": chain.bootstrap, "log_level": 0})
     ahead_s = chain.start_s + 3600
     good = BeaconBlock(
         chain.name, "mid.in", bytes(16), 0, chain.start_s, 8, np.zeros(1, np.uint64), np.ones(1, np.float32)

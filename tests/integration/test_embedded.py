@@ -36,14 +36,14 @@ def own_dir(server_dir: Path, request: pytest.FixtureRequest) -> Path:
 def test_topics_keep_log_append_time_and_may_be_made_twice(kafka_bootstrap: str) -> None:
     create_topics(kafka_bootstrap)
     create_topics(kafka_bootstrap)
-    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
     found = admin.list_topics(timeout=10).topics
     assert [len(found[name].partitions) for name in (BEACONS, REPORTS)] == [8, 4]
     assert wrong_settings(admin, BEACONS) == wrong_settings(admin, REPORTS) == {}
 
 
 def test_asking_for_a_topic_does_not_make_it(kafka_bootstrap: str) -> None:
-    admin = AdminClient({"bootstrap.servers": kafka_bootstrap})
+    admin = AdminClient({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
     admin.list_topics("no.such.topic", timeout=10)
     assert "no.such.topic" not in admin.list_topics(timeout=10).topics
 
@@ -60,7 +60,7 @@ def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: P
         address = first.bootstrap
     with EmbeddedKafka(own_dir) as second:
         assert second.bootstrap == address
-        assert BEACONS in AdminClient({"bootstrap.servers": address}).list_topics(timeout=10).topics
+        assert BEACONS in AdminClient({"bootstrap.servers": address, "log_level": 0}).list_topics(timeout=10).topics
 
 
 def test_a_second_kafka_on_the_same_folder_is_refused(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:

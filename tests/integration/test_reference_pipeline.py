@@ -55,7 +55,9 @@ class Beacons:
 
 def records(bootstrap: str, topic: str) -> Iterator[bytes]:
     """All values of a topic, as of now."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    consumer = Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
+    )
     numbers = consumer.list_topics(topic, 10).topics[topic].partitions
     left = {}
     for place in consumer.offsets_for_times([TopicPartition(topic, number, OFFSET_END) for number in numbers], 10):

@@ -30,12 +30,12 @@ def put_world(bootstrap: str, world: World) -> Placed:
     """
     word = uuid.uuid4().hex[:8]
     placed = Placed(f"beacons-{word}", f"reports-{word}")
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     config = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
     topics = [NewTopic(name, PARTITIONS, 1, config=config) for name in (placed.beacons, placed.reports)]
     for made in admin.create_topics(topics).values():
         made.result(20)
-    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True})
+    producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "enable.idempotence": True, "log_level": 0})
     held = [record for record in world.beacons if record.offset >= world.beacons_start.get(record.partition, 0)]
     _put(producer, placed.beacons, sorted(held, key=lambda record: record.offset))
     _put(producer, placed.reports, sorted(world.reports, key=lambda record: (record.timestamp_ms, record.offset)))
