@@ -10,7 +10,8 @@ from lagloss.settings import Settings
 
 
 def configure(settings: Settings) -> None:
-    """Set the level for structlog and for the standard library's loggers alike."""
+    """Set the level of our own lines. Libraries are heard from warnings on: httpx tells whole URLs at info, and a
+    webhook's URL is its secret."""
     level = logging.getLevelNamesMapping().get(settings.log_level.upper(), logging.INFO)
-    logging.basicConfig(level=max(level, logging.INFO), format="%(asctime)s [%(levelname)s] %(name)s: %(message)s")
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s [%(levelname)s] %(name)s: %(message)s")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(level))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -23,9 +24,21 @@ from tests.window_documents import clicks, document, store_missing, store_window
 
 pytestmark = pytest.mark.skipif(not Path(chromium_path()).exists(), reason="no chromium: apt-get install chromium")
 
-NOW = int(time.time()) // 60 * 60
-LOSSY = NOW - 600
-NEWEST = NOW - 180
+
+@functools.cache
+def now() -> int:
+    """The minute in which the first test of this module began: the module is imported long before, in a whole run."""
+    return int(time.time()) // 60 * 60
+
+
+def lossy() -> int:
+    return now() - 600
+
+
+def newest() -> int:
+    return now() - 180
+
+
 LAGS = {"col-service.in": 10.0, "col-service.out": 20.0, "event-norm.in": 50.0, "event-norm.out": 60.0}
 LAGS |= {"event-router.in": 100.0, "event-router.out:conn-ga": 110.0, "event-router.out:conn-fb": 110.0}
 LAGS |= {"conn-ga.in": 200.0, "conn-ga.out": 900.0, "conn-fb.in": 150.0, "conn-fb.out": 300.0}
@@ -95,8 +108,8 @@ def seed(store: Store) -> None:
     with store.engine.begin() as connection:
         for table in (tables.Window, tables.MissingMessage):
             connection.execute(delete(table))
-        for start_s in range(NOW - 3_000, NEWEST + 60, 60):
-            loss = {"event-norm->event-router": (30, 30), "conn-ga": (5, 7)} if start_s == LOSSY else None
+        for start_s in range(now() - 3_000, newest() + 60, 60):
+            loss = {"event-norm->event-router": (30, 30), "conn-ga": (5, 7)} if start_s == lossy() else None
             window = document(
                 clicks(),
                 start_s,
@@ -104,7 +117,7 @@ def seed(store: Store) -> None:
                 lags_ms=LAGS,
                 lost=loss,
                 reasons=("evidence:conn-ga",) if loss else (),
-                history=start_s < NOW - 1_800,
+                history=start_s < now() - 1_800,
             )
             store_window(connection, window, start_s)
         for number in range(30):
@@ -112,7 +125,7 @@ def seed(store: Store) -> None:
             store_missing(
                 connection,
                 "clicks",
-                LOSSY,
+                lossy(),
                 name,
                 kind="lost",
                 place="link event-norm->event-router",
@@ -169,7 +182,7 @@ def test_2_a_click_on_a_minute_opens_its_table_and_lost_ids_and_goes_into_the_ur
     page.goto(f"{url}/?pipeline=clicks&range=1h")
     expect(page.locator("#window")).to_contain_text("0 of 1,000 messages lost", timeout=20_000)
     expect(page.locator("#missing-box")).to_be_hidden()
-    click_minute(page, LOSSY)
+    click_minute(page, lossy())
     expect(page.locator("#window")).to_contain_text("35 of 1,000 messages (3.5 %) lost for certain")
     expect(page.locator("#window")).to_contain_text("the evidence of node conn-ga is incomplete")
     row = page.locator("#window tr", has_text="event-router.in")
@@ -177,7 +190,7 @@ def test_2_a_click_on_a_minute_opens_its_table_and_lost_ids_and_goes_into_the_ur
     expect(page.locator("#window tfoot")).to_contain_text("35–37")
     expect(page.locator("#missing")).to_contain_text("<b>evt</b>-000")  # as text, not as HTML
     expect(page.locator("#missing")).to_contain_text("link event-norm → event-router")
-    assert f"window={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(LOSSY))}" in page.url
+    assert f"window={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lossy()))}" in page.url
     page.go_back()
     expect(page.locator("#window")).to_contain_text("0 of 1,000 messages lost")
 
@@ -185,7 +198,7 @@ def test_2_a_click_on_a_minute_opens_its_table_and_lost_ids_and_goes_into_the_ur
 def test_3_a_link_shows_the_same_view_and_following_leaves_it(url: str, store: Store, watched: Watched) -> None:
     seed(store)
     page = watched.page
-    page.goto(f"{url}/?pipeline=clicks&range=3h&window={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(LOSSY))}")
+    page.goto(f"{url}/?pipeline=clicks&range=3h&window={time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(lossy()))}")
     expect(page.locator("#window")).to_contain_text("35 of 1,000", timeout=20_000)
     expect(page.locator("#range input[value='3h']")).to_be_checked()
     page.get_by_role("button", name="Follow the newest minute").click()
@@ -201,7 +214,7 @@ def test_4_a_refresh_keeps_the_zoom_and_shows_new_minutes(url: str, store: Store
     page.locator("#loss").scroll_into_view_if_needed()
     axis = "document.querySelector('#loss .js-plotly-plot')._fullLayout.xaxis.range.join()"
     whole = page.evaluate(axis)
-    x, y = bar_of(page, LOSSY)
+    x, y = bar_of(page, lossy())
     page.mouse.move(x - 60, y)
     page.mouse.down()
     page.mouse.move(x + 60, y, steps=5)
@@ -209,7 +222,7 @@ def test_4_a_refresh_keeps_the_zoom_and_shows_new_minutes(url: str, store: Store
     page.wait_for_function(f"{axis} !== '{whole}'")
     zoomed = page.evaluate(axis)
     with store.engine.begin() as connection:
-        store_window(connection, document(clicks(), NOW - 120, lags_ms=LAGS, messages=4_321), NOW - 120)
+        store_window(connection, document(clicks(), now() - 120, lags_ms=LAGS, messages=4_321), now() - 120)
     expect(page.locator("#headline")).to_contain_text("4,321", timeout=15_000)
     assert page.evaluate(axis) == zoomed
 
