@@ -81,7 +81,7 @@ def test_a_stopped_sink_and_a_killed_node_make_late_messages_and_never_a_loss(
     text = DEFINITION.read_text().replace("name: clicks,", f"name: {pipeline},").replace("grace: 60s", "grace: 1s")
     store.apply(parse_definition(text))
     disturb = Disturbance(store, pipeline)
-    options = ["--rate", "20", "--minutes", "0.8"]
+    options = ["--rate", "20", "--minutes", "0.5"]
     with aggregator(kafka_bootstrap, database_url, tmp_path):
         run_pipeline(kafka_bootstrap, tmp_path / "pipeline", options, disturb, pipeline=pipeline)
         assert not disturb.steps
