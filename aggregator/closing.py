@@ -203,23 +203,26 @@ class Closer:
             plan = WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample)
             plans[plan.key] = plan
         wanted = [place for window in windows for place in known.told.ranges[window]]
-        for pipeline, start in windows:
-            wanted += self._last_words(known.evidence(pipeline, start), held)
+        wanted += self._last_words([known.evidence(pipeline, start) for pipeline, start in windows], held)
         unseen = self._unseen(held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen), held)
         self.metrics.read(sum(place.last - place.first + 1 for place in ranges))
         reading = self.reader.read(ranges, ReadPlan(plans, frozenset(self._versions)))
         return reading, {partition: marks.high for partition, marks in held.items()}
 
-    def _last_words(self, evidence: Evidence, held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-        """Where blocks of an emitter that died in or near this window may lie without a tally: around its last
-        report."""
+    def _last_words(self, evidences: Iterable[Evidence], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
+        """Where blocks of emitters that died in or near these windows may lie without a tally: around their last
+        reports. The broker is asked once a report, however many windows it matters to."""
+        ends = {
+            state.appended_at
+            for evidence in evidences
+            for state in evidence.emitters
+            if state.is_silent_in(evidence.window_start_s, evidence.now_ms)
+        }
         ranges = []
-        for state in evidence.emitters:
-            if state.is_silent_in(evidence.window_start_s, evidence.now_ms):
-                first = self.beacons.offsets_at(state.appended_at - DYING_MS)
-                last = self.beacons.offsets_at(state.appended_at + DYING_MS)
-                ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
+        for end_ms in sorted(ends):
+            first, last = self.beacons.offsets_at(end_ms - DYING_MS), self.beacons.offsets_at(end_ms + DYING_MS)
+            ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
         return ranges
 
     def _unseen(self, held: Mapping[int, Watermarks]) -> list[OffsetRange]:

@@ -11,7 +11,7 @@ from lagloss.evidence import Evidence, changed_nodes
 from lagloss.facts import MissingId, Pattern, WindowFacts
 from lagloss.graph import Graph
 from lagloss.result import WindowResult
-from lagloss.store import StoredPipeline
+from lagloss.store import StoredPipeline, in_force
 from lagloss.wire import WINDOW_S, OffsetRange
 
 KINDS = {Fate.LOST: "lost", Fate.PERHAPS: "perhaps", Fate.OVERDUE: "overdue", Fate.PENDING: "pending"}
@@ -37,11 +37,7 @@ class Versions:
 
     def at(self, window_start_s: int) -> Graph:
         """The version in force at a window's start; the first holds for all windows before it, too."""
-        in_force = 0
-        for at, version in enumerate(self._stored[1:], start=1):
-            if version.applied_at_ms <= window_start_s * 1000:
-                in_force = at
-        return self._graphs[in_force]
+        return self._graphs[in_force(self._stored, window_start_s)]
 
     def changed_in(self, window_start_s: int) -> tuple[bool, frozenset[str]]:
         """Whether a version came into force within this window, and the nodes that this makes unsure."""

@@ -37,9 +37,6 @@ class Fate(IntEnum):
     FILTERED = 6
 
 
-MISSING_FATES = (Fate.LOST, Fate.PERHAPS, Fate.OVERDUE)
-
-
 class Straddled(Exception):
     """A cut falls inside a pattern: the window's blocks must be read again to tell its messages apart."""
 

@@ -110,11 +110,11 @@ def diff(
 ) -> None:
     """Name the messages of one window that were at one checkpoint and not at another."""
     from lagloss.beacon_log import BeaconLog
+    from lagloss.blocks import window_start_of
     from lagloss.difference import difference
-    from lagloss.store import window_start_of
     from lagloss.topics import BEACONS
 
-    start = window_start_of(parse_time_s(window))
+    start = window_start_of(parse_time_s(window) * 1000)
     settings = Settings.load(data_dir=data_dir)
     with _store(settings) as store:
         store.pipeline(pipeline)

@@ -22,7 +22,7 @@ from lagloss.graph import Graph
 from lagloss.live import LiveTally, live_result
 from lagloss.result import rfc3339
 from lagloss.sketch import Sketch
-from lagloss.wire import WINDOW_S, OffsetRange
+from lagloss.wire import OffsetRange
 
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
@@ -66,6 +66,12 @@ class StoredPipeline:
     version: int
     applied_at_ms: int
     definition: Definition
+
+
+def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
+    """Which of a pipeline's versions (oldest first) is in force at a window's start; the first holds before it, too."""
+    later = (at for at, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
+    return max(later, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,11 +215,7 @@ class Store:
     def graph_at(self, name: str, window_start_s: int) -> Graph:
         """The graph of the version in force at a window's start."""
         versions = [stored for stored in self.versions() if stored.name == name]
-        in_force = versions[0]
-        for stored in versions[1:]:
-            if stored.applied_at_ms <= window_start_s * 1000:
-                in_force = stored
-        return Graph(in_force.definition)
+        return Graph(versions[in_force(versions, window_start_s)].definition)
 
     def ranges(self, pipeline: str, window_start_s: int, checkpoints: Iterable[str]) -> list[OffsetRange]:
         """Where the tallies of a window say that the blocks of these checkpoints lie."""
@@ -277,11 +279,6 @@ class Store:
 def sketch_of(stored: Sequence[Any]) -> Sketch:
     keys, counts = stored
     return Sketch.from_bins(dict(zip(keys, counts, strict=True)))
-
-
-def window_start_of(epoch_s: float) -> int:
-    """The start, in epoch s, of the window that holds this moment."""
-    return int(epoch_s // WINDOW_S) * WINDOW_S
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
