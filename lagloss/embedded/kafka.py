@@ -266,7 +266,9 @@ def _write_properties(node: Node, nodes: list[Node]) -> None:
 def _format(java: Path, class_path: str, node: Node, cluster_id: str) -> None:
     """Writes meta.properties and, on node 1, the list of controllers: itself."""
     voters = "--standalone" if node.number == 1 else "--no-initial-controllers"
-    tool = ("kafka.tools.StorageTool", "format", "--cluster-id", cluster_id, "--config", node.properties_path, voters)
+    # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.
+    identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
+    tool = ("kafka.tools.StorageTool", "format", *identity, voters)
     fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a second
     done = subprocess.run(
         [*launcher(), java, *fast, "-cp", class_path, *tool], capture_output=True, text=True, timeout=120, check=False

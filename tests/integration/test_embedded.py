@@ -55,6 +55,8 @@ def test_an_unreachable_kafka_is_an_error_that_says_where(taken_port: int, monke
 
 
 def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: Path) -> None:
+    own_dir.mkdir()
+    (own_dir / "cluster.id").write_text("-N99qGJqxivlAm3ZiTQQ-w")  # 1 in 64 begins with a dash
     with EmbeddedKafka(own_dir) as first:
         create_topics(first.bootstrap)
         address = first.bootstrap
