@@ -1,4 +1,4 @@
-"""Counting one window of one partition: from its blocks' columns to its facts. Pure numpy: no Spark, no Kafka.
+"""Counting one window: from its blocks' columns to its facts. No Spark, no Kafka, no clock.
 
 Every distinct id gets a row, found by one hash look-up a beacon; presence is then a bit a checkpoint in the row's mask,
 and what needs a message's lags ("last seen", first arrival) is a minimum or maximum by row. Nothing is sorted.
@@ -6,142 +6,164 @@ and what needs a message's lags ("last seen", first arrival) is a minimum or max
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from aggregator.binning import sketch_of
+from aggregator.collecting import Column, WindowBlocks
+from aggregator.compiled import compiled
+from aggregator.indexing import IdIndex, Rows
 from aggregator.plan import WindowPlan
 from lagloss.arithmetic import missing_places
-from lagloss.facts import MAX_NAMES, Account, CheckpointFacts, MissingId, Pattern, WindowFacts
+from lagloss.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
 from lagloss.graph import Graph
 from lagloss.sketch import Sketch
-from lagloss.wire import F32, SAMPLE_ALL, U32, U64, BeaconBlock, partition_of, unpack_ids
+from lagloss.wire import F32, SAMPLE_ALL, U32, U64, unpack_ids
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.intp]
 F64 = npt.NDArray[np.float64]
 
-
-@dataclass
-class WindowBlocks:
-    """The blocks of one window that were found in one partition, each (emitter, seq) once."""
-
-    plan: WindowPlan
-    blocks: dict[str, list[BeaconBlock]] = field(default_factory=dict)
-    read: Counter[Account] = field(default_factory=Counter)
-    quarantined: set[str] = field(default_factory=set)
-    partitions: set[int] = field(default_factory=set)
-    sample: int = SAMPLE_ALL
-    _seen: set[tuple[bytes, int]] = field(default_factory=set)
-
-    def add(self, block: BeaconBlock) -> None:
-        """Take a block in, unless it was there before (a block sent twice is one block)."""
-        if (block.emitter, block.seq) in self._seen:
-            return
-        self._seen.add((block.emitter, block.seq))
-        self.blocks.setdefault(block.checkpoint, []).append(block)
-        self.read[block.emitter, block.checkpoint, block.replay] += block.count
-        self.partitions.add(block.partitions)
-        self.sample = min(self.sample, block.sample)
+TIMED_SAMPLE = SAMPLE_ALL // 16
+"""Which ids' own durations are taken: those a sample of this size would leave in."""
 
 
 @dataclass(frozen=True)
-class Column:
-    """One checkpoint's beacons, live ones first: `live` says how many those are. `blocks` are theirs, in that order."""
+class Found:
+    """The sampled beacons of one checkpoint, live or replayed, and the row of each one's id."""
 
     ids: U64
     lags: F32
-    live: int
-    blocks: Sequence[BeaconBlock]
+    offsets: npt.NDArray[np.int32]
+    rows: Rows
+    kept: Bools | None
+    """Which of the column's beacons these are; None for all."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The distinct ids of all checkpoints, and for each checkpoint's beacons the row of their id."""
+class Ids:
+    """What is known of each distinct id, by row. Lags in ms.
+
+    `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
+    `first`: the smallest live lag at a delivery checkpoint, infinity where there is none.
+    """
 
     ids: U64
-    of: dict[str, Ints]
+    masks: U64
+    newest: F32
+    first: F32
 
 
-def count_window(found: WindowBlocks, partition: int) -> WindowFacts:
-    """The facts of the ids of this partition."""
+def count_window(found: WindowBlocks) -> WindowFacts:
+    """The facts of all ids in these blocks."""
     plan, graph = found.plan, found.plan.graph
     sample = min(plan.sample, found.sample)
-    columns = {name: _column(found.blocks[name], sample) for name in graph.checkpoints if name in found.blocks}
-    rows = _number(columns)
-    masks = _presence(rows, graph)
-    codes, patterns = _distinct_patterns(masks)
+    index = IdIndex(max((column.ids.size for column in found.live.values()), default=0))
+    live = {name: _sampled(found.live[name], sample, index) for name in graph.checkpoints if name in found.live}
+    again = {name: _sampled(column, sample, index) for name, column in found.replayed.items()}
+    ids, checkpoints = _mark(graph, index, live, again)
+    codes, patterns = _distinct_patterns(ids.masks)
     lossy = np.array([bool(missing_places(graph, mask)) for mask in patterns], bool)
-    first_lag = _first_arrivals(rows, columns, graph)
-    missing = _Missing.of(rows, codes, lossy, columns, plan, sample)
+    first = [
+        (columns[graph.first], side[graph.first])
+        for columns, side in ((found.live, live), (found.replayed, again))
+        if graph.first in side
+    ]
+    missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
     return WindowFacts(
-        patterns=_whole_patterns(plan, patterns, lossy, codes, first_lag) + missing.patterns(plan, patterns),
-        checkpoints={name: _checkpoint_facts(graph, name, columns, rows) for name in columns},
-        e2e_lags=Sketch.of(first_lag[np.isfinite(first_lag)]),
+        patterns=_whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns),
+        checkpoints={name: checkpoints[name] for name in graph.checkpoints if name in checkpoints},
+        e2e_lags=sketch_of(ids.first[np.isfinite(ids.first)]),
+        durations=_durations(graph, live, ids.ids, sample),
         read=dict(found.read),
+        strangers=dict(found.strangers),
+        bad=dict(found.bad),
         corrupted=_corrupted(found, sample),
         quarantined=frozenset(found.quarantined),
         sample=sample,
         cuts=plan.cuts,
-        missing=missing.named(patterns, columns.get(graph.first), rows.of.get(graph.first), sample),
+        missing=missing.named(patterns, _names(first, missing.rows[:MAX_NAMES], index.size)),
         partitions=frozenset(found.partitions),
-        scattered=len(found.partitions) > 1 or _is_scattered(found, columns, partition),
+        scattered=found.scattered or len(found.partitions) > 1,
     )
 
 
-def _sampled(block: BeaconBlock, sample: int) -> Bools | slice:
-    """Which beacons of a block the window's sample takes."""
+def _in_sample(ids: U64, sample: int) -> Bools:
+    """Rule 14: which ids a sample takes."""
+    return (ids & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
+
+
+def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
     if sample == SAMPLE_ALL:
-        return slice(None)
-    return (block.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
+        return Found(column.ids, column.lags, column.offsets, index.rows_of(column.ids), None)
+    kept = _in_sample(column.ids, sample)
+    ids = column.ids[kept]
+    return Found(ids, column.lags[kept], column.offsets[kept], index.rows_of(ids), kept)
 
 
-def _column(blocks: Sequence[BeaconBlock], sample: int) -> Column:
-    live = [block for block in blocks if block.replay is None]
-    ordered = live + [block for block in blocks if block.replay is not None]
-    ids = [block.id_hash[_sampled(block, sample)] for block in ordered]
-    lags = [block.lag_ms[_sampled(block, sample)] for block in ordered]
-    return Column(np.concatenate(ids), np.concatenate(lags), sum(part.size for part in ids[: len(live)]), ordered)
+def _mark(
+    graph: Graph, index: IdIndex, live: Mapping[str, Found], again: Mapping[str, Found]
+) -> tuple[Ids, dict[str, CheckpointFacts]]:
+    """One pass over all beacons: who is where, and each checkpoint's counts and lags."""
+    n = index.size
+    ids = Ids(
+        index.ids,
+        np.zeros((len(graph.checkpoints) // 64 + 1, n), np.uint64),
+        np.full(n, -np.inf, np.float32),
+        np.full(n, np.inf, np.float32),
+    )
+    nowhere = np.empty(0, np.int32)
+    nobody = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
+    facts = {}
+    for name in {**live, **again}:
+        bit, here, replayed = graph.bit[name], live.get(name, nobody), again.get(name, nobody)
+        word, flag = ids.masks[bit // 64], np.uint64(1 << bit % 64)
+        distinct_live = _take(here.rows, here.lags, word, flag, ids.newest)
+        distinct = distinct_live + _take(replayed.rows, replayed.lags, word, flag, ids.newest)
+        if graph.delivery_mask >> bit & 1:
+            _lower(here.rows, here.lags, ids.first)
+        facts[name] = CheckpointFacts(
+            beacons=here.ids.size,
+            replayed=replayed.ids.size,
+            distinct=distinct,
+            duplicates=_duplicates(graph, name, live, distinct_live, n),
+            lags=sketch_of(here.lags),
+        )
+    return ids, facts
 
 
-def _is_scattered(found: WindowBlocks, columns: dict[str, Column], partition: int) -> bool:
-    """Whether blocks hold ids that belong to another partition. The partition grows with the id, so the smallest and
-    the largest speak for all."""
-    ends = [int(end) for column in columns.values() if column.ids.size for end in (column.ids.min(), column.ids.max())]
-    return any(partition_of(end, partitions) != partition for partitions in found.partitions for end in ends)
+@compiled
+def _take(rows: Rows, lags: F32, masks: U64, flag: np.uint64, newest: F32) -> int:
+    """Put a checkpoint's bit into the masks of these rows, and raise their newest lag; in how many the bit is new."""
+    fresh = 0
+    for at in range(rows.size):
+        row = rows[at]
+        if masks[row] & flag == 0:
+            masks[row] |= flag
+            fresh += 1
+        newest[row] = max(newest[row], lags[at])
+    return fresh
 
 
-def _number(columns: dict[str, Column]) -> Rows:
-    """Give every distinct id a row, the first checkpoint's first."""
-    if not columns:
-        return Rows(np.empty(0, np.uint64), {})
-    ids = pd.unique(next(iter(columns.values())).ids)
-    of = _rows_in(ids, columns)
-    strangers = [name for name, found in of.items() if (found < 0).any()]
-    if strangers:
-        more = pd.unique(np.concatenate([columns[name].ids[of[name] < 0] for name in strangers]))
-        ids = np.concatenate([ids, more])
-        of |= _rows_in(ids, {name: columns[name] for name in strangers})  # rows given before stay as they are
-    return Rows(ids, of)
+@compiled
+def _lower(rows: Rows, lags: F32, least: F32) -> None:
+    for at in range(rows.size):
+        least[rows[at]] = min(least[rows[at]], lags[at])
 
 
-def _rows_in(ids: U64, columns: dict[str, Column]) -> dict[str, Ints]:
-    """For each column the rows of its ids among these distinct ones, -1 where one is not there."""
-    index: Any = pd.Index(ids)  # its stubs know nothing of arrays
-    return {name: index.get_indexer(column.ids) for name, column in columns.items()}
-
-
-def _presence(rows: Rows, graph: Graph) -> U64:
-    """The presence masks of the ids, as rows of 64-bit words: shape (words, ids)."""
-    masks = np.zeros((len(graph.checkpoints) // 64 + 1, rows.ids.size), np.uint64)
-    for name, of in rows.of.items():
-        masks[graph.bit[name] // 64][of] |= np.uint64(1 << graph.bit[name] % 64)
-    return masks
+def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: int, n: int) -> int:
+    """Rule 9: live beacons beyond those a message may have here."""
+    if name not in live or graph.retry_loop_mask >> graph.bit[name] & 1:
+        return 0
+    back, allowed = live.get(graph.returns.get(name, "")), graph.allowed_copies[graph.bit[name]]
+    if back is None and allowed == 1:
+        return int(live[name].rows.size) - distinct
+    may = allowed if back is None else allowed + np.bincount(back.rows, minlength=n)
+    return int(np.maximum(np.bincount(live[name].rows, minlength=n) - may, 0).sum())
 
 
 def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
@@ -159,16 +181,6 @@ def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
     return codes, distinct
 
 
-def _first_arrivals(rows: Rows, columns: dict[str, Column], graph: Graph) -> F32:
-    """Each id's smallest live lag over the delivery checkpoints (ms); infinity where it was not delivered live."""
-    first = np.full(rows.ids.size, np.inf, np.float32)
-    for name in graph.delivery:
-        if name in columns:
-            live = columns[name].live
-            np.minimum.at(first, rows.of[name][:live], columns[name].lags[:live])
-    return first
-
-
 def _whole_patterns(
     plan: WindowPlan, patterns: list[int], lossy: Bools, codes: Ints, first_lag: F32
 ) -> tuple[Pattern, ...]:
@@ -178,28 +190,38 @@ def _whole_patterns(
     return tuple(Pattern(mask, int(counts[at]), int(on_time[at])) for at, mask in enumerate(patterns) if not lossy[at])
 
 
-def _checkpoint_facts(graph: Graph, name: str, columns: dict[str, Column], rows: Rows) -> CheckpointFacts:
-    column, of, n = columns[name], rows.of[name], rows.ids.size
-    times = np.bincount(of[: column.live], minlength=n)
-    there = times if column.live == of.size else np.bincount(of, minlength=n)
-    return CheckpointFacts(
-        beacons=column.live,
-        replayed=of.size - column.live,
-        distinct=int(np.count_nonzero(there)),
-        duplicates=_duplicates(graph, name, times, columns, rows),
-        lags=Sketch.of(column.lags[: column.live]),
-    )
+def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
+    """How long each node kept a message, and each link: from its first arrival to its first departure, message by
+    message, over one id in 16."""
+    limit = min(sample, TIMED_SAMPLE)
+    timed = _in_sample(ids, limit)
+    slots = (np.cumsum(timed) - 1).astype(np.int32)
+    firsts = {}
+    for name, found in live.items():
+        firsts[name] = np.full(int(timed.sum()), np.inf, np.float32)
+        _lower_timed(found.ids, found.rows, found.lags, np.uint64(limit), slots, firsts[name])
+    sketches = {}
+    for label, arrivals, departures in graph.spans:
+        into, out = _earliest(firsts, arrivals), _earliest(firsts, departures)
+        if into is None or out is None:
+            continue
+        both = np.isfinite(into) & np.isfinite(out)
+        if both.any():
+            sketches[label] = Sketch.of(out[both].astype(np.float64) - into[both])
+    return sketches
 
 
-def _duplicates(graph: Graph, name: str, times: Ints, columns: dict[str, Column], rows: Rows) -> int:
-    """Rule 9: live beacons beyond those a message may have here; `times` says how many each id has."""
-    if graph.retry_loop_mask >> graph.bit[name] & 1:
-        return 0
-    extra = times - graph.allowed_copies[graph.bit[name]]
-    back = graph.returns.get(name)
-    if back in columns:
-        extra = extra - np.bincount(rows.of[back][: columns[back].live], minlength=rows.ids.size)
-    return int(np.maximum(extra, 0).sum())
+def _earliest(firsts: Mapping[str, F32], checkpoints: Iterable[str]) -> F32 | None:
+    there = [firsts[name] for name in checkpoints if name in firsts]
+    return np.minimum.reduce(there) if there else None
+
+
+@compiled
+def _lower_timed(ids: U64, rows: Rows, lags: F32, limit: np.uint64, slots: Rows, least: F32) -> None:
+    for at in range(ids.size):
+        if ids[at] & np.uint64(0xFFFFFFFF) < limit:
+            slot = slots[rows[at]]
+            least[slot] = min(least[slot], lags[at])
 
 
 @dataclass(frozen=True)
@@ -212,26 +234,17 @@ class _Missing:
     last_seen: F64
 
     @classmethod
-    def of(
-        cls, rows: Rows, codes: Ints, lossy: Bools, columns: dict[str, Column], plan: WindowPlan, sample: int
-    ) -> _Missing:
-        wanted = lossy[codes] if rows.ids.size else np.zeros(0, bool)
+    def of(cls, plan: WindowPlan, ids: Ids, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
+        """`first`: the beacons of the first checkpoint, which know event times."""
+        wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(wanted)
-        which = which[np.argsort(rows.ids[which])]
-        rank = np.full(rows.ids.size, -1, np.intp)
-        rank[which] = np.arange(which.size)
-        newest_lag = np.full(which.size, -np.inf)
-        for name, column in columns.items():
-            hits = np.flatnonzero(wanted[rows.of[name]])
-            np.maximum.at(newest_lag, rank[rows.of[name][hits]], column.lags[hits].astype(np.float64))
-        event_ms = np.full(which.size, -np.inf)
-        first = columns.get(plan.graph.first)
-        if first is not None:
-            stamps = _event_offsets(first, sample) + plan.window_start_s * 1000
-            hits = np.flatnonzero(wanted[rows.of[plan.graph.first]])
-            np.maximum.at(event_ms, rank[rows.of[plan.graph.first][hits]], stamps[hits])
-        event_ms[np.isinf(event_ms)] = plan.window_end_ms
-        return cls(rows.ids[which], which, codes[which], event_ms + newest_lag)
+        which = which[np.argsort(ids.ids[which])]
+        offsets = np.full(ids.ids.size if which.size else 0, -1, np.int32)
+        for found in first if which.size else ():
+            np.maximum.at(offsets, found.rows, found.offsets)
+        event_ms = plan.window_start_s * 1000 + offsets[which].astype(np.float64)
+        event_ms[offsets[which] < 0] = plan.window_end_ms
+        return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
 
     def patterns(self, plan: WindowPlan, patterns: list[int]) -> tuple[Pattern, ...]:
         """One pattern for each mask and stretch between the cuts."""
@@ -245,42 +258,27 @@ class _Missing:
             for (code, _), size, first, last in cells.itertuples(name=None)
         )
 
-    def named(self, patterns: list[int], first: Column | None, of: Ints | None, sample: int) -> tuple[MissingId, ...]:
-        """The first of them, with their names where the first checkpoint's blocks tell them."""
-        kept = self.rows[:MAX_NAMES]
-        names = {} if first is None or of is None else _names(first, of, kept, sample)
+    def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
+        """The first of them, with their names where they are known."""
         return tuple(
             MissingId(int(self.ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(row))
-            for at, row in enumerate(kept.tolist())
+            for at, row in enumerate(self.rows[:MAX_NAMES].tolist())
         )
 
 
-def _event_offsets(first: Column, sample: int) -> F64:
-    """event_time - window_start of the first checkpoint's beacons (ms); minus infinity where a block does not say."""
-    nothing = np.float64(-np.inf)
-    parts = [
-        np.full(block.count, nothing)[_sampled(block, sample)]
-        if block.event_offset_ms is None
-        else block.event_offset_ms[_sampled(block, sample)].astype(np.float64)
-        for block in first.blocks
-    ]
-    return np.concatenate(parts)
-
-
-def _names(first: Column, of: Ints, wanted: Ints, sample: int) -> dict[int, str]:
-    """The names of these rows, from the blocks that carry names."""
-    hits = np.flatnonzero(np.isin(of, wanted))
-    sizes = [block.id_hash[_sampled(block, sample)].size for block in first.blocks]
-    starts = np.concatenate(([0], np.cumsum(sizes)))
-    block_of = np.searchsorted(starts, hits, side="right") - 1
-    names: dict[int, str] = {}
-    for at in np.unique(block_of).tolist():
-        block, mine = first.blocks[at], hits[block_of == at]
-        if block.message_ids is None:
-            continue
-        taken = np.arange(block.count)[_sampled(block, sample)]
-        raw = unpack_ids(block.message_ids, taken[mine - starts[at]].tolist())
-        names.update(zip(of[mine].tolist(), (name.decode("utf-8", "replace") for name in raw), strict=True))
+def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
+    """The names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
+    is_wanted, names = np.zeros(n, bool), dict[int, str]()
+    is_wanted[wanted] = True
+    for column, found in columns if wanted.size else ():
+        hits = np.flatnonzero(is_wanted[found.rows])
+        places = hits if found.kept is None else np.flatnonzero(found.kept)[hits]
+        row_at = dict(zip(places.tolist(), found.rows[hits].tolist(), strict=True))
+        for start, count, packed in column.names:
+            first, last = np.searchsorted(places, (start, start + count)).tolist()
+            mine = places[first:last]
+            raw = unpack_ids(packed, (mine - start).tolist())
+            names |= {row_at[at]: name.decode("utf-8", "replace") for at, name in zip(mine.tolist(), raw, strict=True)}
     return names
 
 
@@ -288,8 +286,7 @@ def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
     """Rule 13: by link, the ids whose checksums were seen on both sides and never agreed."""
     counts = {}
     for link in found.plan.graph.links:
-        sent = _checksums(found.blocks.get(link.out, ()), sample)
-        taken = _checksums(found.blocks.get(f"{link.target}.in", ()), sample)
+        sent, taken = _checksums(found, link.out, sample), _checksums(found, f"{link.target}.in", sample)
         if sent is None or taken is None:
             continue
         on_both = np.intersect1d(sent["id"].to_numpy(), taken["id"].to_numpy())
@@ -299,13 +296,11 @@ def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
     return counts
 
 
-def _checksums(blocks: Sequence[BeaconBlock], sample: int) -> pd.DataFrame | None:
-    parts: list[tuple[U64, U32]] = [
-        (block.id_hash[_sampled(block, sample)], block.payload_crc[_sampled(block, sample)])
-        for block in blocks
-        if block.payload_crc is not None
-    ]
+def _checksums(found: WindowBlocks, checkpoint: str, sample: int) -> pd.DataFrame | None:
+    columns = [side[checkpoint] for side in (found.live, found.replayed) if checkpoint in side]
+    parts: list[tuple[U64, U32]] = [part for column in columns for part in column.checksums]
     if not parts:
         return None
     ids, crcs = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return pd.DataFrame({"id": ids, "crc": crcs}).drop_duplicates()
+    kept = _in_sample(ids, sample)
+    return pd.DataFrame({"id": ids[kept], "crc": crcs[kept]}).drop_duplicates()

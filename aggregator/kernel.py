@@ -1,4 +1,4 @@
-"""The kernel: Arrow batches of Kafka records in, one packed row of facts a window and partition out.
+"""The kernel: Arrow batches of Kafka records in, one packed row of facts a window out.
 
 One call a Spark task; a task holds whole partitions, so no id is elsewhere. Runs on the executors, needs no Spark
 itself.
@@ -7,23 +7,22 @@ itself.
 from __future__ import annotations
 
 import gc
+import itertools
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from aggregator.counting import WindowBlocks, count_window
+from aggregator.collecting import WindowBlocks
+from aggregator.counting import count_window
 from aggregator.plan import ReadPlan
+from aggregator.scanning import Bytes, Headers, scan
 from lagloss.facts import WindowFacts
-from lagloss.graph import node_of
 from lagloss.wire import (
-    F32,
-    MAX_BLOCK_BEACONS,
     SAMPLE_ALL,
     BadReason,
     BadRecord,
@@ -38,7 +37,10 @@ from lagloss.wire import (
 INPUT: Final = "partition int, offset long, appended_ms long, key binary, value binary"
 OUTPUT: Final = "part binary"
 FIRST_BYTES: Final = 64
-_ZEROS: Final = np.zeros(MAX_BLOCK_BEACONS, np.float32)
+BAD_SHOWN: Final = 1_000
+"""How many bad records a task shows of each reason; the others are only counted."""
+SMALL_WINDOW: Final = 20_000
+"""Windows with fewer beacons are counted once a task and not once a partition: a count has a price of its own."""
 
 Record = tuple[int, int, int, bytes | None, bytes | None]
 """One row of INPUT."""
@@ -56,34 +58,117 @@ class BadBlock:
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """The facts of one window in one partition."""
+    """The facts of one window in one or more partitions."""
 
     key: bytes
     facts: WindowFacts
 
 
+@dataclass(frozen=True, slots=True)
+class Strays:
+    """How many bad records belong to no wanted window and were looked at for the first time, by reason."""
+
+    counts: Counter[BadReason]
+
+
+Part = Counted | BadBlock | Strays
+
+
 def count_partitions(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
     """The kernel: count every wanted window in every partition among the batches (columns as in INPUT).
 
-    The records of a partition must follow each other; only one partition's blocks are held at a time.
+    The records of a partition must follow each other; only one partition's blocks of large windows are held at a time.
     """
     gc.disable()  # nothing here makes cycles, and looking for them among 100,000 blocks is a tenth of the time
-    for partition, records in groupby(_records(batches), key=itemgetter(0)):
-        windows: dict[bytes, WindowBlocks] = {}
-        parts: list[BadBlock | Counted] = []
-        for _, offset, appended_ms, key, value in records:
-            try:
-                take_block(windows, plan, appended_ms, key, value)
-            except BadRecord as bad:
-                parts.append(BadBlock(partition, offset, bad.reason, bytes(value or b"")[:FIRST_BYTES]))
-        parts.extend(Counted(key, count_window(blocks, partition)) for key, blocks in windows.items())
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(part) for part in parts], pa.binary())], ["part"])
-
-
-def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+    task = _Task(plan)
     for batch in batches:
-        columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "appended_ms", "key", "value"))
-        yield from zip(*columns, strict=True)
+        for run in _runs(batch):
+            yield from _rows(task.take(run))
+    yield from _rows(task.end())
+
+
+def _rows(parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
+    packed = [pickle.dumps(part) for part in parts]
+    if packed:
+        yield pa.RecordBatch.from_arrays([pa.array(packed, pa.binary())], ["part"])
+
+
+def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+    """The batch in slices of one partition each."""
+    partitions = batch.column("partition").to_numpy()
+    edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), partitions.size]
+    return (batch.slice(start, end - start) for start, end in itertools.pairwise(edges) if end > start)
+
+
+@dataclass
+class _Task:
+    """What one task has found so far."""
+
+    plan: ReadPlan
+    windows: dict[bytes, WindowBlocks] = field(default_factory=dict)
+    strays: Counter[BadReason] = field(default_factory=Counter)
+    shown: Counter[BadReason] = field(default_factory=Counter)
+    partition: int | None = None
+
+    def take(self, run: pa.RecordBatch) -> Iterator[Part]:
+        """Take in records of one partition. Yields what is complete with the partition before, and bad ones."""
+        partition = run.column("partition")[0].as_py()
+        if partition != self.partition:
+            yield from self._end_partition()
+            self.partition = partition
+        keys = run.column("key").to_pylist()
+        headers = scan(Bytes.of(run.column("key")), Bytes.of(run.column("value")))
+        timely = headers.fields["window_start"] * 1000 <= run.column("appended_ms").to_numpy()
+        left = self._take_good(headers, keys, np.flatnonzero(headers.good & timely).tolist())
+        for row in sorted([*left, *np.flatnonzero(~(headers.good & timely)).tolist()]):
+            record = run.slice(row, 1).to_pylist()[0]
+            try:
+                take_block(self.windows, self.plan, record["appended_ms"], keys[row], record["value"])
+            except BadRecord as bad:
+                yield from self._bad(bad.reason, record["offset"], keys[row], record["value"])
+
+    def end(self) -> Iterator[Part]:
+        """Everything that is still held."""
+        yield from self._end_partition()
+        yield from (Counted(key, count_window(blocks)) for key, blocks in self.windows.items())
+        if self.strays:
+            yield Strays(self.strays)
+
+    def _take_good(self, headers: Headers, keys: list[bytes | None], rows: list[int]) -> list[int]:
+        """Put well-formed blocks into their windows; the rows left over are of windows or checkpoints nobody wants."""
+        groups: dict[tuple[bytes | None, bytes], list[int]] = {}
+        raw, of = headers.data.data, headers.fields
+        starts, sizes = of["checkpoint"][rows].tolist(), of["checkpoint_size"][rows].tolist()
+        for row, start, size in zip(rows, starts, sizes, strict=True):
+            groups.setdefault((keys[row], bytes(raw[start : start + size])), []).append(row)
+        left = []
+        for (key, name), mine in groups.items():
+            window, checkpoint = _window(self.windows, self.plan, key), name.decode("utf-8", "replace")
+            if window is None or checkpoint not in window.plan.graph.bit:
+                left += mine
+            else:
+                places = of["emitter"][mine][:, np.newaxis] + np.arange(16)
+                window.add_rows(checkpoint, headers, mine, headers.data[places].view("V16").ravel().tolist())
+        return left
+
+    def _end_partition(self) -> Iterator[Part]:
+        if self.partition is None:
+            return
+        for key, blocks in list(self.windows.items()):
+            blocks.end_partition(self.partition)
+            if blocks.size >= SMALL_WINDOW:
+                del self.windows[key]
+                yield Counted(key, count_window(blocks))
+
+    def _bad(self, reason: BadReason, offset: int, key: bytes | None, value: bytes | None) -> Iterator[BadBlock]:
+        window, partition = _window(self.windows, self.plan, key), self.partition or 0
+        if window is not None:
+            window.bad[reason] += 1
+        elif offset >= self.plan.audited.get(partition, 0):
+            self.strays[reason] += 1
+        self.shown[reason] += 1
+        if self.shown[reason] <= BAD_SHOWN:
+            yield BadBlock(partition, offset, reason, bytes(value or b"")[:FIRST_BYTES])
 
 
 def take_block(
@@ -105,23 +190,17 @@ def take_block(
     found = _window(windows, plan, key)
     if found is None:
         return
-    if block.checkpoint not in found.plan.graph.bit:
+    if block.checkpoint not in found.plan.graph.bit and block.checkpoint not in found.plan.others:
         problem: BadReason = "unknown_checkpoint"
     elif not 1 <= block.sample <= SAMPLE_ALL or block.partitions < 1:
         problem = "header_invalid"
-    elif not _is_finite(block.lag_ms):
+    elif not np.isfinite(block.lag_ms).all():
         problem = "lag_not_finite"
     else:
         found.add(block)
         return
     _mark(windows, plan, key, block.checkpoint)
     raise BadRecord(problem)
-
-
-def _is_finite(lags: F32) -> bool:
-    """Whether all are finite: anything else times zero is no number. A third of the price of asking each."""
-    zeros = _ZEROS[: lags.size] if lags.size <= _ZEROS.size else np.zeros_like(lags)
-    return bool(lags.dot(zeros) == 0)
 
 
 def _window(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | None) -> WindowBlocks | None:
@@ -133,10 +212,9 @@ def _window(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | Non
 
 
 def _mark(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | None, checkpoint: str) -> None:
-    """A bad block makes its node's evidence incomplete (rule 7)."""
     found = _window(windows, plan, key)
-    if found is not None and node_of(checkpoint) in found.plan.graph.nodes:
-        found.quarantined.add(node_of(checkpoint))
+    if found is not None:
+        found.mark_bad(checkpoint)
 
 
 def scatter(batches: Iterable[pa.RecordBatch], targets: int) -> Iterator[pa.RecordBatch]:
@@ -147,7 +225,7 @@ def scatter(batches: Iterable[pa.RecordBatch], targets: int) -> Iterator[pa.Reco
     """
     for batch in batches:
         rows: list[Record] = []
-        for partition, offset, appended_ms, key, value in _records([batch]):
+        for partition, offset, appended_ms, key, value in _records(batch):
             try:
                 pieces = _split(decode_block(value or b""), targets)
             except BadRecord:
@@ -160,6 +238,11 @@ def scatter(batches: Iterable[pa.RecordBatch], targets: int) -> Iterator[pa.Reco
             else [pa.array([], kind) for kind in schema.types],
             schema=schema,
         )
+
+
+def _records(batch: pa.RecordBatch) -> Iterator[Record]:
+    columns = (batch.column(name).to_pylist() for name in ("partition", "offset", "appended_ms", "key", "value"))
+    return zip(*columns, strict=True)
 
 
 def _split(block: BeaconBlock, targets: int) -> dict[int, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from lagloss.graph import Graph
@@ -13,12 +13,13 @@ from lagloss.wire import MAX_AHEAD_MS, SAMPLE_ALL, WINDOW_S, BadRecord, block_ke
 @dataclass(frozen=True)
 class WindowPlan:
     """How to count one window: its pipeline's graph as of its start, the cuts on "last seen" (epoch ms, ascending), and
-    the lowest sample its tallies speak of."""
+    the lowest sample its tallies speak of. `others` are checkpoints that only other versions of the definition have."""
 
     graph: Graph
     window_start_s: int
     cuts: tuple[float, ...] = ()
     sample: int = SAMPLE_ALL
+    others: frozenset[str] = frozenset()
 
     @cached_property
     def key(self) -> bytes:
@@ -39,10 +40,12 @@ class WindowPlan:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """The windows of one read, by block key, and the names of all pipelines there are."""
+    """The windows of one read, by block key, the names of all pipelines there are, and up to which offset each
+    partition has been looked at before: bad records from there on are new."""
 
     windows: Mapping[bytes, WindowPlan]
     pipelines: frozenset[str]
+    audited: Mapping[int, int] = field(default_factory=dict)
 
     def check(self, key: bytes | None, appended_ms: int, pipeline: str, window_start_s: int) -> None:
         """Whether a block may stand where it stands.

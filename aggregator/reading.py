@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import pickle
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -12,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aggregator.kernel import INPUT, OUTPUT, BadBlock, Counted, count_partitions, scatter
+from aggregator.kernel import INPUT, OUTPUT, BadBlock, Part, Strays, count_partitions, scatter
 from aggregator.plan import ReadPlan, WindowPlan
 from lagloss.facts import WindowFacts
 from lagloss.ranges import rounds
-from lagloss.wire import MAX_AHEAD_MS, OffsetRange
+from lagloss.wire import MAX_AHEAD_MS, BadReason, OffsetRange
 
 FETCHING = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
@@ -31,10 +32,12 @@ FETCHING = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What one read found: the facts of each wanted window by key, and bad blocks."""
+    """What one read found: the facts of each wanted window by key, bad blocks (not all, if they are many), and how many
+    of no wanted window were looked at for the first time, by reason."""
 
     facts: dict[bytes, WindowFacts]
     bad: tuple[BadBlock, ...]
+    strays: Counter[BadReason]
 
 
 @dataclass(frozen=True)
@@ -59,7 +62,7 @@ class BlockReader:
         spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
         found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
         facts = {key: replace(facts, scattered=False) for key, facts in found.facts.items()}
-        return Reading({**reading.facts, **facts}, reading.bad)
+        return replace(reading, facts={**reading.facts, **facts})
 
     def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records of these ranges, columns as in INPUT."""
@@ -102,7 +105,7 @@ class BlockReader:
 
         return blocks.mapInArrow(kernel, OUTPUT)
 
-    def _collect(self, counted: DataFrame) -> list[Counted | BadBlock]:
+    def _collect(self, counted: DataFrame) -> list[Part]:
         return [pickle.loads(row.part) for row in counted.collect()]
 
 
@@ -116,19 +119,22 @@ def is_wanted(plan: ReadPlan) -> Column:
     return wanted | key.isNull() | odd
 
 
-def gather(parts: Iterable[Counted | BadBlock], plan: ReadPlan) -> Reading:
+def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
     by_window: dict[bytes, list[WindowFacts]] = {key: [] for key in plan.windows}
-    bad = []
+    bad: list[BadBlock] = []
+    strays: Counter[BadReason] = Counter()
     for part in parts:
         if isinstance(part, BadBlock):
             bad.append(part)
+        elif isinstance(part, Strays):
+            strays.update(part.counts)
         else:
             by_window[part.key].append(part.facts)
     facts = {
         key: WindowFacts.merged(found) if found else WindowFacts(cuts=plan.windows[key].cuts)
         for key, found in by_window.items()
     }
-    return Reading(facts, tuple(bad))
+    return Reading(facts, tuple(bad), strays)
 
 
 def to_read_again(reading: Reading, plan: ReadPlan) -> dict[bytes, WindowPlan]:

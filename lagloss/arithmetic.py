@@ -21,6 +21,8 @@ from lagloss.wire import SAMPLE_ALL
 
 OVERTAKEN_AFTER_MS = 5_000
 """How far a place's progress must be past a message's last sign of life before the place has overtaken it."""
+UNKNOWN_SHOWN = 20
+"""How many checkpoints that the version in force does not have are shown with a window."""
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 
@@ -252,6 +254,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         checkpoints=_checkpoints(graph, facts, scale),
         nodes=tuple(_node(graph, name, facts, census, scale, incomplete) for name in graph.nodes),
         links=_links(graph, facts, census, scale),
+        unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
         pending_since_ms=min(
             (
                 pattern.seen_first_ms
@@ -262,6 +265,16 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
             default=None,
         ),
     )
+
+
+def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> dict[str, int]:
+    """Beacons, told or read, of checkpoints that the version in force does not have: shown, not judged."""
+    told: Counter[str] = Counter()
+    for tally in evidence.tallies:
+        if tally.checkpoint not in graph.bit:
+            told[tally.checkpoint] += tally.beacons
+    names = sorted({*told, *facts.strangers})[:UNKNOWN_SHOWN]
+    return {name: max(told[name], facts.strangers.get(name, 0)) for name in names}
 
 
 def _verdict(
@@ -322,6 +335,7 @@ def _node(
         lag_in_p95_ms=lag_in,
         lag_out_p95_ms=lag_out,
         process_duration_p95_ms=_difference(lag_out, lag_in),
+        process_duration_ms=Lags.of(facts.durations.get(f"node {name}", Sketch())),
         lost=_lost_at(census, scale, f"{'retrier' if name in graph.retriers else 'node'} {name}"),
         complete=name not in incomplete,
     )
@@ -335,6 +349,7 @@ def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tu
             queue_time_p95_ms=_difference(
                 lags_at(facts, f"{link.target}.in").quantile_ms(0.95), lags_at(facts, link.out).quantile_ms(0.95)
             ),
+            queue_time_ms=Lags.of(facts.durations.get(f"link {link.name}", Sketch())),
             lost=_lost_at(census, scale, f"link {link.name}"),
             corrupted=scale.count(facts.corrupted.get(link.name, 0)),
         )

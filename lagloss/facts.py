@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lagloss.sketch import Sketch
-from lagloss.wire import SAMPLE_ALL
+from lagloss.wire import SAMPLE_ALL, BadReason
 
 MAX_NAMES = 1_000
 """How many missing ids of a window and partition are kept."""
@@ -63,16 +63,23 @@ Account = tuple[bytes, str, str | None]
 
 @dataclass(frozen=True, slots=True)
 class WindowFacts:
-    """The facts of one window. `read` counts beacons a tally account before sampling; `corrupted` is by link name;
-    `quarantined` names nodes that a bad block belongs to. `partitions` are the numbers of partitions its blocks were
-    made
-    for. Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left different ids
-    out) do not add up: the window has to be read in another way."""
+    """The facts of one window.
+
+    `read` counts beacons a tally account before sampling; `durations` says how long places kept messages
+    (`Graph.spans`); `strangers` counts beacons of checkpoints that only other versions of the definition have, `bad`
+    bad records under the window's key by reason; `corrupted` is by link name; `quarantined` names nodes that a bad
+    block belongs to. `partitions` are the numbers of partitions its blocks were made for. Facts that are `scattered`
+    (an id may lie in two partitions) or of `mixed_samples` (parts left different ids out) do not add up: the window has
+    to be read in another way.
+    """
 
     patterns: tuple[Pattern, ...] = ()
     checkpoints: dict[str, CheckpointFacts] = field(default_factory=dict)
     e2e_lags: Sketch = field(default_factory=Sketch)
+    durations: dict[str, Sketch] = field(default_factory=dict)
     read: dict[Account, int] = field(default_factory=dict)
+    strangers: dict[str, int] = field(default_factory=dict)
+    bad: dict[BadReason, int] = field(default_factory=dict)
     corrupted: dict[str, int] = field(default_factory=dict)
     quarantined: frozenset[str] = frozenset()
     sample: int = SAMPLE_ALL
@@ -89,10 +96,15 @@ class WindowFacts:
         if len(parts) == 1:
             return parts[0]
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
+        labels = dict.fromkeys(label for part in parts for label in part.durations)
         read: Counter[Account] = Counter()
+        strangers: Counter[str] = Counter()
+        bad: Counter[BadReason] = Counter()
         corrupted: Counter[str] = Counter()
         for part in parts:
             read.update(part.read)
+            strangers.update(part.strangers)
+            bad.update(part.bad)
             corrupted.update(part.corrupted)
         cuts = parts[0].cuts if parts else ()
         partitions = frozenset(number for part in parts for number in part.partitions)
@@ -103,7 +115,13 @@ class WindowFacts:
                 for name in names
             },
             e2e_lags=Sketch.merged(part.e2e_lags for part in parts),
+            durations={
+                label: Sketch.merged(part.durations[label] for part in parts if label in part.durations)
+                for label in labels
+            },
             read=dict(read),
+            strangers=dict(strangers),
+            bad=dict(bad),
             corrupted=dict(corrupted),
             quarantined=frozenset(node for part in parts for node in part.quarantined),
             sample=min((part.sample for part in parts), default=SAMPLE_ALL),
@@ -128,6 +146,8 @@ class WindowFacts:
                 for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
             },
             e2e_lags=_sketch(raw["e2e_lags"]),
+            durations={label: _sketch(bins) for label, bins in raw["durations"].items()},
+            strangers=raw["strangers"],
             read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
             quarantined=frozenset(raw["quarantined"]),
@@ -146,6 +166,8 @@ class WindowFacts:
                 for name, facts in self.checkpoints.items()
             },
             "e2e_lags": _bins(self.e2e_lags),
+            "durations": {label: _bins(sketch) for label, sketch in self.durations.items()},
+            "strangers": self.strangers,
             "read": [(emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()],
             "corrupted": self.corrupted,
             "quarantined": sorted(self.quarantined),

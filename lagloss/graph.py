@@ -169,6 +169,13 @@ class Graph:
         return tuple(copies.get(node_of(name), 1) for name in self.checkpoints)
 
     @cached_property
+    def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
+        """Where a message stays for a while: a place's label, the checkpoints where it arrives there, and those where
+        it leaves. A node's span is its process duration, a link's its queue time."""
+        kept = [(f"node {node}", (f"{node}.in",), self.outs(node)) for node in self.nodes]
+        return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
+
+    @cached_property
     def retry_loop_mask(self) -> int:
         """Checkpoints of the way to a retrier and back, whose beacons are no duplicates."""
         handed = [f"{user}.out:{retrier}" for retrier in self.retriers for user in self.users(retrier)]

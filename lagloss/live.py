@@ -44,12 +44,12 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
     def node(name: str) -> NodeResult:
         lag_in, lag_out = merged(f"{name}.in").quantile_ms(0.95), merged(*graph.outs(name)).quantile_ms(0.95)
         process = None if lag_in is None or lag_out is None else lag_out - lag_in
-        return NodeResult(name, lag_in, lag_out, process, lost=None, complete=False)
+        return NodeResult(name, lag_in, lag_out, process, Lags.of(Sketch()), lost=None, complete=False)
 
     def link(source: str, target: str, out: str) -> LinkResult:
         sent, taken = merged(out).quantile_ms(0.95), merged(f"{target}.in").quantile_ms(0.95)
         queued = None if sent is None or taken is None else taken - sent
-        return LinkResult(source, target, queued, lost=None, corrupted=None)
+        return LinkResult(source, target, queued, Lags.of(Sketch()), lost=None, corrupted=None)
 
     return WindowResult(
         pipeline=graph.definition.name,

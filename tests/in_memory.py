@@ -11,7 +11,7 @@ import pyarrow as pa
 from aggregator.closings import Closing, Told
 from aggregator.followed import Followed, ReportRecord
 from aggregator.judging import Known, Versions, close
-from aggregator.kernel import Counted, count_partitions, scatter
+from aggregator.kernel import Part, count_partitions, scatter
 from aggregator.plan import ReadPlan, WindowPlan
 from aggregator.reading import gather, to_read_again
 from lagloss.arithmetic import horizon
@@ -39,7 +39,8 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
         now_ms=world.now_ms,
     )
     graph, evidence = known.graph(name, window_start_s), known.evidence(name, window_start_s)
-    plan = WindowPlan(graph, window_start_s, horizon(graph, evidence).cuts, evidence.sample)
+    others = known.versions[name].checkpoints
+    plan = WindowPlan(graph, window_start_s, horizon(graph, evidence).cuts, evidence.sample, others)
     held = [record for record in world.beacons if record.offset >= world.beacons_start.get(record.partition, 0)]
     facts = count(held, ReadPlan({plan.key: plan}, frozenset([name])), batch_size)[plan.key]
     return close(known, name, window_start_s, WindowFacts.unpack(facts.pack()) if not facts.missing else facts, 0)
@@ -143,7 +144,7 @@ def to_batches(records: Sequence[Record], size: int) -> list[pa.RecordBatch]:
     return [pa.RecordBatch.from_pylist(rows[at : at + size], schema=SCHEMA) for at in range(0, len(rows), size)]
 
 
-def run_kernel(batches: list[pa.RecordBatch], plan: ReadPlan) -> list[Counted]:
+def run_kernel(batches: list[pa.RecordBatch], plan: ReadPlan) -> list[Part]:
     return [
         pickle.loads(part) for batch in count_partitions(batches, plan) for part in batch.column("part").to_pylist()
     ]

@@ -278,10 +278,13 @@ class Block:
     beacons: list[Beacon]
 
 
-def read_blocks(world: World, d: Definition, window_start_s: int) -> tuple[list[Block], set[str]]:
-    """The window's good blocks, each (emitter, seq) once, and the nodes that had a block quarantined."""
+def read_blocks(world: World, d: Definition, window_start_s: int) -> tuple[list[Block], set[str], dict[str, int]]:
+    """The window's good blocks, each (emitter, seq) once, the nodes that had a block that cannot be counted, and the
+    beacons of checkpoints that only another version has."""
     good: list[Block] = []
     quarantined: set[str] = set()
+    strangers: dict[str, int] = {}
+    elsewhere = {c for _, document in world.definitions for c in read_definition(document).checkpoints()}
     seen: set[tuple[bytes, int]] = set()
     for record in sorted(world.beacons, key=lambda r: (r.partition, r.offset)):
         block = decode("beacon_block", record.value)
@@ -294,15 +297,17 @@ def read_blocks(world: World, d: Definition, window_start_s: int) -> tuple[list[
         if ahead_or_crooked(block["window_start"], record.timestamp_ms):
             continue
         node = block["checkpoint"].split(".")[0]
-        if node not in d.all_nodes:
-            continue
         beacons = unpack(block)
-        if beacons is None or block["checkpoint"] not in d.checkpoints():
+        if node in d.all_nodes and (beacons is None or block["checkpoint"] not in d.checkpoints()):
             quarantined.add(node)
-        elif (block["emitter"], block["seq"]) not in seen:
-            seen.add((block["emitter"], block["seq"]))
+        if beacons is None or block["checkpoint"] not in elsewhere or (block["emitter"], block["seq"]) in seen:
+            continue
+        seen.add((block["emitter"], block["seq"]))
+        if block["checkpoint"] not in d.checkpoints():
+            strangers[block["checkpoint"]] = strangers.get(block["checkpoint"], 0) + len(beacons)
+        else:
             good.append(Block(block["emitter"], block["checkpoint"], block["replay"], block["sample"], beacons))
-    return good, quarantined
+    return good, quarantined, strangers
 
 
 # --- Reports ---------------------------------------------------------------------------------------------------------

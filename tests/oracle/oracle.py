@@ -86,6 +86,7 @@ class Case:
     d: Definition
     blocks: list[Block]
     quarantined: set[str]
+    strangers: dict[str, int]
     emitters: dict[bytes, Emitter]
     lanes: list[Lane]
     sample: int
@@ -111,9 +112,11 @@ class Case:
 
 def open_case(world: World, window_start_s: int) -> Case:
     d = in_force(world, window_start_s)
-    blocks, quarantined = read_blocks(world, d, window_start_s)
+    blocks, quarantined, strangers = read_blocks(world, d, window_start_s)
     emitters, lanes = follow(world, d.pipeline)
-    case = Case(world, window_start_s, d, blocks, quarantined, emitters, lanes, ALL_IDS, {}, next_checkpoints(d))
+    case = Case(
+        world, window_start_s, d, blocks, quarantined, strangers, emitters, lanes, ALL_IDS, {}, next_checkpoints(d)
+    )
     case.sample = rule_14_sample(case)
     case.at = {checkpoint: {} for checkpoint in d.checkpoints()}
     for block in blocks:
@@ -446,6 +449,34 @@ def rule_12_first_arrivals(case: Case) -> dict[int, float]:
     return first
 
 
+def stays(case: Case, arrivals: list[str], departures: list[str]) -> list[float]:
+    """How long each id of a 1-in-16 sample stayed: from its first live arrival to its first live departure."""
+
+    def first(checkpoints: list[str], id_hash: int) -> float | None:
+        lags = [b.lag_ms for c in checkpoints for b in case.at[c].get(id_hash, []) if not b.replay]
+        return min(lags, default=None)
+
+    found = []
+    for id_hash in {i for ids in case.at.values() for i in ids}:
+        into, out = first(arrivals, id_hash), first(departures, id_hash)
+        if id_hash % ALL_IDS < min(case.sample, ALL_IDS // 16) and into is not None and out is not None:
+            found.append(out - into)
+    return found
+
+
+def unknown_checkpoints(case: Case) -> list[dict[str, Any]]:
+    """Beacons that tallies (or blocks, if another version has the checkpoint) count where this version has no
+    checkpoint."""
+    known = set(case.d.checkpoints())
+    told: dict[str, int] = {}
+    for _, (checkpoint, _, _), content in case.tallies():
+        if checkpoint not in known:
+            told[checkpoint] = told.get(checkpoint, 0) + content["beacons"]
+    for checkpoint, beacons in case.strangers.items():
+        told[checkpoint] = max(told.get(checkpoint, 0), beacons)
+    return [{"name": name, "beacons": told[name]} for name in sorted(told)[:20]]
+
+
 def rule_12_on_time_share(case: Case, fates: dict[int, Fate]) -> float | None:
     """Messages delivered within the lag target / (messages - filtered - dead); of no messages, null."""
     first = rule_12_first_arrivals(case)
@@ -526,6 +557,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "checkpoints": [checkpoint_row(case, c) for c in case.d.checkpoints() if case.at[c]],
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
+        "unknown_checkpoints": unknown_checkpoints(case),
     }
 
 
@@ -577,6 +609,7 @@ def node_row(case: Case, node: str, fates: dict[int, Fate], complete: set[str]) 
         "lag_in_p95_ms": lag_in,
         "lag_out_p95_ms": lag_out,
         "process_duration_p95_ms": difference_or_none(lag_out, lag_in),
+        "process_duration_ms": percentiles(stays(case, [f"{node}.in"], case.d.outs(node))),
         "lost": lost_at(case, fates, Place("node", node), Place("retrier", node)),
         "complete": node in complete,
     }
@@ -589,6 +622,7 @@ def link_row(case: Case, n: str, m: str, fates: dict[int, Fate]) -> dict[str, An
         "from": n,
         "to": m,
         "queue_time_p95_ms": difference_or_none(lag_in, lag_out),
+        "queue_time_ms": percentiles(stays(case, [case.d.out_for(n, m)], [f"{m}.in"])),
         "lost": lost_at(case, fates, Place("link", n, m)),
         "corrupted": rule_14_scaled(case, rule_13_corrupted(case, n, m)),
     }

@@ -1,0 +1,18 @@
+"""Compilation of the kernel's loops: numba, kept on disk between processes.
+
+Python's own loops cost 50 ns a step and numpy a pass over memory for each; these go over a beacon once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+
+Loop = TypeVar("Loop", bound=Callable[..., object])
+
+
+def compiled(loop: Loop) -> Loop:
+    """A function on numpy arrays and numbers, compiled when it is first called (or loaded, where it was before)."""
+    return cast("Loop", numba.njit(cache=True, nogil=True)(loop))
