@@ -15,6 +15,7 @@ from enum import IntEnum
 from lagloss.evidence import Evidence
 from lagloss.facts import Pattern, WindowFacts
 from lagloss.graph import Graph, Place
+from lagloss.proof import proves
 from lagloss.result import CheckpointResult, Interval, Lags, LinkResult, NodeResult, Verdict, WindowResult
 from lagloss.sketch import Sketch
 from lagloss.wire import SAMPLE_ALL
@@ -201,7 +202,15 @@ class Census:
 
 
 def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: frozenset[str]) -> Census:
-    """Judge every pattern and add up."""
+    """Judge every pattern and add up; where tallies prove that nothing is missing, their counts are the fates."""
+    if facts.proven:
+        ends = {Fate.DELIVERED: graph.delivery_mask, Fate.DEAD: graph.dead_mask, Fate.FILTERED: graph.filtered_mask}
+        fates = {
+            fate: sum(there.beacons for name, there in facts.checkpoints.items() if mask >> graph.bit[name] & 1)
+            for fate, mask in ends.items()
+        }
+        on_time = facts.e2e_lags.count_up_to(graph.definition.spec.sla.lag.target)
+        return Census(Counter(fates), Counter(), Counter(), 0, on_time)
     census = Census(Counter(), Counter(), Counter(), 0, 0)
     unexplained = on_time = 0
     for pattern in facts.patterns:
@@ -223,8 +232,11 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     """The result of a window.
 
     Raises:
-        Straddled: time has moved a cut into a pattern; read the blocks again, cut at `horizon(...).cuts`.
+        Straddled: time has moved a cut into a pattern, or the tallies prove no longer what they did; read the blocks
+            again, cut at `horizon(...).cuts`.
     """
+    if facts.proven and not proves(graph, evidence):
+        raise Straddled
     incomplete = evidence.incomplete(graph, facts.read, facts.quarantined)
     ahead = horizon(graph, evidence)
     census = take_census(graph, facts, ahead, incomplete)
@@ -241,7 +253,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         window_start_s=evidence.window_start_s,
         verdict=_verdict(graph, evidence, messages, lost, pending, graph.first_node not in incomplete),
         reasons=_reasons(census, evidence, incomplete, scale),
-        proof="beacons",
+        proof="tallies" if facts.proven else "beacons",
         messages=messages,
         delivered=scale.count(census.fates[Fate.DELIVERED]),
         filtered=scale.count(census.fates[Fate.FILTERED]),
@@ -307,7 +319,7 @@ def _checkpoints(graph: Graph, facts: WindowFacts, scale: Scale) -> tuple[Checkp
             name=name,
             beacons=scale.count(there.beacons),
             distinct=scale.count(there.distinct),
-            duplicates=scale.count(there.duplicates),
+            duplicates=None if there.duplicates is None else scale.count(there.duplicates),
             replayed=scale.count(there.replayed),
             lag_ms=Lags.of(there.lags),
         )
@@ -351,7 +363,7 @@ def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tu
             ),
             queue_time_ms=Lags.of(facts.durations.get(f"link {link.name}", Sketch())),
             lost=_lost_at(census, scale, f"link {link.name}"),
-            corrupted=scale.count(facts.corrupted.get(link.name, 0)),
+            corrupted=None if facts.proven else scale.count(facts.corrupted.get(link.name, 0)),
         )
         for link in graph.links
     )

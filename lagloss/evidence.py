@@ -68,6 +68,8 @@ class TallyState:
     beacons: int
     dropped: int
     sample: int = SAMPLE_ALL
+    id_sum: int = 0
+    payload_bytes: int = 0
 
     @property
     def account(self) -> Account:

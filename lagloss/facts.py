@@ -37,12 +37,12 @@ class Pattern:
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
     """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates and lags of the live
-    ones."""
+    ones; duplicates are None where no block was read."""
 
     beacons: int = 0
     replayed: int = 0
     distinct: int = 0
-    duplicates: int = 0
+    duplicates: int | None = 0
     lags: Sketch = field(default_factory=Sketch)
 
 
@@ -70,7 +70,7 @@ class WindowFacts:
     bad records under the window's key by reason; `corrupted` is by link name; `quarantined` names nodes that a bad
     block belongs to. `partitions` are the numbers of partitions its blocks were made for. Facts that are `scattered`
     (an id may lie in two partitions) or of `mixed_samples` (parts left different ids out) do not add up: the window has
-    to be read in another way.
+    to be read in another way. Facts that are `proven` come from tallies alone (`lagloss.proof`) and have no patterns.
     """
 
     patterns: tuple[Pattern, ...] = ()
@@ -86,6 +86,7 @@ class WindowFacts:
     cuts: tuple[float, ...] = ()
     missing: tuple[MissingId, ...] = ()
     partitions: frozenset[int] = frozenset()
+    proven: bool = False
     scattered: bool = False
     mixed_samples: bool = False
 
@@ -153,6 +154,7 @@ class WindowFacts:
             quarantined=frozenset(raw["quarantined"]),
             sample=raw["sample"],
             cuts=tuple(raw["cuts"]),
+            proven=raw["proven"],
         )
 
     def _document(self) -> dict[str, Any]:
@@ -173,6 +175,7 @@ class WindowFacts:
             "quarantined": sorted(self.quarantined),
             "sample": self.sample,
             "cuts": self.cuts,
+            "proven": self.proven,
         }
 
 
@@ -204,7 +207,7 @@ def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:
         beacons=sum(part.beacons for part in parts),
         replayed=sum(part.replayed for part in parts),
         distinct=sum(part.distinct for part in parts),
-        duplicates=sum(part.duplicates for part in parts),
+        duplicates=sum(part.duplicates or 0 for part in parts),
         lags=Sketch.merged(part.lags for part in parts),
     )
 

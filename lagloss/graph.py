@@ -182,6 +182,18 @@ class Graph:
         return self.mask([*handed, *(name for name in self.checkpoints if node_of(name) in self.retriers)])
 
     @cached_property
+    def unprovable_mask(self) -> int:
+        """Checkpoints where a message may rightly be more than once: the retry loop, and what lies behind a node that
+        copies to all its next nodes."""
+        copies = [
+            name
+            for node in self.steps
+            if self._copies_to_all(node) and len(self.outs(node)) > 1
+            for name in self.outs(node)
+        ]
+        return self.retry_loop_mask | self._reachable(copies)
+
+    @cached_property
     def returns(self) -> dict[str, str]:
         """`N.in` of each node with a retrier -> `R.out:N`, where its messages come back from."""
         return {f"{user}.in": f"{retrier}.out:{user}" for retrier in self.retriers for user in self.users(retrier)}

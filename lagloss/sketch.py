@@ -88,5 +88,9 @@ class Sketch:
         place = int(np.searchsorted(np.cumsum(self.counts), rank, side="right"))
         return bin_value_ms(int(self.keys[place]))
 
+    def count_up_to(self, lag_ms: float) -> int:
+        """How many of the lags are at most this, as far as bins tell: a bin counts where what it stands for does."""
+        return sum(count for key, count in self.bins().items() if bin_value_ms(key) <= lag_ms)
+
     def bins(self) -> dict[int, int]:
         return dict(zip(self.keys.tolist(), self.counts.tolist(), strict=True))

@@ -24,8 +24,8 @@ from tests.oracle.evidence import Record, World
 TARGETS = 8
 
 
-def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> Closing:
-    """The closing of one window of a world, everything through the code that runs in production but the servers."""
+def known_in_memory(world: World, window_start_s: int) -> tuple[str, Known]:
+    """The pipeline's name, and what its reports tell of one window."""
     stored = [
         StoredPipeline(document["metadata"]["name"], at, applied_ms, Definition.model_validate(document))
         for at, (applied_ms, document) in enumerate(world.definitions, start=1)
@@ -38,6 +38,12 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
         newest={name: newest_due(followed, stored[-1].definition, world.now_ms)},
         now_ms=world.now_ms,
     )
+    return name, known
+
+
+def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> Closing:
+    """The closing of one window of a world, everything through the code that runs in production but the servers."""
+    name, known = known_in_memory(world, window_start_s)
     graph, evidence = known.graph(name, window_start_s), known.evidence(name, window_start_s)
     others = known.versions[name].checkpoints
     plan = WindowPlan(graph, window_start_s, horizon(graph, evidence).cuts, evidence.sample, others)
@@ -78,7 +84,17 @@ def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
             )
         )
     tallies = [
-        TallyState(emitter, checkpoint.split(".")[0], checkpoint, replay or None, t.beacons, t.dropped, t.sample)
+        TallyState(
+            emitter,
+            checkpoint.split(".")[0],
+            checkpoint,
+            replay or None,
+            t.beacons,
+            t.dropped,
+            t.sample,
+            t.id_sum,
+            t.payload_bytes,
+        )
         for (name, start, emitter, checkpoint, replay), found in followed.tallies.items()
         if (name, start) == (pipeline, window_start_s) and (t := found.tally)
     ]
