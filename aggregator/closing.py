@@ -1,214 +1,245 @@
-"""The closer: finds windows that are due or dirty, reads their blocks, judges and commits them."""
+"""The closer: finds windows that are due or dirty, proves them or reads their blocks, judges and commits them."""
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 
 import structlog
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Engine
 
-from aggregator import closings, quarantine
-from aggregator.agenda import Agenda, Entry
-from aggregator.closings import Closing, Windows
-from aggregator.judging import Known, Versions, close, looks_whole, nothing_missing
+from aggregator import closings, unfinished
+from aggregator.auditing import Audit, advanced, unseen
+from aggregator.checksums import ChecksumWatch
+from aggregator.closings import Closing
+from aggregator.judging import Known, close, looks_whole, nothing_missing
 from aggregator.metrics import Metrics
 from aggregator.plan import ReadPlan, WindowPlan
 from aggregator.reading import BlockReader, Reading
 from aggregator.silence import SilenceWatch
+from aggregator.told import Windows, newest_with_beacons, read_sketches, read_told
+from aggregator.watching import Watch
 from lagloss.arithmetic import Straddled, horizon
 from lagloss.beacon_log import BeaconLog
 from lagloss.evidence import Evidence
+from lagloss.facts import WindowFacts
+from lagloss.proof import proven_facts, proves, sized_links
 from lagloss.ranges import Watermarks, clamp, merge_ranges
 from lagloss.store import Store
-from lagloss.wire import WINDOW_S, OffsetRange, block_key
+from lagloss.wire import OffsetRange, block_key
 
 log = structlog.get_logger()
 
-WINDOWS_A_READ = 200
-"""How many windows one Spark read closes at the most."""
-UNSEEN_AT_MOST = 200_000
-"""How many records of a partition that nobody has looked at yet are read along with a closing."""
+WINDOWS_AT_ONCE = 4_000
+"""How many windows are judged and committed together at the most."""
+BEACONS_A_READ = 50_000_000
+"""One Spark read closes windows with about so many beacons, but at least one: more would be lost in a crash."""
 DYING_MS = 10_000
 """A dead emitter's blocks may lie in the log up to this long after its last report."""
 
 
 class Closer:
-    """Keeps the windows of all pipelines closed. `tick` does what is due; call it again and again."""
+    """Keeps the windows of all pipelines closed. `tick` does what is due; call it again and again.
 
-    def __init__(self, engine: Engine, store: Store, reader: BlockReader, beacons: BeaconLog, metrics: Metrics) -> None:
+    `verify_share`: which share of the windows that tallies prove is read all the same, to see that the beacons agree.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        reader: BlockReader,
+        beacons: BeaconLog,
+        metrics: Metrics,
+        verify_share: float = 0.0,
+    ) -> None:
         self.engine = engine
-        self.store = store
-        self.reader = reader
-        self.beacons = beacons
         self.metrics = metrics
-        self.checkpoints: Mapping[str, frozenset[str]] = {}
-        """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
-        self._versions: dict[str, Versions] = {}
-        self._version_count = 0
-        self._topic_id = beacons.topic_id()
-        self._agendas: dict[str, Agenda] = {}
-        self._seen_basis = 0
-        self._tried_early: dict[tuple[str, int], int] = {}
+        self.watch = Watch(engine, store, metrics)
+        self.audit = Audit(engine, beacons)
+        self._reader = reader
+        self._beacons = beacons
+        self._verify_share = verify_share
+        self._checksums = ChecksumWatch(store, beacons)
         self._silence = SilenceWatch(engine)
+        self._lows: Mapping[int, int] = {}
 
     def tick(self, caught_up_ms: int, now_ms: int) -> bool:
         """Close what is due or dirty, judge what time may have changed. Whether there was anything to do.
 
         `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
         """
-        self.refresh()
+        self.watch.refresh()
         due = [
             (pipeline, start)
-            for pipeline, agenda in self._agendas.items()
+            for pipeline, agenda in self.watch.agendas.items()
             for start in agenda.to_close(caught_up_ms, now_ms)
-        ][:WINDOWS_A_READ]
+        ]
         if due:
-            self.close_windows(due, caught_up_ms)
+            self.close_windows(due[:WINDOWS_AT_ONCE], caught_up_ms)
             return True
         self._close_early(caught_up_ms, now_ms)
         self._judge_again(caught_up_ms)
         return False
 
-    def refresh(self) -> None:
-        """Learn of new definitions, and of tallies that changed."""
-        self._refresh_definitions()
-        self._refresh_agendas()
-
-    def close_windows(self, windows: Windows, now_ms: int, *, only_if_whole: bool = False) -> int:
-        """Read, judge and commit these windows; how many beacons were read. `only_if_whole` keeps only windows that are
-        final with nothing missing."""
-        started = time.monotonic()
-        gone = self.seal_gone([window for window in windows if self._entry(window).basis])
-        windows = [window for window in windows if window not in gone]
+    def close_windows(self, windows: Windows, now_ms: int, *, from_log: bool = False) -> int:
+        """Prove or read, judge and commit these windows; how many beacons were read. `from_log`: read them all."""
         if not windows:
             return 0
+        self.seal_gone()
+        with self.engine.connect() as connection:
+            states = unfinished.read_states(connection, windows)
+        windows = [window for window in windows if states.get(window) != "sealed"]
         known = self._known(windows, now_ms)
-        reading, read_to = self._read(known, windows)
-        committed = 0
-        with self.engine.begin() as connection:
-            self._record_reading(connection, reading, read_to)
-            for pipeline, start in windows:
-                facts = reading.facts[block_key(pipeline, start)]
-                settle_ms = self._entry((pipeline, start)).next_settle_ms()
-                closing = close(known, pipeline, start, facts, settle_ms)
-                if only_if_whole and not nothing_missing(closing.result):
-                    continue
-                self._commit(connection, pipeline, closing)
-                committed += 1
-        beacons = sum(sum(facts.read.values()) for facts in reading.facts.values())
-        self.metrics.closed(committed, beacons, time.monotonic() - started)
-        log.info(
-            "closed", windows=committed, of=len(windows), beacons=beacons, seconds=round(time.monotonic() - started, 2)
-        )
-        return beacons
+        proven = [] if from_log else [window for window in windows if self._is_proven(known, window)]
+        checked = {window for window in proven if random.random() < self._verify_share}
+        self._close_proven(known, [window for window in proven if window not in checked])
+        to_read = [window for window in windows if window in checked or window not in set(proven)]
+        known = self._with_newest(known, to_read)
+        return sum(self._close_read(known, batch, checked) for batch in self._batches(known, to_read))
 
     def read_nothing_new(self) -> None:
         """Look at what no closing has read, only for records with a key that no good block has."""
-        held = self.beacons.watermarks()
-        ranges = clamp(self._unseen(held), held)
+        held = self._beacons.watermarks()
+        position = self.audit.position(held)
+        ranges = clamp(unseen(position, held), held)
         if ranges:
-            reading = self.reader.read(ranges, ReadPlan({}, frozenset(self._versions)))
+            reading = self._reader.read(ranges, self._plan([], position))
             with self.engine.begin() as connection:
-                self._record_reading(connection, reading, {partition: marks.high for partition, marks in held.items()})
+                self.audit.record(connection, reading, advanced(position, ranges))
 
-    def closed_windows(self, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:
-        """The windows with from <= start < to that have been closed; `from_s` must be a window's start."""
-        starts = range(from_s, to_s, WINDOW_S) if pipeline in self._agendas else ()
-        return [(pipeline, start) for start in starts if self._entry((pipeline, start)).basis > 0]
-
-    def seal_gone(self, windows: Windows) -> set[tuple[str, int]]:
-        """Seal those of these closed windows whose blocks the log no longer holds; they, and those sealed before."""
-        sealed = {window for window in windows if self._entry(window).sealed}
-        if len(sealed) == len(windows):
-            return sealed
-        held = self.beacons.watermarks()
-        with self.engine.begin() as connection:
-            rows = closings.read_closed(connection, windows)
-            gone = [(row.pipeline, row.window_start) for row in rows if _is_gone(row.log_start, held)]
-            closings.seal(connection, gone)
-        for pipeline, start in gone:
-            if pipeline in self._agendas:
-                self._agendas[pipeline].sealed(start)
-        return sealed | set(gone)
-
-    def _entry(self, window: tuple[str, int]) -> Entry:
-        pipeline, start = window
-        agenda = self._agendas.get(pipeline)
-        return Entry() if agenda is None else agenda.entry(start)
-
-    def _record_reading(self, connection: Connection, reading: Reading, read_to: Mapping[int, int]) -> None:
-        closings.write_audited(connection, read_to, self._topic_id)
-        bad = [(found.partition, found.offset, found.reason, found.first_bytes) for found in reading.bad]
-        quarantine.record(connection, self.beacons.topic, bad)
-
-    def _commit(self, connection: Connection, pipeline: str, closing: Closing) -> None:
-        revision, changed = closings.commit(connection, closing)
-        self._agendas[pipeline].closed(
-            closing.result.window_start_s, closing.basis, closing.settle_ms, closing.deadline
-        )
-        if changed:
-            self.metrics.window(closing.result, revision)
-
-    def _refresh_definitions(self) -> None:
-        if self.store.count_versions() == self._version_count:
+    def seal_gone(self) -> None:
+        """Seal closed windows whose blocks the log no longer holds."""
+        held = self._beacons.watermarks()
+        lows = {partition: marks.low for partition, marks in held.items()}
+        if lows == self._lows:
             return
-        found = self.store.versions()
-        self._version_count = len(found)
-        for name, stored in groupby(found, key=lambda version: version.name):
-            versions = list(stored)
-            self._versions[name] = Versions(versions)
-            if name not in self._agendas:
-                self._agendas[name] = Agenda(versions[-1].definition.spec.grace)
-                self._seen_basis = 0  # its tallies may be older than it
-            self._agendas[name].grace_ms = versions[-1].definition.spec.grace
-        self.checkpoints = {name: known.checkpoints for name, known in self._versions.items()}
+        with self.engine.begin() as connection:
+            gone = unfinished.seal_gone(connection, held)
+        for pipeline, start in gone:
+            if pipeline in self.watch.agendas:
+                self.watch.agendas[pipeline].sealed(start)
+        self._lows = lows
 
-    def _refresh_agendas(self) -> None:
+    def _close_proven(self, known: Known, windows: Windows) -> None:
+        """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
+        if not windows:
+            return
+        started = time.monotonic()
         with self.engine.connect() as connection:
-            if self._seen_basis == 0:
-                for row in closings.read_closed(connection):
-                    agenda = self._agendas.get(row.pipeline)
-                    if agenda is None:
-                        continue
-                    agenda.closed(row.window_start, row.basis, row.settle_ms, row.deadline)
-                    if row.state == "sealed":
-                        agenda.sealed(row.window_start)
-            for row in closings.read_changes(connection, self._seen_basis):
-                self._seen_basis = max(self._seen_basis, row.basis)
-                if row.pipeline in self._agendas:
-                    self._agendas[row.pipeline].tally_changed(row.window_start, row.basis, row.changed_at)
+            sketches = read_sketches(connection, windows)
+        facts = {window: proven_facts(known.graph(*window), sketches[window]) for window in windows}
+        made = self._commit(known, facts)
+        log.info("proven", windows=len(windows), seconds=round(time.monotonic() - started, 2), changed=made)
+
+    def _close_read(self, known: Known, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
+        """Read, judge and commit these windows in one go; how many beacons were read."""
+        started = time.monotonic()
+        reading, position = self._read(known, windows)
+        facts = {window: reading.facts[block_key(*window)] for window in windows}
+        for window in checked:
+            if window in facts:
+                self._compare_with_proof(known, window, facts[window])
+        made = self._commit(known, facts, reading, position)
+        beacons = sum(sum(found.read.values()) for found in facts.values())
+        seconds = time.monotonic() - started
+        self.metrics.closed(len(windows), beacons, seconds)
+        log.info("closed", windows=len(windows), beacons=beacons, seconds=round(seconds, 2), changed=made)
+        return beacons
+
+    def _commit(
+        self,
+        known: Known,
+        facts: Mapping[tuple[str, int], WindowFacts],
+        reading: Reading | None = None,
+        position: Mapping[int, int] | None = None,
+    ) -> int:
+        """Judge and commit windows in one transaction, with what else was read and up to where; how many results
+        changed."""
+        found = [close(known, pipeline, start, facts[pipeline, start]) for pipeline, start in facts]
+        with self.engine.begin() as connection:
+            if reading is not None:
+                self.audit.record(connection, reading, position or {})
+            made = closings.commit(connection, found)
+        self._committed(found, made)
+        return len(made)
+
+    def _committed(self, found: Iterable[Closing], made: Iterable[tuple[Closing, int]]) -> None:
+        for closing in found:
+            pipeline, start = closing.window
+            self.watch.agendas[pipeline].closed(start, closing.basis, closing.deadline)
+        for closing, revision in made:
+            self.metrics.window(closing.result, revision)
 
     def _known(self, windows: Windows, now_ms: int) -> Known:
         """What the reports tell of these windows, as of one moment."""
         with self.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-            told = closings.read_told(connection, windows)
-            newest = {}
-            for pipeline in {name for name, _ in windows}:
-                starts = [start for name, start in windows if name == pipeline]
-                reported = {lane.checkpoint for lane in told.lanes[pipeline]}
-                graphs = {self._versions[pipeline].at(start) for start in starts}
-                if any(place.progress not in reported for graph in graphs for place in graph.places):
-                    due = self._agendas[pipeline].newest_due_s(now_ms)
-                    newest[pipeline] = closings.newest_with_beacons(connection, pipeline, min(starts), due)
-        return Known(told, self._versions, newest, now_ms)
+            return Known(read_told(connection, windows, now_ms), self.watch.versions, {}, now_ms)
+
+    def _with_newest(self, known: Known, windows: Windows) -> Known:
+        """With what stands in for progress where nobody reports any (rule 4)."""
+        asked: dict[str, tuple[int, int]] = {}
+        for pipeline, start in windows:
+            reported = {lane.checkpoint for lane in known.told.lanes[pipeline]}
+            if any(place.progress not in reported for place in known.graph(pipeline, start).places):
+                due = self.watch.agendas[pipeline].newest_due_s(known.now_ms)
+                asked[pipeline] = min(start, asked.get(pipeline, (start, due))[0]), due
+        with self.engine.connect() as connection:
+            return replace(known, newest=newest_with_beacons(connection, asked))
+
+    def _is_proven(self, known: Known, window: tuple[str, int]) -> bool:
+        graph, evidence = known.graph(*window), known.evidence(*window)
+        if not proves(graph, evidence):
+            return False
+        links = sized_links(graph, evidence.tallies)
+        return not links or not self._checksums.are_used(*window, links, known.now_ms)
+
+    def _compare_with_proof(self, known: Known, window: tuple[str, int], facts: WindowFacts) -> None:
+        """Raise the alarm where the beacons of a proven window say that a message is missing, or hold fewer than the
+        tallies."""
+        result = close(known, *window, facts).result
+        fewer = any(tally.beacons > facts.read.get(tally.account, 0) for tally in known.evidence(*window).tallies)
+        missing = result.pending or result.unexplained or (result.lost is not None and result.lost.max)
+        self.metrics.proofs_checked.inc()
+        if fewer or missing:
+            self.metrics.proofs_refuted.inc()
+            log.error(
+                "proof refuted", pipeline=window[0], window_start=window[1], fewer=fewer, result=result.document()
+            )
+
+    def _batches(self, known: Known, windows: Windows) -> Iterator[Windows]:
+        """The windows in reads of bounded size, by what their tallies tell."""
+        batch: list[tuple[str, int]] = []
+        beacons = 0
+        for window in windows:
+            told = sum(tally.beacons for tally in known.told.tallies[window])
+            if batch and beacons + told > BEACONS_A_READ:
+                yield batch
+                batch, beacons = [], 0
+            batch.append(window)
+            beacons += told
+        if batch:
+            yield batch
 
     def _read(self, known: Known, windows: Windows) -> tuple[Reading, dict[int, int]]:
-        """The facts of the windows, and up to where each partition has now been looked at."""
-        held = self.beacons.watermarks()
-        plans = {}
+        """The facts of the windows, and where the audit stands after that."""
+        held = self._beacons.watermarks()
+        position = self.audit.position(held)
+        plans = []
         for pipeline, start in windows:
             graph, evidence = known.graph(pipeline, start), known.evidence(pipeline, start)
-            plan = WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample)
-            plans[plan.key] = plan
+            others = self.watch.versions[pipeline].checkpoints
+            plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
         wanted = [place for window in windows for place in known.told.ranges[window]]
         wanted += self._last_words([known.evidence(pipeline, start) for pipeline, start in windows], held)
-        unseen = self._unseen(held)
-        ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen), held)
+        ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
         self.metrics.read(sum(place.last - place.first + 1 for place in ranges))
-        reading = self.reader.read(ranges, ReadPlan(plans, frozenset(self._versions)))
-        return reading, {partition: marks.high for partition, marks in held.items()}
+        return self._reader.read(ranges, self._plan(plans, position)), advanced(position, ranges)
+
+    def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
+        return ReadPlan({plan.key: plan for plan in plans}, frozenset(self.watch.versions), position)
 
     def _last_words(self, evidences: Iterable[Evidence], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
         """Where blocks of emitters that died in or near these windows may lie without a tally: around their last
@@ -221,68 +252,66 @@ class Closer:
         }
         ranges = []
         for end_ms in sorted(ends):
-            first, last = self.beacons.offsets_at(end_ms - DYING_MS), self.beacons.offsets_at(end_ms + DYING_MS)
+            first, last = self._beacons.offsets_at(end_ms - DYING_MS), self._beacons.offsets_at(end_ms + DYING_MS)
             ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
         return ranges
 
-    def _unseen(self, held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-        """What nobody has looked at yet: read along with the rest, so that every bad key is counted once."""
-        with self.engine.connect() as connection:
-            audited = closings.read_audited(connection)
-        return [
-            OffsetRange(partition, max(audited.get(partition, 0), marks.high - UNSEEN_AT_MOST), marks.high - 1)
-            for partition, marks in held.items()
-            if audited.get(partition, 0) < marks.high
-        ]
-
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
         """Windows that are over, where everybody is final and nothing is missing, need not wait for their grace."""
-        for pipeline, agenda in self._agendas.items():
-            over = list(agenda.maybe_early(caught_up_ms, now_ms))
-            if not over:
-                continue
-            windows = [(pipeline, start) for start in over]
-            known = self._known(windows, caught_up_ms)
-            whole = [
-                (pipeline, start)
-                for start in over
-                if self._tried_early.get((pipeline, start)) != agenda.entry(start).changed_at
-                and looks_whole(known.graph(pipeline, start), known.evidence(pipeline, start))
-            ]
-            if whole:
-                self._tried_early.update({(pipeline, start): agenda.entry(start).changed_at or 0 for _, start in whole})
-                self.close_windows(whole, caught_up_ms, only_if_whole=True)
+        over = [
+            (pipeline, start)
+            for pipeline, agenda in self.watch.agendas.items()
+            for start in agenda.maybe_early(caught_up_ms, now_ms)
+        ][:WINDOWS_AT_ONCE]
+        if not over:
+            return
+        known = self._known(over, caught_up_ms)
+        proven = [window for window in over if self._is_proven(known, window)]
+        if self._verify_share:
+            self.close_windows(proven, caught_up_ms)
+        else:
+            self._close_proven(known, proven)
+        for window in set(over) - set(proven):
+            self._try_reading_early(known, window, now_ms)
+
+    def _try_reading_early(self, known: Known, window: tuple[str, int], now_ms: int) -> None:
+        """A window that tallies do not prove, but where they look whole, is read; the result is kept only if it is."""
+        pipeline, start = window
+        agenda = self.watch.agendas[pipeline]
+        entry = agenda.entry(start)
+        worth_it = entry.read_early != entry.changed_at and looks_whole(known.graph(*window), known.evidence(*window))
+        if worth_it:
+            known = self._with_newest(known, [window])
+            reading, position = self._read(known, [window])
+            facts = reading.facts[block_key(*window)]
+            if nothing_missing(close(known, pipeline, start, facts).result):
+                self._commit(known, {window: facts}, reading, position)
+                return
+        agenda.tried_early(start, now_ms, read=worth_it)
 
     def _judge_again(self, caught_up_ms: int) -> None:
         """Windows whose deadline has passed, or whose emitters fell silent or came back: no block is read, unless a cut
         falls inside a pattern."""
-        windows = {(name, start) for name, agenda in self._agendas.items() for start in agenda.to_judge(caught_up_ms)}
-        for window in self._silence.touched(caught_up_ms):
-            if self._entry(window).basis and not self._entry(window).sealed:
-                windows.add(window)
-        if not windows:
+        agendas = self.watch.agendas
+        windows = {(name, start) for name, agenda in agendas.items() for start in agenda.to_judge(caught_up_ms)}
+        touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in agendas]
+        if not windows and not touched:
             return
-        batch = sorted(windows)[: 5 * WINDOWS_A_READ]
-        known = self._known(batch, caught_up_ms)
-        straddled = []
+        with self.engine.connect() as connection:
+            states = unfinished.read_states(connection, sorted({*windows, *touched}))
+        batch = sorted(window for window, state in states.items() if state == "closed")[:WINDOWS_AT_ONCE]
+        if not batch:
+            return
+        known = self._with_newest(self._known(batch, caught_up_ms), batch)
+        found, straddled = [], []
         with self.engine.begin() as connection:
-            for pipeline, start in batch:
-                found = closings.read_facts(connection, pipeline, start)
-                if found is None:
-                    continue
-                facts, row = found
-                if known.told.basis > row.basis and self._agendas[pipeline].entry(start).dirty_since is not None:
+            for (pipeline, start), facts in closings.read_facts(connection, batch).items():
+                if agendas[pipeline].entry(start).dirty_since is not None:
                     continue  # its tallies changed: it will be read once they stand still
                 try:
-                    closing = close(known, pipeline, start, facts, row.settle_ms)
+                    found.append(close(known, pipeline, start, facts))
                 except Straddled:
                     straddled.append((pipeline, start))
-                    continue
-                self._commit(connection, pipeline, closing)
-        for at in range(0, len(straddled), WINDOWS_A_READ):
-            self.close_windows(straddled[at : at + WINDOWS_A_READ], caught_up_ms)
-
-
-def _is_gone(log_start: Iterable[tuple[int, int]], held: Mapping[int, Watermarks]) -> bool:
-    """Whether a window's blocks are no longer all in the log."""
-    return any(partition not in held or first < held[partition].low for partition, first in log_start)
+            made = closings.commit(connection, found)
+        self._committed(found, made)
+        self.close_windows(straddled, caught_up_ms)

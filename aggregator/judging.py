@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aggregator.closings import Closing, Missing, Told
+from aggregator.closings import Closing, Missing
+from aggregator.told import Told
 from lagloss.arithmetic import Fate, horizon, judge, judge_pattern
 from lagloss.evidence import Evidence, changed_nodes
 from lagloss.facts import MissingId, Pattern, WindowFacts
@@ -22,9 +23,19 @@ LATEST_MS = 900_000
 class Versions:
     """The versions of one pipeline's definition, oldest first."""
 
-    def __init__(self, stored: Sequence[StoredPipeline]) -> None:
-        self._stored = list(stored)
-        self._graphs = [Graph(version.definition) for version in stored]
+    def __init__(self, stored: Iterable[StoredPipeline] = ()) -> None:
+        self._stored: list[StoredPipeline] = []
+        self._graphs: list[Graph] = []
+        for version in stored:
+            self.add(version)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def add(self, version: StoredPipeline) -> None:
+        """The next version."""
+        self._stored.append(version)
+        self._graphs.append(Graph(version.definition))
 
     @property
     def newest(self) -> Graph:
@@ -80,7 +91,7 @@ class Known:
         )
 
 
-def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts, settle_ms: int) -> Closing:
+def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
     """Judge a window and make its closing.
 
     Raises:
@@ -95,7 +106,6 @@ def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts, 
         basis=known.told.basis,
         judged_at=known.now_ms,
         deadline=_deadline(graph, result, evidence),
-        settle_ms=settle_ms,
         history=_is_history(evidence),
         log_start=_log_start(known.told.ranges[pipeline, window_start_s]),
     )
@@ -103,6 +113,8 @@ def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts, 
 
 def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[Missing]:
     """The missing messages, lost ones first, each with where it is so and the last checkpoint it reached."""
+    if not facts.missing:
+        return []
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
 
     def name(found: MissingId) -> tuple[Fate, Missing] | None:

@@ -19,6 +19,23 @@ class Metrics:
         self._revised = Counter(
             "lagloss_windows_revised", "Closings that changed a window's result", registry=self.registry
         )
+        self.late_for_sealed = Counter(
+            "lagloss_late_for_sealed_windows",
+            "Changes of tallies of windows that are sealed",
+            registry=self.registry,
+        )
+        self.proofs_checked = Counter(
+            "lagloss_proofs_checked", "Proven windows that were read all the same", registry=self.registry
+        )
+        self.proofs_refuted = Counter(
+            "lagloss_proofs_refuted", "Those whose beacons did not say what the tallies proved", registry=self.registry
+        )
+        self._wait = Histogram(
+            "lagloss_closing_wait_seconds",
+            "From a window's end plus grace, or its last change, to its commit",
+            buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900),
+            registry=self.registry,
+        )
         self._beacons = Counter("lagloss_beacons_read", "Beacons read to close windows", registry=self.registry)
         self._records = Counter(
             "lagloss_block_records_read", "Records of the beacons topic that reads spanned", registry=self.registry

@@ -87,8 +87,8 @@ class Aggregator:
                 self.trouble = "another aggregator holds the lease"
                 self.ready.set()
                 stop.wait(IDLE_S)
-            closer.refresh()
-            stream = start_stream(spark, bootstrap, follower, reports.partitions(), lambda: closer.checkpoints)
+            closer.watch.refresh()
+            stream = start_stream(spark, bootstrap, follower, reports.partitions(), lambda: closer.watch.checkpoints)
             catchup = Catchup()
             while not stop.is_set():
                 lease.check()

@@ -7,14 +7,16 @@ from collections.abc import Sequence
 
 from sqlalchemy import select, update
 
-from aggregator import closings
-from aggregator.closing import WINDOWS_A_READ, Closer
+from aggregator import unfinished
+from aggregator.closing import Closer
 from lagloss import tables
 from lagloss.wire import WINDOW_S
 
 AUDIT_EVERY_S = 30
 """How often blocks that no closing read are looked at, for keys that no good block has."""
 SEAL_EVERY_S = 60
+WINDOWS_A_STEP = 200
+"""How many windows of a recompute request are closed between two signs of progress."""
 
 
 class Upkeep:
@@ -33,9 +35,7 @@ class Upkeep:
             self._closer.read_nothing_new()
         if time.monotonic() - self._sealed_at >= SEAL_EVERY_S:
             self._sealed_at = time.monotonic()
-            with self._closer.engine.connect() as connection:
-                rows = closings.read_closed(connection)
-            self._closer.seal_gone([(row.pipeline, row.window_start) for row in rows if row.state == "closed"])
+            self._closer.seal_gone()
         return asked
 
     def answer_recompute(self, now_ms: int) -> bool:
@@ -57,12 +57,14 @@ class Upkeep:
 
     def _recompute(self, pipeline: str, from_s: int, to_s: int, now_ms: int) -> dict[str, float]:
         first = -(-from_s // WINDOW_S) * WINDOW_S
-        closed = self._closer.closed_windows(pipeline, first, to_s)
-        sealed = self._closer.seal_gone(closed)
-        held = [window for window in closed if window not in sealed]
-        beacons = sum(self._closer.close_windows(chunk, now_ms) for chunk in _chunks(held))
-        return {"windows": len(held), "beacons": beacons, "sealed": len(sealed)}
+        self._closer.seal_gone()
+        with self._closer.engine.connect() as connection:
+            closed = unfinished.read_closed(connection, pipeline, first, to_s)
+            states = unfinished.read_states(connection, closed)
+        held = [window for window in closed if states[window] == "closed"]
+        beacons = sum(self._closer.close_windows(chunk, now_ms, from_log=True) for chunk in _chunks(held))
+        return {"windows": len(held), "beacons": beacons, "sealed": len(closed) - len(held)}
 
 
 def _chunks(windows: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-    return [windows[at : at + WINDOWS_A_READ] for at in range(0, len(windows), WINDOWS_A_READ)]
+    return [windows[at : at + WINDOWS_A_STEP] for at in range(0, len(windows), WINDOWS_A_STEP)]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import alembic.command
 import alembic.config
-from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text
+from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 
@@ -47,15 +47,20 @@ def migrate(database_url: str) -> None:
 
 def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
     """Make the day partitions that rows of these windows go to."""
-    for day in sorted({start // DAY_S for start in window_starts_s}):
-        label = time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
-        for table in tables.PARTITIONED:
-            connection.execute(
-                text(
-                    f'CREATE TABLE IF NOT EXISTS "{table.name}_{label}" PARTITION OF "{table.name}" '
-                    f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
-                )
+    days = {time.strftime("%Y%m%d", time.gmtime(start)): start // DAY_S for start in window_starts_s}
+    wanted = {f"{table.name}_{label}": (table.name, day) for label, day in days.items() for table in tables.PARTITIONED}
+    there = connection.execute(
+        text("SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(quote_ident(name)) IS NOT NULL"),
+        {"names": list(wanted)},
+    )
+    for name in sorted(wanted.keys() - set(there.scalars())):
+        parent, day = wanted[name]
+        connection.execute(
+            text(
+                f'CREATE TABLE IF NOT EXISTS "{name}" PARTITION OF "{parent}" '
+                f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
             )
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +134,20 @@ class Store:
             newest[stored.name] = stored
         return list(newest.values())
 
-    def versions(self) -> list[StoredPipeline]:
-        """Every version of every pipeline, by name and version."""
+    def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
+        """Every version of every pipeline, by name and version; of those `known` only later ones than that."""
+        table, known = tables.table_of(tables.Pipeline), known or {}
         with self.engine.connect() as connection:
-            rows = connection.execute(
-                select(tables.table_of(tables.Pipeline)).order_by(tables.Pipeline.name, tables.Pipeline.version)
-            )
-            return [
-                StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
-                for row in rows
-            ]
+            keys = connection.execute(select(table.c.name, table.c.version).order_by(table.c.name, table.c.version))
+            wanted = [(name, version) for name, version in keys if version > known.get(name, 0)]
+            found: list[Row[Any]] = []
+            for at in range(0, len(wanted), 1_000):
+                chosen = tuple_(table.c.name, table.c.version).in_(wanted[at : at + 1_000])
+                found += connection.execute(select(table).where(chosen).order_by(table.c.name, table.c.version)).all()
+        return [
+            StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
+            for row in found
+        ]
 
     def count_versions(self) -> int:
         """How many versions of definitions there are: it grows with every change."""

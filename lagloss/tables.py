@@ -144,7 +144,6 @@ class Window(Base):
     judged_at: Mapped[int] = mapped_column(comment="epoch ms: newest moment the result was found to hold")
     basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
     deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
-    settle_ms: Mapped[int] = mapped_column(comment="how long its tallies must stand still before it is closed again")
     log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
     document: Mapped[dict[str, Any]] = mapped_column(JSON, comment="the result as windows --json prints it")
     facts: Mapped[bytes] = mapped_column(comment="lagloss.facts.WindowFacts, packed")

@@ -8,12 +8,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from aggregator.closings import Closing, Told
+from aggregator.closings import Closing
 from aggregator.followed import Followed, ReportRecord
 from aggregator.judging import Known, Versions, close
 from aggregator.kernel import Part, count_partitions, scatter
 from aggregator.plan import ReadPlan, WindowPlan
 from aggregator.reading import gather, to_read_again
+from aggregator.told import Told
 from lagloss.arithmetic import horizon
 from lagloss.definition import Definition
 from lagloss.evidence import EmitterState, LaneState, TallyState
@@ -49,7 +50,7 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
     plan = WindowPlan(graph, window_start_s, horizon(graph, evidence).cuts, evidence.sample, others)
     held = [record for record in world.beacons if record.offset >= world.beacons_start.get(record.partition, 0)]
     facts = count(held, ReadPlan({plan.key: plan}, frozenset([name])), batch_size)[plan.key]
-    return close(known, name, window_start_s, WindowFacts.unpack(facts.pack()) if not facts.missing else facts, 0)
+    return close(known, name, window_start_s, WindowFacts.unpack(facts.pack()) if not facts.missing else facts)
 
 
 def follow(records: Sequence[Record]) -> Followed:

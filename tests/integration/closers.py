@@ -48,7 +48,7 @@ class Driven:
             return all(positions.get(partition, 0) >= end for partition, end in ends.items())
 
         wait_until(caught_up, what="for the reports to be followed")
-        self.closer.refresh()
+        self.closer.watch.refresh()
 
 
 @contextmanager
@@ -58,8 +58,8 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     follower = ReportFollower(store.engine, reports, logs[1].topic_id())
     reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
     closer = Closer(store.engine, store, reader, logs[0], Metrics())
-    closer.refresh()
-    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.checkpoints)
+    closer.watch.refresh()
+    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.watch.checkpoints)
     try:
         yield Driven(store, closer, follower, *logs)
     finally:

@@ -1,0 +1,170 @@
+"""What was told: the state of reports that a judgement of some windows needs, as PostgreSQL holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ARRAY, Column, ColumnElement, Connection, Text, any_, case, func, literal, select, text, tuple_
+from sqlalchemy.orm import InstrumentedAttribute
+
+from lagloss import tables
+from lagloss.evidence import SILENT_AFTER_MS, EmitterState, LaneState, TallyState
+from lagloss.sketch import Sketch
+from lagloss.store import sketch_of
+from lagloss.wire import OffsetRange
+
+DISTURBED_MS = 60_000
+"""Windows whose tally an emitter changed this long before its last report are in doubt once it falls silent."""
+
+Windows = Sequence[tuple[str, int]]
+"""(pipeline, window start in epoch s)."""
+
+
+def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]]]:
+    return (list(windows[at : at + size]) for at in range(0, len(windows), size))
+
+
+def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Collection[str]) -> ColumnElement[bool]:
+    """Whether a text column is one of these, however many they are."""
+    return column == any_(literal(sorted(names), ARRAY(Text)))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the reports told of some windows, all as of one position (`basis`)."""
+
+    basis: int
+    emitters: Mapping[str, Sequence[EmitterState]]
+    lanes: Mapping[str, Sequence[LaneState]]
+    tallies: Mapping[tuple[str, int], Sequence[TallyState]]
+    ranges: Mapping[tuple[str, int], Sequence[OffsetRange]]
+
+
+def read_basis(connection: Connection) -> int:
+    """The position in the reports as one number that only grows: the sum of next offsets."""
+    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
+
+
+def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
+    """What is known of these windows; the connection must be in a REPEATABLE READ transaction."""
+    pipelines = sorted({pipeline for pipeline, _ in windows})
+    tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
+    ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
+    tally = tables.table_of(tables.Tally)
+    for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
+        window = (row.pipeline, row.window_start)
+        tallies[window].append(_tally_state(row))
+        ranges[window].extend(OffsetRange(*place) for place in row.ranges)
+    return Told(
+        basis=read_basis(connection),
+        emitters=_read_emitters(connection, pipelines, now_ms),
+        lanes=_read_lanes(connection, pipelines),
+        tallies=tallies,
+        ranges=ranges,
+    )
+
+
+def _tally_state(row: Any) -> TallyState:
+    return TallyState(
+        row.emitter,
+        row.node,
+        row.checkpoint,
+        row.replay or None,
+        row.beacons,
+        row.dropped,
+        row.sample,
+        row.id_sum,
+        row.payload_bytes,
+    )
+
+
+def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Column[Any]]) -> Iterator[Any]:
+    table, columns = tables.table_of(tables.Tally), list(columns)
+    for wanted in chunks(windows):
+        yield from connection.execute(
+            select(*columns).where(
+                tuple_(table.c.pipeline, table.c.window_start).in_(wanted),
+                table.c.window_start.between(min(start for _, start in wanted), max(start for _, start in wanted)),
+            )
+        )
+
+
+def _read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int) -> dict[str, list[EmitterState]]:
+    """Where its silence begins to matter is looked up only for emitters that are silent: it takes all their tallies."""
+    emitter, tally = tables.table_of(tables.Emitter), tables.table_of(tables.Tally)
+    disturbed = (
+        select(func.min(tally.c.window_start))
+        .where(
+            tally.c.emitter == emitter.c.emitter,
+            tally.c.pipeline == emitter.c.pipeline,
+            tally.c.changed_at >= emitter.c.appended_at - DISTURBED_MS,
+        )
+        .scalar_subquery()
+    )
+    is_silent = emitter.c.closed.is_(False) & (emitter.c.appended_at < now_ms - SILENT_AFTER_MS)
+    last_window = emitter.c.appended_at / 60_000 * 60
+    rows = connection.execute(
+        select(
+            emitter,
+            case((is_silent, func.coalesce(disturbed, last_window)), else_=last_window).label("disturbed_from"),
+        ).where(is_any(emitter.c.pipeline, pipelines))
+    )
+    found: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}
+    for row in rows:
+        found[row.pipeline].append(
+            EmitterState(
+                row.emitter,
+                row.node,
+                row.started_at,
+                row.sent_at,
+                row.closed,
+                row.final_through,
+                row.appended_at,
+                int(row.disturbed_from),
+            )
+        )
+    return found
+
+
+def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:
+    lane = tables.Lane
+    rows = connection.execute(
+        select(lane.pipeline, lane.checkpoint, lane.until, lane.holder).where(is_any(lane.pipeline, pipelines))
+    )
+    found: dict[str, list[LaneState]] = {pipeline: [] for pipeline in pipelines}
+    for row in rows:
+        found[row.pipeline].append(LaneState(row.checkpoint, row.until, row.holder or None))
+    return found
+
+
+def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    """By pipeline and checkpoint, the newest window with a beacon of it that is later than the first and at most the
+    second of the two windows asked about."""
+    found: dict[str, dict[str, int]] = {pipeline: {} for pipeline in asked}
+    if asked:
+        rows = connection.execute(
+            text(
+                "SELECT t.pipeline, checkpoint, max(window_start) AS newest"
+                " FROM unnest(CAST(:names AS text[]), CAST(:after AS bigint[]), CAST(:due AS bigint[]))"
+                " asked(pipeline, after, due) JOIN tally t ON t.pipeline = asked.pipeline AND beacons > 0"
+                " AND window_start > after AND window_start <= due GROUP BY t.pipeline, checkpoint"
+            ),
+            {
+                "names": list(asked),
+                "after": [after for after, _ in asked.values()],
+                "due": [due for _, due in asked.values()],
+            },
+        )
+        for row in rows:
+            found[row.pipeline][row.checkpoint] = row.newest
+    return found
+
+
+def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, int], list[tuple[TallyState, Sketch]]]:
+    """The tallies of these windows with their lag sketches."""
+    found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
+    for row in _tally_rows(connection, windows, tables.table_of(tables.Tally).c):
+        found[row.pipeline, row.window_start].append((_tally_state(row), sketch_of(row.sketch)))
+    return found
