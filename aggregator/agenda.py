@@ -120,6 +120,11 @@ class Agenda:
     def entry(self, window_start_s: int) -> Entry:
         return self._entries.get(window_start_s, Entry())
 
+    def ready_ms(self, window_start_s: int) -> int:
+        """When a window that is closed now became due, or last changed: what it waited from."""
+        due_ms = (window_start_s + WINDOW_S) * 1000 + self.grace_ms
+        return max(due_ms, self.entry(window_start_s).changed_at or 0)
+
     def newest_due_s(self, caught_up_ms: int) -> int:
         """Start of the newest window whose end and grace had passed when the reports were last caught up with."""
         return (caught_up_ms - self.grace_ms) // (WINDOW_S * 1000) * WINDOW_S - WINDOW_S

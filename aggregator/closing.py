@@ -169,7 +169,9 @@ class Closer:
     def _committed(self, found: Iterable[Closing], made: Iterable[tuple[Closing, int]]) -> None:
         for closing in found:
             pipeline, start = closing.window
-            self.watch.agendas[pipeline].closed(start, closing.basis, closing.deadline)
+            agenda = self.watch.agendas[pipeline]
+            self.metrics.waited(time.time() * 1000 - agenda.ready_ms(start))
+            agenda.closed(start, closing.basis, closing.deadline)
         for closing, revision in made:
             self.metrics.window(closing.result, revision)
 

@@ -159,7 +159,9 @@ class WindowBlocks:
 
     def end_partition(self, partition: int) -> None:
         """All blocks of a partition are in: see whether any holds ids that belong to another one. The partition grows
-        with the id, so the smallest and the largest speak for all."""
+        with the id, so the smallest and the largest speak for all. A block is never sent to two partitions; the pieces
+        of one that was scattered are."""
+        self._seen.clear()
         ends = [column.ends_since() for columns in (self.live, self.replayed) for column in columns.values()]
         for made_for in self.partitions:
             if any(partition_of(end, made_for) != partition for pair in ends if pair for end in pair):

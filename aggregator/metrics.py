@@ -32,7 +32,7 @@ class Metrics:
         )
         self._wait = Histogram(
             "lagloss_closing_wait_seconds",
-            "From a window's end plus grace, or its last change, to its commit",
+            "From when a window was due, or last changed, to its commit; 0 if it was closed early",
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900),
             registry=self.registry,
         )
@@ -55,6 +55,10 @@ class Metrics:
         if revision > 1:
             self._revised.inc()
         self._windows.labels(result.verdict or "unknown", result.proof).inc()
+
+    def waited(self, ms: float) -> None:
+        """A closing was committed so long after its window was due, or last changed; early ones did not wait."""
+        self._wait.observe(max(0.0, ms / 1000))
 
     def closed(self, windows: int, beacons: int, seconds: float) -> None:
         if windows:

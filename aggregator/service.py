@@ -78,7 +78,7 @@ class Aggregator:
         follower = ReportFollower(store.engine, self._reports, reports.topic_id())
         notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
         reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
-        closer = Closer(store.engine, store, reader, beacons, self.metrics)
+        closer = Closer(store.engine, store, reader, beacons, self.metrics, self.settings.verify_share)
         upkeep = Upkeep(closer)
         stream: StreamingQuery | None = None
         lease = Lease(store)

@@ -57,6 +57,12 @@ class Settings(BaseSettings):
     aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
 
     alert_webhook_url: str = Field("", description="where incidents are posted; empty: nowhere")
+    verify_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="share of the windows proven by tallies that is read all the same, to check the proof",
+    )
     spark_master: str = Field("local[*]", description="the Spark master the aggregator uses")
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     log_level: str = Field("info", description="debug, info, warning or error")
