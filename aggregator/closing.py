@@ -133,6 +133,14 @@ class Closer:
                 self._agendas[pipeline].sealed(start)
         return sealed | set(gone)
 
+    def seal_before(self, before_s: int, at_most: int) -> None:
+        """Seal closed windows that start before, but for dirty ones: nothing that tells of them comes any more."""
+        with self.engine.begin() as connection:
+            old = closings.seal_before(connection, before_s, at_most)
+        for pipeline, start in old:
+            if pipeline in self._agendas:
+                self._agendas[pipeline].sealed(start)
+
     def _entry(self, window: tuple[str, int]) -> Entry:
         pipeline, start = window
         agenda = self._agendas.get(pipeline)

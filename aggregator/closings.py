@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, delete, func, select, text, tuple_
+from sqlalchemy import Connection, delete, exists, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator import rollups
 from lagloss import tables
 from lagloss.evidence import EmitterState, LaneState, TallyState
 from lagloss.facts import MissingId, WindowFacts
@@ -256,6 +257,7 @@ def commit(connection: Connection, closing: Closing) -> tuple[int, bool]:
         _keep_revision(connection, old)
     _replace_missing(connection, closing)
     if changed:
+        rollups.mark(connection, [(result.pipeline, result.window_start_s)], closing.judged_at)
         connection.execute(
             text("SELECT pg_notify(:channel, :payload)"),
             {"channel": WINDOWS_CHANNEL, "payload": f"{result.pipeline}/{result.window_start_s}"},
@@ -316,6 +318,25 @@ def seal(connection: Connection, windows: Windows) -> None:
             .where(tuple_(table.c.pipeline, table.c.window_start).in_(list(windows)))
             .values(state="sealed", deadline=None)
         )
+
+
+def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
+    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are."""
+    table, tally = tables.table_of(tables.Window), tables.Tally
+    dirty = exists().where(
+        tally.pipeline == table.c.pipeline,
+        tally.window_start == table.c.window_start,
+        tally.changed_basis > table.c.basis,
+    )
+    old = (
+        select(table.c.pipeline, table.c.window_start)
+        .where(table.c.state == "closed", table.c.window_start < before_s, ~dirty)
+        .order_by(table.c.window_start)
+        .limit(at_most)
+    )
+    windows = [(row.pipeline, row.window_start) for row in connection.execute(old)]
+    seal(connection, windows)
+    return windows
 
 
 def read_audited(connection: Connection) -> dict[int, int]:
