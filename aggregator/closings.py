@@ -334,6 +334,8 @@ def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tup
         .order_by(table.c.window_start)
         .limit(at_most)
     )
+    # tallies before windows, as following locks them where it makes a day's partitions
+    connection.execute(text(f"LOCK TABLE {tally.__tablename__} IN ACCESS SHARE MODE"))
     windows = [(row.pipeline, row.window_start) for row in connection.execute(old)]
     seal(connection, windows)
     return windows

@@ -32,10 +32,9 @@ def mark(connection: Connection, windows: Iterable[tuple[str, int]], now_ms: int
 
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
     """One round over the marked roll-ups that have settled, oldest change first: how many were computed, and how many
-    are marked still, settled or not."""
+    are marked now, settled or not."""
     marks, ends, done = tables.RollupDirty, time.monotonic() + ROUND_S, 0
     with engine.connect() as connection:
-        waiting = connection.execute(select(func.count()).select_from(marks)).scalar_one()
         settled = connection.execute(
             select(marks.pipeline, marks.period, marks.start)
             .where(marks.dirty_since <= now_ms - SETTLE_MS)
@@ -48,7 +47,8 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
         done += 1
         if time.monotonic() >= ends:
             break
-    return done, waiting - done
+    with engine.connect() as connection:
+        return done, connection.execute(select(func.count()).select_from(marks)).scalar_one()
 
 
 def pruned_before(connection: Connection) -> int:

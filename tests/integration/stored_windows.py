@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from sqlalchemy import text
 
 from aggregator import closings
 from aggregator.closings import Closing
@@ -37,7 +38,7 @@ def days_ago(days: int, hour: int = 12, minute: int = 0) -> int:
     return TODAY_S - days * DAY_S + hour * 3_600 + minute * 60
 
 
-@dataclass
+@dataclass(kw_only=True)
 class Stored:
     """A two-node pipeline in a database; what it commits and follows is as the aggregator would."""
 
@@ -48,6 +49,15 @@ class Stored:
     def __post_init__(self) -> None:
         self.follower = ReportFollower(self.store.engine, "reports", "topic")
         self.store.apply(parse_definition(DEFINITION), 0)
+
+    def waiting_backend(self) -> int | None:
+        """The server process that waits for a lock, if one does."""
+        with self.store.engine.connect() as connection:
+            waits = text(
+                "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            pid: int | None = connection.execute(waits).scalar_one_or_none()
+            return pid
 
     def close(self, start_s: int, messages: int = 100, lost: int = 0, lag_ms: float = 10, now_ms: int = NOW_MS) -> None:
         """Commit a window's closing, as of all reports followed so far."""

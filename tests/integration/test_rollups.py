@@ -24,7 +24,7 @@ DAY_SETTLED_MS = SETTLED_MS + SETTLE_MS
 
 @pytest.fixture
 def stored(store: Store) -> Stored:
-    return Stored(store)
+    return Stored(store=store)
 
 
 def roll_up(stored: Stored, now_ms: int) -> int:
@@ -91,14 +91,6 @@ def test_a_closing_that_is_rolled_back_leaves_no_mark(stored: Stored) -> None:
     assert rollups.roll_up(stored.store.engine, SETTLED_MS) == (0, 0)
 
 
-def waiting_backend(stored: Stored) -> int | None:
-    """The server process that waits for a lock."""
-    with stored.store.engine.connect() as connection:
-        waits = text("SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()")
-        pid: int | None = connection.execute(waits).scalar_one_or_none()
-        return pid
-
-
 def test_a_computation_that_is_killed_before_its_commit_is_done_by_the_next_round(stored: Stored) -> None:
     stored.close(W, lost=2)
     trouble: list[OperationalError] = []
@@ -113,7 +105,7 @@ def test_a_computation_that_is_killed_before_its_commit_is_done_by_the_next_roun
         other.execute(text("LOCK TABLE rollup IN SHARE MODE"))  # it can compute, but not write
         thread = threading.Thread(target=killed)
         thread.start()
-        pid = wait_until(lambda: waiting_backend(stored))
+        pid = wait_until(stored.waiting_backend)
         other.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": pid})
         thread.join(10)
     assert len(trouble) == 1
@@ -128,13 +120,13 @@ def test_a_closing_that_commits_while_its_hour_is_computed_is_not_left_out(store
         closings.commit(other, closing(W + 60, 100, 7, 10, 0, NOW_MS))
         thread = threading.Thread(target=roll_up, args=(stored, SETTLED_MS))
         thread.start()
-        wait_until(lambda: waiting_backend(stored))
+        wait_until(stored.waiting_backend)
     thread.join(10)
     assert totals(stored) == [(2, 200, 7)]
 
 
 def test_windows_closed_before_there_were_rollups_are_rolled_up(database_url: str, store: Store) -> None:
-    stored = Stored(store)
+    stored = Stored(store=store)
     stored.close(W, lost=5)
     alembic.command.downgrade(config(database_url), "0001")
     alembic.command.upgrade(config(database_url), "head")
