@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss.facts import CheckpointFacts, WindowFacts
@@ -87,6 +87,7 @@ def assert_near(found: float | None, expected: float | None) -> None:
         assert found == pytest.approx(expected, rel=0.0100001, abs=0.001)
 
 
+@settings(max_examples=50)
 @given(st.lists(windows(), max_size=6))
 def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
     document = rolled_up(found).document()
@@ -117,6 +118,7 @@ def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
             assert_near(one["lag_ms"][name], percentile(every, q))
 
 
+@settings(max_examples=50)
 @given(st.lists(st.lists(windows(), max_size=3), max_size=4))
 def test_a_day_of_its_hours_is_the_day_of_its_windows(hours: list[list[Made]]) -> None:
     of_hours = Rollup.merged(rolled_up(hour) for hour in hours)
@@ -124,6 +126,7 @@ def test_a_day_of_its_hours_is_the_day_of_its_windows(hours: list[list[Made]]) -
     assert of_hours.pack() == of_windows.pack()
 
 
+@settings(max_examples=50)
 @given(st.lists(windows(), max_size=3))
 def test_a_rollup_comes_back_as_it_was_packed(found: list[Made]) -> None:
     before = rolled_up(found)
