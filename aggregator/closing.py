@@ -123,6 +123,14 @@ class Closer:
                 self.watch.agendas[pipeline].sealed(start)
         self._lows = lows
 
+    def seal_before(self, before_s: int, at_most: int) -> None:
+        """Seal closed windows that start before, but for dirty ones: nothing that tells of them comes any more."""
+        with self.engine.begin() as connection:
+            old = unfinished.seal_before(connection, before_s, at_most)
+        for pipeline, start in old:
+            if pipeline in self.watch.agendas:
+                self.watch.agendas[pipeline].sealed(start)
+
     def _close_proven(self, known: Known, windows: Windows) -> None:
         """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
         if not windows:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator import rollups
 from aggregator.told import Windows, chunks
 from lagloss import tables
 from lagloss.facts import MissingId, WindowFacts
@@ -102,6 +103,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     written = {(row["pipeline"], row["window_start"]) for row in rows}
     _replace_missing(connection, [closing for closing in found if closing.window in written], before)
     if made:
+        rollups.mark(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
         connection.execute(
             text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
             {

@@ -50,6 +50,18 @@ class Metrics:
             "lagloss_reports_lag_seconds", "How long ago all reports were last followed", registry=self.registry
         )
 
+        self.rollups_dirty = Gauge(
+            "lagloss_rollups_dirty", "Hours and days marked to be rolled up anew", registry=self.registry
+        )
+        self.rollups = Counter("lagloss_rollups_computed", "Hours and days rolled up", registry=self.registry)
+        self.days_dropped = Counter(
+            "lagloss_days_dropped", "Day partitions dropped whole, by table", ["table"], registry=self.registry
+        )
+        self.days_kept = Gauge("lagloss_days_kept", "Day partitions there are", ["table"], registry=self.registry)
+        self.rows_pruned = Counter(
+            "lagloss_rows_pruned", "Rows deleted from tables without partitions", ["table"], registry=self.registry
+        )
+
     def window(self, result: WindowResult, revision: int) -> None:
         """A closing made this result, a first or a changed one."""
         if revision > 1:

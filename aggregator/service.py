@@ -79,7 +79,7 @@ class Aggregator:
         notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
         reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
         closer = Closer(store.engine, store, reader, beacons, self.metrics, self.settings.verify_share)
-        upkeep = Upkeep(closer)
+        upkeep = Upkeep(closer, self.settings)
         stream: StreamingQuery | None = None
         lease = Lease(store)
         try:

@@ -125,3 +125,20 @@ def seal_gone(connection: Connection, held: Mapping[int, Watermarks]) -> list[tu
         {"partitions": list(held), "lows": [marks.low for marks in held.values()]},
     )
     return [(pipeline, start) for pipeline, start in rows]
+
+
+def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
+    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are."""
+    # tallies before windows, as following locks them where it makes a day's partitions
+    connection.execute(text("LOCK TABLE tally IN ACCESS SHARE MODE"))
+    rows = connection.execute(
+        text(
+            "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE (pipeline, window_start) IN ("
+            " SELECT pipeline, window_start FROM \"window\" w WHERE state = 'closed' AND window_start < :before"
+            " AND NOT EXISTS (SELECT FROM tally t WHERE t.pipeline = w.pipeline"
+            " AND t.window_start = w.window_start AND changed_basis > w.basis)"
+            " ORDER BY window_start LIMIT :at_most) RETURNING pipeline, window_start"
+        ),
+        {"before": before_s, "at_most": at_most},
+    )
+    return [(pipeline, start) for pipeline, start in rows]

@@ -21,6 +21,7 @@ from lagloss.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss.graph import Graph
 from lagloss.live import LiveTally, live_result
 from lagloss.result import rfc3339
+from lagloss.rollup import Period, Rollup
 from lagloss.sketch import Sketch
 from lagloss.wire import OffsetRange
 
@@ -208,6 +209,17 @@ class Store:
                 {**found.document, "revision": found.revision, "closed_at": rfc3339(found.closed_at / 1000)}
                 for found in rows
             ]
+
+    def rollups(self, pipeline: str, period: Period, from_s: int, to_s: int) -> dict[int, Rollup]:
+        """Roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` makes one of several."""
+        row = tables.Rollup
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(row.start, row.packed)
+                .where(row.pipeline == pipeline, row.period == period, row.start >= from_s, row.start < to_s)
+                .order_by(row.start)
+            )
+            return {found.start: Rollup.unpack(found.packed) for found in rows}
 
     def pipeline(self, name: str) -> StoredPipeline:
         """The newest version of one pipeline.

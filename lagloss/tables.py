@@ -125,6 +125,7 @@ class Window(Base):
     __tablename__ = "window"
     __table_args__ = (
         Index("window_deadline", "pipeline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
+        Index("window_unsealed", "window_start", postgresql_where=text("state = 'closed'")),
         {"comment": f"The newest result of each closed window. Writer: closer. {_WINDOW_COLUMNS}", **BY_DAY},
     )
 
@@ -173,6 +174,42 @@ class MissingMessage(Base):
     places: Mapped[list[Any]]
     last_checkpoint: Mapped[str]
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
+
+
+class Rollup(Base):
+    __tablename__ = "rollup"
+    __table_args__ = (
+        Index("rollup_start", "start"),
+        {"comment": "What the closed windows of each hour and day come to. Writer: closer (upkeep)."},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    period: Mapped[str] = mapped_column(primary_key=True, comment="hour or day")
+    start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s, UTC")
+    windows: Mapped[int] = mapped_column(Integer, comment="minutes of it that are closed")
+    messages: Mapped[int]
+    lost_min: Mapped[int]
+    lost_max: Mapped[int]
+    computed_at: Mapped[int] = mapped_column(comment="epoch ms: when these sums came to be")
+    packed: Mapped[bytes] = mapped_column(comment="lagloss.rollup.Rollup: all sums and sketches")
+
+
+class RollupDirty(Base):
+    __tablename__ = "rollup_dirty"
+    __table_args__ = {"comment": "Roll-ups to compute anew, marked in the commit that changed them. Writer: closer."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    period: Mapped[str] = mapped_column(primary_key=True)
+    start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s, UTC")
+    dirty_since: Mapped[int] = mapped_column(comment="epoch ms: the first change that the roll-up does not know of")
+
+
+class Pruned(Base):
+    __tablename__ = "pruned"
+    __table_args__ = {"comment": "Up to where tables were dropped by day; windows before are gone. Writer: retention."}
+
+    table_name: Mapped[str] = mapped_column(primary_key=True)
+    before_s: Mapped[int] = mapped_column(comment="epoch s: rows of windows that start before it are gone for good")
 
 
 class Quarantined(Base):

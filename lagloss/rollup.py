@@ -1,0 +1,181 @@
+"""Roll-ups: what the windows of an hour or a day come to. Counts add up, sketches merge; no ratio is ever averaged."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from lagloss.facts import WindowFacts
+from lagloss.result import Interval, Lags
+from lagloss.sketch import Sketch
+
+Period = Literal["hour", "day"]
+PERIOD_S: Final[Mapping[Period, int]] = {"hour": 3_600, "day": 86_400}
+
+
+def period_of(period: Period, start_s: int) -> int:
+    """Start (epoch s) of the hour or day, UTC, that a window or an hour belongs to."""
+    return start_s // PERIOD_S[period] * PERIOD_S[period]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSums:
+    """One checkpoint over many windows. `duplicates` is of the windows that tell it: those whose blocks were read."""
+
+    lags: Sketch = field(default_factory=Sketch)
+    beacons: int = 0
+    distinct: int = 0
+    duplicates: int = 0
+    replayed: int = 0
+
+    def document(self, name: str) -> dict[str, Any]:
+        lags = asdict(Lags.of(self.lags))
+        del lags["max"]
+        return {"name": name, **{count: getattr(self, count) for count in _CHECKPOINT_COUNTS}, "lag_ms": lags}
+
+
+_CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """Sums over closed windows, in messages where nothing else is said; sampled windows count as scaled.
+
+    `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
+    `on_time` of the `on_time_of` messages that had to be delivered (rule 12) were so within the lag target; windows
+    without an on-time share count in neither. `checkpoints` are in the order of the flow.
+    """
+
+    windows: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    proofs: Mapping[str, int] = field(default_factory=dict)
+    messages: int = 0
+    delivered: int = 0
+    filtered: int = 0
+    dead: int = 0
+    pending: int = 0
+    unexplained: int = 0
+    lost_min: int = 0
+    lost_max: int = 0
+    on_time: int = 0
+    on_time_of: int = 0
+    e2e_lags: Sketch = field(default_factory=Sketch)
+    checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
+
+    @classmethod
+    def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
+        """What one closed window adds: counts of its result's document, sketches of its facts."""
+        due = document["messages"] - document["filtered"] - document["dead"]
+        share = document["on_time_share"]
+        return cls(
+            windows=1,
+            verdicts={document["verdict"]: 1},
+            proofs={document["proof"]: 1},
+            **{name: document[name] for name in _DOCUMENT_COUNTS},
+            lost_min=document["lost"]["min"],
+            lost_max=document["lost"]["max"],
+            on_time=0 if share is None else round(share * due),
+            on_time_of=0 if share is None else due,
+            e2e_lags=facts.e2e_lags,
+            checkpoints={
+                there["name"]: CheckpointSums(
+                    facts.checkpoints[there["name"]].lags if there["name"] in facts.checkpoints else Sketch(),
+                    *(there[name] or 0 for name in _CHECKPOINT_COUNTS),
+                )
+                for there in document["checkpoints"]
+            },
+        )
+
+    @classmethod
+    def merged(cls, parts: Iterable[Rollup]) -> Rollup:
+        """All parts together; their windows are different ones. Associative: a day is its hours is its windows."""
+        parts = list(parts)
+        names = dict.fromkeys(name for part in parts for name in part.checkpoints)
+        return cls(
+            verdicts=_added(part.verdicts for part in parts),
+            proofs=_added(part.proofs for part in parts),
+            **{name: sum(getattr(part, name) for part in parts) for name in _SUMS},
+            e2e_lags=Sketch.merged(part.e2e_lags for part in parts),
+            checkpoints={
+                name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
+                for name in names
+            },
+        )
+
+    @property
+    def loss_ratio(self) -> dict[str, float | None]:
+        """Of all messages of the period: None of none."""
+        if not self.messages:
+            return {"min": None, "max": None}
+        return {"min": self.lost_min / self.messages, "max": self.lost_max / self.messages}
+
+    @property
+    def on_time_share(self) -> float | None:
+        return self.on_time / self.on_time_of if self.on_time_of else None
+
+    def document(self) -> dict[str, Any]:
+        """The roll-up with a window's field names, as reports and pages show it."""
+        return {
+            "windows": self.windows,
+            "verdicts": dict(self.verdicts),
+            "proofs": dict(self.proofs),
+            **{name: getattr(self, name) for name in _DOCUMENT_COUNTS},
+            "lost": asdict(Interval(self.lost_min, self.lost_max)),
+            "loss_ratio": self.loss_ratio,
+            "on_time_share": self.on_time_share,
+            "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
+            "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
+        }
+
+    def pack(self) -> bytes:
+        """Everything, as compressed JSON; equal roll-ups give equal bytes."""
+        stored = {
+            "verdicts": self.verdicts,
+            "proofs": self.proofs,
+            **{name: getattr(self, name) for name in _SUMS},
+            "e2e_lags": _bins(self.e2e_lags),
+            "checkpoints": {
+                name: [_bins(sums.lags), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
+                for name, sums in self.checkpoints.items()
+            },
+        }
+        return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Rollup:
+        raw = json.loads(zlib.decompress(packed))
+        checkpoints = {
+            name: CheckpointSums(_sketch(bins), *counts) for name, (bins, *counts) in raw.pop("checkpoints").items()
+        }
+        return cls(e2e_lags=_sketch(raw.pop("e2e_lags")), checkpoints=checkpoints, **raw)
+
+
+_DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")
+_SUMS = ("windows", *_DOCUMENT_COUNTS, "lost_min", "lost_max", "on_time", "on_time_of")
+
+
+def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(sorted(total.items()))
+
+
+def _merge_checkpoint(parts: Sequence[CheckpointSums]) -> CheckpointSums:
+    counts = (sum(getattr(part, name) for part in parts) for name in _CHECKPOINT_COUNTS)
+    return CheckpointSums(Sketch.merged(part.lags for part in parts), *counts)
+
+
+def _bins(sketch: Sketch) -> tuple[list[int], list[int]]:
+    return sketch.keys.tolist(), sketch.counts.tolist()
+
+
+def _sketch(bins: Sequence[list[int]]) -> Sketch:
+    keys, counts = bins
+    return Sketch(np.array(keys, np.int32), np.array(counts, np.int64))

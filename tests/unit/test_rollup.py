@@ -1,0 +1,145 @@
+"""Roll-ups against a slow oracle that merges everything: sums of counts, percentiles of all lags together."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagloss.facts import CheckpointFacts, WindowFacts
+from lagloss.rollup import Rollup, period_of
+from lagloss.sketch import Sketch
+
+NAMES = ("src.in", "src.out", "snk.in", "snk.out")
+
+
+@dataclass(frozen=True)
+class Made:
+    """A window as closing stores it, with the lags that its sketches were made of."""
+
+    document: dict[str, Any]
+    facts: WindowFacts
+    e2e: list[float]
+    lags: dict[str, list[float]]
+    on_time: int | None
+
+
+LAGS = st.lists(st.floats(-1e6, 1e6, width=32), max_size=8)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> Made:
+    number = st.integers(0, 10**7)
+    lags = draw(st.dictionaries(st.sampled_from(NAMES), LAGS))
+    e2e, proof = draw(LAGS), draw(st.sampled_from(["beacons", "tallies"]))
+    delivered, filtered, dead, pending, lost = (draw(number) for _ in range(5))
+    due = delivered + pending + lost
+    on_time = draw(st.none() | st.integers(0, due)) if due else None
+    document = {
+        "verdict": draw(st.sampled_from(["ok", "loss", "unknown", "idle"])),
+        "proof": proof,
+        "messages": due + filtered + dead,
+        "delivered": delivered,
+        "filtered": filtered,
+        "dead": dead,
+        "pending": pending,
+        "unexplained": draw(number),
+        "lost": {"min": draw(st.integers(0, lost)), "max": lost},
+        "on_time_share": None if on_time is None else on_time / due,
+        "checkpoints": [
+            {
+                "name": name,
+                "beacons": draw(number),
+                "distinct": draw(number),
+                "duplicates": draw(number) if proof == "beacons" else None,
+                "replayed": draw(number),
+            }
+            for name in NAMES
+            if name in lags
+        ],
+    }
+    facts = WindowFacts(
+        checkpoints={name: CheckpointFacts(lags=Sketch.of(np.array(values))) for name, values in lags.items()},
+        e2e_lags=Sketch.of(np.array(e2e)),
+    )
+    return Made(document, facts, e2e, lags, on_time)
+
+
+def rolled_up(found: list[Made]) -> Rollup:
+    return Rollup.merged(Rollup.of_window(window.document, window.facts) for window in found)
+
+
+def percentile(lags: list[float], q: float) -> float | None:
+    """The slow way: the item of its rank among all of them."""
+    return sorted(lags)[math.floor(q * (len(lags) - 1))] if lags else None
+
+
+def assert_near(found: float | None, expected: float | None) -> None:
+    if expected is None:
+        assert found is None
+    else:
+        assert found == pytest.approx(expected, rel=0.0100001, abs=0.001)
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=6))
+def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
+    document = rolled_up(found).document()
+    documents = [window.document for window in found]
+    assert document["windows"] == len(found)
+    assert document["verdicts"] == Counter(one["verdict"] for one in documents)
+    assert document["proofs"] == Counter(one["proof"] for one in documents)
+    for count in ("messages", "delivered", "filtered", "dead", "pending", "unexplained"):
+        assert document[count] == sum(one[count] for one in documents)
+    for side in ("min", "max"):
+        assert document["lost"][side] == sum(one["lost"][side] for one in documents)
+        if document["messages"]:
+            assert document["loss_ratio"][side] == document["lost"][side] / document["messages"]
+    told = [window for window in found if window.on_time is not None]
+    due = sum(one.document["messages"] - one.document["filtered"] - one.document["dead"] for one in told)
+    on_time = sum(window.on_time or 0 for window in told)
+    assert document["on_time_share"] == (on_time / due if due else None)
+    every = [lag for window in found for lag in window.e2e]
+    for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("max", 1.0)):
+        assert_near(document["e2e_lag_ms"][name], percentile(every, q))
+    assert {one["name"] for one in document["checkpoints"]} == {name for window in found for name in window.lags}
+    for one in document["checkpoints"]:
+        parts = [there for each in documents for there in each["checkpoints"] if there["name"] == one["name"]]
+        for count in ("beacons", "distinct", "duplicates", "replayed"):
+            assert one[count] == sum(there[count] or 0 for there in parts)
+        every = [lag for window in found for lag in window.lags.get(one["name"], ())]
+        for name, q in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
+            assert_near(one["lag_ms"][name], percentile(every, q))
+
+
+@settings(max_examples=50)
+@given(st.lists(st.lists(windows(), max_size=3), max_size=4))
+def test_a_day_of_its_hours_is_the_day_of_its_windows(hours: list[list[Made]]) -> None:
+    of_hours = Rollup.merged(rolled_up(hour) for hour in hours)
+    of_windows = rolled_up([window for hour in hours for window in hour])
+    assert of_hours.pack() == of_windows.pack()
+
+
+@settings(max_examples=50)
+@given(st.lists(windows(), max_size=3))
+def test_a_rollup_comes_back_as_it_was_packed(found: list[Made]) -> None:
+    before = rolled_up(found)
+    after = Rollup.unpack(before.pack())
+    assert (after.document(), after.pack()) == (before.document(), before.pack())
+
+
+def test_a_rollup_of_nothing_has_no_ratios() -> None:
+    document = Rollup().document()
+    assert (document["windows"], document["on_time_share"], document["e2e_lag_ms"]["p95"]) == (0, None, None)
+    assert document["loss_ratio"] == {"min": None, "max": None}
+
+
+def test_hours_and_days_begin_on_the_clock_in_utc() -> None:
+    assert period_of("hour", 1_780_003_599) == 1_780_002_000
+    assert period_of("day", 1_780_003_599) % 86_400 == 0
