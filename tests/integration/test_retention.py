@@ -152,7 +152,7 @@ def test_a_window_that_is_sealed_by_age_is_off_the_agenda(pruned: Pruned) -> Non
     start = days_ago(9)
     pruned.report("one", start * 1000 + 70_000, [start])
     pruned.close(start)
-    pruned.closer.refresh()
+    pruned.closer.watch.refresh()
     assert not pruned.closer.seal_gone([("chain", start)])
     pruned.retention.round(NOW_MS)
     assert pruned.closer.seal_gone([("chain", start)]) == {("chain", start)}
@@ -233,7 +233,7 @@ def test_emitters_that_no_window_knows_any_more_go_with_their_work_in_hand(prune
     pruned.report("ended last", ago[10], closed=True, progress=work_in_hand(ago[10]))
     pruned.report("silent", ago[1], progress=work_in_hand(ago[1]))
     pruned.report("lives", NOW_MS, [days_ago(1)], progress=work_in_hand(NOW_MS))
-    pruned.closer.refresh()
+    pruned.closer.watch.refresh()
     pruned.retention.round(NOW_MS)
     assert emitters(pruned) == {"ended last", "silent", "lives"}
     # what waits in partition 3 is late, however long nobody takes it in; no definition has a node `gone`
