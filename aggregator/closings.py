@@ -10,7 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
 from lagloss import tables
-from lagloss.evidence import EmitterState, LaneState, TallyState
+from lagloss.evidence import SILENT_AFTER_MS, EmitterState, LaneState, TallyState
 from lagloss.facts import MissingId, WindowFacts
 from lagloss.result import WindowResult
 from lagloss.store import WINDOWS_CHANNEL, ensure_days
@@ -59,6 +59,15 @@ class Closing:
     settle_ms: int
     history: bool
     log_start: Sequence[tuple[int, int]]
+
+
+def largest_skew_ms(connection: Connection, now_ms: int) -> int:
+    """How far the clock of any emitter that is neither closed nor silent is from the broker's."""
+    emitter = tables.Emitter
+    live = (emitter.closed.is_(False), emitter.appended_at >= now_ms - SILENT_AFTER_MS)
+    return int(
+        connection.execute(select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(*live)).scalar_one()
+    )
 
 
 def read_basis(connection: Connection) -> int:
@@ -127,6 +136,7 @@ def _read_emitters(connection: Connection, pipelines: Sequence[str]) -> dict[str
                 row.final_through,
                 row.appended_at,
                 int(row.disturbed_from),
+                row.skew_ms,
             )
         )
     return found

@@ -32,6 +32,11 @@ class Metrics:
         self.caught_up_seconds = Gauge(
             "lagloss_reports_lag_seconds", "How long ago all reports were last followed", registry=self.registry
         )
+        self.clock_skew_seconds = Gauge(
+            "lagloss_clock_skew_seconds",
+            "How far the clock of any live emitter is from the broker's, the largest",
+            registry=self.registry,
+        )
 
     def window(self, result: WindowResult, revision: int) -> None:
         """A closing made this result, a first or a changed one."""

@@ -85,7 +85,8 @@ class LinkResult:
 class WindowResult:
     """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
 
-    `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
+    `clock_skew_ms`: how far apart the hosts' clocks are, whole seconds (rule 4). `pending_since_ms`: when the first of
+    the pending or overdue messages was last seen (epoch ms); not printed.
     """
 
     pipeline: str
@@ -99,6 +100,7 @@ class WindowResult:
     dead: int
     pending: int | None
     unexplained: int | None
+    clock_skew_ms: int | None
     lost: Interval | None
     on_time_share: float | None
     e2e_lag_ms: Lags
@@ -129,6 +131,7 @@ class WindowResult:
             "dead": self.dead,
             "pending": self.pending,
             "unexplained": self.unexplained,
+            "clock_skew_ms": self.clock_skew_ms,
             "lost": None if self.lost is None else asdict(self.lost),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,
