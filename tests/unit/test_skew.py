@@ -37,7 +37,9 @@ def test_batches_may_come_in_any_order_and_what_is_kept_does_not_grow() -> None:
     reports = [(rng.randrange(600_000), rng.randrange(-500, 500)) for _ in range(200)]
     in_order = measured(*sorted(reports))
     assert measured(*reports) == in_order
-    assert measured(*reports[:90]).merged(Skew.stored([[m, ms] for m, ms in measured(*reports[90:]).smallest])) == in_order
+    assert (
+        measured(*reports[:90]).merged(Skew.stored([[m, ms] for m, ms in measured(*reports[90:]).smallest])) == in_order
+    )
     assert len(in_order.smallest) == 2
 
 
