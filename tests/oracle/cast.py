@@ -50,9 +50,9 @@ def actors(plan: Plan, net: Net, now_ms: int) -> dict[str, list[Actor]]:
         uuids = [plan.rng("actor", node, i).randbytes(16) for i in range(count)]
         cast[node] = [Actor(node, i, uuid, START_MS - 600_000) for i, uuid in enumerate(uuids)]
     lives = {actor: actor for node in cast for actor in cast[node]}
-    for node in picked(plan, "scaled", cast, 0.3):
+    for node in picked(plan, "scaled", cast, 0.2):
         rng = plan.rng("scaled", node)
-        begin_ms, end_ms = START_MS + rng.choice([-60_000, 0, 10_000]), END_MS + rng.choice([-20_000, 0, 2_000])
+        begin_ms, end_ms = START_MS + rng.choice([-60_000, 0, 10_000]), END_MS + rng.choice([-30_000, -10_000, 2_000])
         more = [Actor(node, i, rng.randbytes(16), begin_ms, end_ms, True) for i in range(len(cast[node]), AT_MOST)]
         cast[node] += more
         lives |= {actor: actor for actor in more}

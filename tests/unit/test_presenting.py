@@ -1,0 +1,19 @@
+"""What `lagloss windows` prints for a person."""
+
+from __future__ import annotations
+
+import pytest
+from rich.console import Console
+
+from lagloss.presenting import windows_table
+from tests.window_documents import chain, document
+
+
+@pytest.mark.parametrize(("apart_ms", "said"), [(0, False), (91_000, True), (None, False)])
+def test_a_window_says_so_where_hosts_clocks_disagree(apart_ms: int | None, said: bool) -> None:
+    window = document(chain(), 1_780_000_020, verdict="unknown", reasons=("pending",)) | {"clock_skew_ms": apart_ms}
+    console = Console(width=200, record=True, quiet=True)
+    console.print(windows_table([window]))
+    text = console.export_text()
+    assert "pending" in text
+    assert ("clocks 91 s apart" in text) == said
