@@ -57,10 +57,10 @@ def actors(plan: Plan, net: Net, now_ms: int) -> dict[str, list[Actor]]:
         cast[node] += more
         lives |= {actor: actor for actor in more}
     for node in picked(plan, "history", cast, 0.4):
-        for actor in cast[node]:
+        for actor in (actor for actor in cast[node] if actor.end_ms is None):
             begin_ms = min(END_MS + plan.rng("history", node).choice([1, 5_000, 100_000]), now_ms - 4_000)
             lives[actor] = replace(lives[actor], begin_ms=begin_ms, history=True)
-    for actor in picked(plan, "midway", lives, 0.3):
+    for actor in picked(plan, "midway", [actor for actor in lives if actor.end_ms is None], 0.3):
         begin_ms = min(START_MS + plan.rng("midway", actor.uuid).choice(BEGUN_AT), now_ms - 4_000)
         lives[actor] = replace(lives[actor], begin_ms=begin_ms)
     for actor in picked(plan, "closed", lives, 0.4):
