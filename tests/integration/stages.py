@@ -27,6 +27,9 @@ from tests.integration.kafka_log import consumer_of
 from tests.integration.worlds_in_kafka import make_topics
 
 PARTITIONS = 8
+"""Of the topic that orders travel in."""
+BLOCK_PARTITIONS = 2
+"""Of lagloss's own topics: few, since every read and every batch of reports costs a little for each."""
 PIPELINE = "shop"
 SETTLED_MS = 6_000
 """How long after the last report the stage judges: longer than a window's first settle time."""
@@ -64,7 +67,7 @@ class TimedOutlet(KafkaOutlet):
         self._topics, self._clock = topics, clock
 
     def partitions(self) -> int | None:
-        return PARTITIONS
+        return BLOCK_PARTITIONS
 
     def _connected(self) -> Any:
         if self._producer is None:
@@ -261,7 +264,8 @@ def staged(
     definition = pipeline(nodes)
     store.apply(definition, 0)
     nexts = definition.spec.nodes[0].to
-    topic, beacons, reports = make_topics(bootstrap, "orders", "beacons", "reports", partitions=PARTITIONS)
+    (topic,) = make_topics(bootstrap, "orders", partitions=PARTITIONS)
+    beacons, reports = make_topics(bootstrap, "beacons", "reports", partitions=BLOCK_PARTITIONS)
     with ExitStack() as opened:
         parts = opened.enter_context(driven(spark, bootstrap, store, beacons, reports))
         topics = {BEACONS: beacons, REPORTS: reports}

@@ -42,7 +42,7 @@ from lagloss.wire import (
     hash_id,
 )
 from tests.in_memory import count
-from tests.integration.stages import PARTITIONS, PIPELINE, Sink, Stage, pipeline, staged
+from tests.integration.stages import BLOCK_PARTITIONS, PIPELINE, Sink, Stage, pipeline, staged
 from tests.oracle.evidence import Record
 
 DUE = 181
@@ -119,7 +119,7 @@ def test_a_window_is_closed_again_once_what_came_late_stands_still(
 def seal_by_retention(stage: Stage, sink: Sink) -> Upkeep:
     """The log loses the windows' blocks, and only then the late ones come."""
     admin = AdminClient({"bootstrap.servers": stage.bootstrap, "log_level": 0})
-    places = [TopicPartition(stage.topics[BEACONS], at, -1) for at in range(PARTITIONS)]  # to the end
+    places = [TopicPartition(stage.topics[BEACONS], at, -1) for at in range(BLOCK_PARTITIONS)]  # to the end
     for deleted in admin.delete_records(places).values():
         deleted.result(10)
     stage.at(300)
@@ -184,7 +184,7 @@ class Recording:
         return sum(place.last - place.first + 1 for ranges in self.asked for place in ranges)
 
 
-FILLER = 3_000
+FILLER = 6_000
 """Other records of each partition in between: too many for the ranges before and after them to be read as one."""
 
 
@@ -192,7 +192,7 @@ def test_a_sink_six_hours_late_reads_two_short_ranges_a_partition_and_not_six_ho
     sink = close_with_a_late_partition(stage)
     producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 20, "log_level": 0})
     key = block_key(PIPELINE, stage.start_s + 3600)
-    for partition in range(PARTITIONS):
+    for partition in range(BLOCK_PARTITIONS):
         for _ in range(FILLER):
             producer.produce(stage.topics[BEACONS], b"x", key, partition, timestamp=(stage.start_s + 3700) * 1000)
         producer.poll(0)
@@ -210,10 +210,10 @@ def test_a_sink_six_hours_late_reads_two_short_ranges_a_partition_and_not_six_ho
     closer.close_windows([(PIPELINE, stage.start_s)], stage.clock.now_ms)
     assert stage.window(0)["verdict"] == "ok"
     (ranges,) = reader.asked
-    assert max(sum(place.partition == at for place in ranges) for at in range(PARTITIONS)) == 2
+    assert max(sum(place.partition == at for place in ranges) for at in range(BLOCK_PARTITIONS)) == 2
     held = sum(marks.high - marks.low for marks in closer.beacons.watermarks().values())
     print(f"{reader.records()} records read in {len(ranges)} ranges, of {held} in the log")
-    assert reader.records() < 500 < FILLER * PARTITIONS < held
+    assert reader.records() < 500 < FILLER * BLOCK_PARTITIONS < held
 
 
 @dataclass
@@ -284,7 +284,7 @@ class Node:
         self.reports.append(ReportRecord(0, len(self.reports), now_ms, encode_report(report)))
 
 
-STEP_MS, LATE_MS, HOUR = 15_000, 120_000, 60
+STEP_MS, LATE_MS, HOUR = 20_000, 120_000, 60
 
 
 def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revisions_and_reads(store: Store) -> None:
@@ -317,6 +317,7 @@ def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revision
     print(f"revisions {sum(revisions) / HOUR:.1f} a window, at most {max(revisions)}; {len(reader.asked)} reads of")
     print(f"{reader.records()} records for {needed} blocks: {reader.records() / needed:.1f} times")
     assert len(windows) == HOUR
-    assert max(revisions) <= 4
-    assert len(reader.asked) <= 4 * HOUR
+    assert max(revisions) <= 3
+    assert len(reader.asked) <= 3 * HOUR + 10  # and some windows after the hour
+    assert reader.records() <= 8 * needed
     assert metrics.registry.get_sample_value("lagloss_block_records_read_total") == reader.records()
