@@ -6,9 +6,10 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer, TopicCollection
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.integration.closers import wait_until
 from tests.oracle.evidence import Record, World
 
 PARTITIONS = 16
@@ -30,7 +31,16 @@ def make_topics(bootstrap: str, *kinds: str, partitions: int) -> list[str]:
     names = [f"{kind}-{word}" for kind in kinds]
     for made in admin.create_topics([NewTopic(name, partitions, 1, config=config) for name in names]).values():
         made.result(20)
+    wait_until(lambda: _are_known(admin, names), what="for the broker to know its new topics")
     return names
+
+
+def _are_known(admin: AdminClient, names: list[str]) -> bool:
+    """Whether the broker answers questions about them: a moment after it made them."""
+    try:
+        return all(found.result(20).partitions for found in admin.describe_topics(TopicCollection(names)).values())
+    except KafkaException:
+        return False
 
 
 def put_world(bootstrap: str, world: World) -> Placed:
