@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lagloss.graph import node_of
+from lagloss.skew import Skew
 from lagloss.wire import (
     MAX_AHEAD_MS,
     SAMPLE_ALL,
@@ -54,6 +55,7 @@ class Followed:
     """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
 
     emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
+    skews: dict[tuple[str, bytes], Skew] = field(default_factory=dict)
     lanes: dict[LaneKey, tuple[Progress, ReportRecord]] = field(default_factory=dict)
     tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
     bad: list[tuple[ReportRecord, BadReason]] = field(default_factory=list)
@@ -80,6 +82,8 @@ class Followed:
             report if report.seq >= newest.seq else newest,
             max(appended_at, record.appended_ms),
         )
+        told = Skew.of(record.appended_ms, report.sent_at)
+        self.skews[account] = self.skews.get(account, Skew()).merged(told)
         for progress in report.progress:
             self._take_progress(record, report, progress)
         for tally in report.tallies:

@@ -9,24 +9,26 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
-from sqlalchemy import Connection, Engine, case, func, select
+from sqlalchemy import Connection, Engine, case, func, select, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator import quarantine
 from aggregator.followed import Checkpoints, Followed, ReportRecord, position
 from lagloss import tables
 from lagloss.graph import node_of
+from lagloss.skew import Skew
 from lagloss.store import ensure_days
 
 log = structlog.get_logger()
 
 TRIGGER = "1 second"
+Row = TypeVar("Row")
 
 
 class ReportFollower:
@@ -82,11 +84,28 @@ class ReportFollower:
             )
 
 
-def _chunks(rows: Sequence[dict[str, Any]], size: int = 500) -> Iterable[Sequence[dict[str, Any]]]:
+def _chunks(rows: Sequence[Row], size: int = 500) -> Iterable[Sequence[Row]]:
     return (rows[at : at + size] for at in range(0, len(rows), size))
 
 
+def _skews(connection: Connection, followed: Followed) -> dict[tuple[str, bytes], Skew]:
+    """What these reports and those before them tell of the clocks of their emitters."""
+    table = tables.table_of(tables.Emitter)
+    skews = dict(followed.skews)
+    for accounts in _chunks(list(followed.skews)):
+        rows = connection.execute(
+            select(table.c.pipeline, table.c.emitter, table.c.skew).where(
+                tuple_(table.c.pipeline, table.c.emitter).in_(accounts)
+            )
+        )
+        for row in rows:
+            account = (row.pipeline, row.emitter)
+            skews[account] = skews[account].merged(Skew.stored(row.skew))
+    return skews
+
+
 def _upsert_emitters(connection: Connection, followed: Followed) -> None:
+    skews = _skews(connection, followed)
     rows = [
         {
             "emitter": emitter,
@@ -99,6 +118,8 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
             "closed": report.closed,
             "final_through": report.final_through,
             "appended_at": appended_at,
+            "skew_ms": skews[pipeline, emitter].ms,
+            "skew": skews[pipeline, emitter].smallest,
         }
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     ]
@@ -111,6 +132,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
             for name in ("seq", "started_at", "sent_at", "closed", "final_through", "host")
         }
         replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
+        replaced |= {name: upsert.excluded[name] for name in ("skew_ms", "skew")}
         connection.execute(upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
 
 

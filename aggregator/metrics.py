@@ -49,6 +49,11 @@ class Metrics:
         self.caught_up_seconds = Gauge(
             "lagloss_reports_lag_seconds", "How long ago all reports were last followed", registry=self.registry
         )
+        self.clock_skew_seconds = Gauge(
+            "lagloss_clock_skew_seconds",
+            "How far the clock of any live emitter is from the broker's, the largest",
+            registry=self.registry,
+        )
 
         self.rollups_dirty = Gauge(
             "lagloss_rollups_dirty", "Hours and days marked to be rolled up anew", registry=self.registry

@@ -15,7 +15,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, text
 from sqlalchemy.exc import DBAPIError, OperationalError
 
-from aggregator import quarantine
+from aggregator import quarantine, told
 from aggregator.catchup import Catchup
 from aggregator.closing import Closer
 from aggregator.following import ReportFollower, start_stream
@@ -113,6 +113,7 @@ class Aggregator:
     def _observe(self, store: Store, now_ms: int, caught_up_ms: int) -> None:
         self.metrics.caught_up_seconds.set((now_ms - caught_up_ms) / 1000 if caught_up_ms else float("nan"))
         with store.engine.connect() as connection:
+            self.metrics.clock_skew_seconds.set(told.largest_skew_ms(connection, caught_up_ms) / 1000)
             for (topic, reason), count in quarantine.counts(connection).items():
                 self.metrics.bad_records.labels(topic, reason).set(count)
 

@@ -47,6 +47,15 @@ def read_basis(connection: Connection) -> int:
     return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
 
 
+def largest_skew_ms(connection: Connection, now_ms: int) -> int:
+    """How far the clock of any emitter that is neither closed nor silent is from the broker's."""
+    emitter = tables.Emitter
+    live = (emitter.closed.is_(False), emitter.appended_at >= now_ms - SILENT_AFTER_MS)
+    return int(
+        connection.execute(select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(*live)).scalar_one()
+    )
+
+
 def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
     """What is known of these windows; the connection must be in a REPEATABLE READ transaction."""
     pipelines = sorted({pipeline for pipeline, _ in windows})
@@ -123,6 +132,7 @@ def _read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int
                 row.final_through,
                 row.appended_at,
                 int(row.disturbed_from),
+                row.skew_ms,
             )
         )
     return found

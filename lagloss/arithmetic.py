@@ -21,7 +21,8 @@ from lagloss.sketch import Sketch
 from lagloss.wire import SAMPLE_ALL
 
 OVERTAKEN_AFTER_MS = 5_000
-"""How far a place's progress must be past a message's last sign of life before the place has overtaken it."""
+"""How far a place's progress must be past a message's last sign of life before the place has overtaken it; more where
+the hosts' clocks disagree."""
 UNKNOWN_SHOWN = 20
 """How many checkpoints that the version in force does not have are shown with a window."""
 Z95 = 1.959963984540054
@@ -91,18 +92,21 @@ def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
 
 def horizon(graph: Graph, evidence: Evidence) -> Horizon:
     """Rule 4: the cuts of each place. A retrier overtakes nobody."""
+    margin_ms = OVERTAKEN_AFTER_MS + evidence.clock_skew_ms
     return Horizon(
-        overtaken={place: _overtaken_before(place, evidence) for place in graph.places if place.kind != "retrier"},
+        overtaken={
+            place: _overtaken_before(place, evidence, margin_ms) for place in graph.places if place.kind != "retrier"
+        },
         overdue=evidence.now_ms - graph.definition.spec.max_wait,
     )
 
 
-def _overtaken_before(place: Place, evidence: Evidence) -> float:
+def _overtaken_before(place: Place, evidence: Evidence, margin_ms: int) -> float:
     until = evidence.until_ms(place.progress)
     if until is None:
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
         return math.inf if stands_in else -math.inf
-    return until - OVERTAKEN_AFTER_MS
+    return until - margin_ms
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
@@ -260,6 +264,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         dead=scale.count(census.fates[Fate.DEAD]),
         pending=pending,
         unexplained=scale.count(census.unexplained),
+        clock_skew_ms=evidence.clock_skew_ms,
         lost=lost,
         on_time_share=census.on_time / kept if kept else None,
         e2e_lag_ms=Lags.of(facts.e2e_lags),

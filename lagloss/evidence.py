@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from lagloss.facts import Account
 from lagloss.graph import Graph
+from lagloss.skew import apart_ms
 from lagloss.wire import SAMPLE_ALL, WINDOW_S
 
 SILENT_AFTER_MS = 60_000
@@ -22,7 +23,8 @@ STILL_EXPECTED_MS = 600_000
 @dataclass(frozen=True, slots=True)
 class EmitterState:
     """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
-    its last report, which is where its silence, if it falls silent, begins to matter."""
+    its last report, which is where its silence, if it falls silent, begins to matter. `skew_ms`: how far its clock is
+    behind the broker's, negative where it is ahead."""
 
     emitter: bytes
     node: str
@@ -32,6 +34,7 @@ class EmitterState:
     final_through_s: int
     appended_at: int
     disturbed_from_s: int
+    skew_ms: int = 0
 
     def is_silent(self, now_ms: int) -> bool:
         return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
@@ -55,6 +58,10 @@ class EmitterState:
             and window_start_s >= self.disturbed_from_s
             and window_start_s * 1000 <= self.appended_at + SILENT_AFTER_MS
         )
+
+    def is_heard_near(self, window_start_s: int) -> bool:
+        """Whether anything it said, by its own clock or the broker's, may reach into a window that starts then."""
+        return max(self.appended_at, self.sent_at) + SILENT_AFTER_MS >= window_start_s * 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +144,17 @@ class Evidence:
         incomplete |= {state.node for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)}
         accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
         return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """How far apart the clocks of the pipeline's hosts are, the broker's among them (rule 4). Emitters count that
+        told of the window, or were heard no earlier than a minute before it began: not those that ended long ago."""
+        told = {tally.emitter for tally in self.tallies}
+        return apart_ms(
+            state.skew_ms
+            for state in self.emitters
+            if state.emitter in told or state.is_heard_near(self.window_start_s)
+        )
 
     def is_idle(self, graph: Graph) -> bool:
         """Whether every known emitter of the first node, and at least one, is final or closed (rule 10)."""

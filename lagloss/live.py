@@ -64,6 +64,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         dead=seen(graph.names(graph.dead_mask)),
         pending=None,
         unexplained=None,
+        clock_skew_ms=None,
         lost=None,
         on_time_share=None,
         e2e_lag_ms=Lags.of(merged(*graph.delivery)),

@@ -55,9 +55,15 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             "–" if lost is None else _interval(lost["min"], lost["max"], str),
             "–" if ratio is None or ratio["min"] is None else _interval(ratio["min"], ratio["max"], _percent),
             "–" if lag is None else duration(lag),
-            ", ".join(window["reasons"]),
+            ", ".join([*window["reasons"], *_clocks(window)]),
         )
     return table
+
+
+def _clocks(window: dict[str, Any]) -> list[str]:
+    """A word where hosts' clocks disagree, since what is missing then stays pending for that much longer."""
+    apart_ms = window.get("clock_skew_ms")
+    return [f"clocks {duration(apart_ms)} apart"] if apart_ms else []
 
 
 def _interval(low: Any, high: Any, show: Any) -> str:

@@ -100,7 +100,8 @@ class WindowResult:
     """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
 
     `unknown_checkpoints`: beacons of checkpoints that the version in force does not have (20 of them at most).
-    `pending_since_ms`: when the first of the pending or overdue messages was last seen (epoch ms); not printed.
+    `clock_skew_ms`: how far apart the hosts' clocks are, whole seconds (rule 4). `pending_since_ms`: when the first of
+    the pending or overdue messages was last seen (epoch ms); not printed.
     """
 
     pipeline: str
@@ -114,6 +115,7 @@ class WindowResult:
     dead: int
     pending: int | None
     unexplained: int | None
+    clock_skew_ms: int | None
     lost: Interval | None
     on_time_share: float | None
     e2e_lag_ms: Lags
@@ -145,6 +147,7 @@ class WindowResult:
             "dead": self.dead,
             "pending": self.pending,
             "unexplained": self.unexplained,
+            "clock_skew_ms": self.clock_skew_ms,
             "lost": None if self.lost is None else asdict(self.lost),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,

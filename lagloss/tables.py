@@ -77,6 +77,10 @@ class Emitter(Base):
     closed: Mapped[bool]
     final_through: Mapped[int] = mapped_column(comment="epoch s")
     appended_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the last report")
+    skew_ms: Mapped[int] = mapped_column(
+        server_default="0", comment="smallest append time - sent_at in its last minute of reports"
+    )
+    skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lagloss.skew.Skew: [[minute, ms], ...]")
 
 
 class Lane(Base):

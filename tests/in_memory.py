@@ -83,6 +83,7 @@ def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
                 report.final_through,
                 appended_at,
                 min(moved, default=appended_at // 60_000 * 60),
+                followed.skews[owner, emitter].ms,
             )
         )
     tallies = [

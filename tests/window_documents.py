@@ -94,6 +94,7 @@ def document(
         "dead": 0,
         "pending": None if is_open else pending,
         "unexplained": None if is_open else 0,
+        "clock_skew_ms": None if is_open else 0,
         "lost": None if is_open else {"min": least, "max": most},
         "loss_ratio": None
         if is_open

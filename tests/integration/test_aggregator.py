@@ -34,7 +34,7 @@ from tests.oracle.worlds import make_world
 NODES = ("src", "mid", "snk")
 
 
-@pytest.mark.parametrize("seed", [2, 3, 7, 205, 1592])
+@pytest.mark.parametrize("seed", [3, 7, 209, 289, 1093, 1699])
 def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
     seed: int, spark: SparkSession, kafka_bootstrap: str, store: Store
 ) -> None:

@@ -84,6 +84,7 @@ class ByHand:
             self.tally(checkpoint, window_s, ["x"]) for checkpoint, window_s in self.extra_tallies.get(node, [])
         ]
         lanes = [(f"{node}.in", f"into-{node}/0"), (f"{node}.out", "")]
+        at_ms = self.appended_ms.get(node, self.now_ms)
         until = [(checkpoint, lane, self.until_ms.get(checkpoint, DUE_MS)) for checkpoint, lane in lanes]
         written = {
             "pipeline": "clicks",
@@ -92,14 +93,13 @@ class ByHand:
             "host": "here/1",
             "seq": 1,
             "started_at": START_MS - 600_000,
-            "sent_at": DUE_MS - 10,
+            "sent_at": at_ms - 10,
             "closed": False,
             "final_through": START_S + 60,
             "progress": [{"checkpoint": c, "lane": lane, "until": ms} for c, lane, ms in until if ms is not None],
             "tallies": tallies,
             **fields,
         }
-        at_ms = self.appended_ms.get(node, self.now_ms)
         return Record(0, i, at_ms, uuid(node), avro("emitter_report", written))
 
     def tally(self, checkpoint: str, window_s: int, ids: list[str]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ ALL_IDS: int = 2**32  # `sample` of a block that holds every id
 WINDOW_S = 60
 AHEAD_MS = 120_000  # a window further than this ahead of its arrival is bad input
 SILENT_MS = 60_000
+MINUTE_MS = 60_000
 EXPECTED_AFTER_SILENCE_MS = 660_000  # 60 s after the last report, and 10 minutes more
 
 
@@ -333,6 +334,7 @@ class Emitter:
     closed: bool
     final_through_s: int
     last_append_ms: int
+    differences: list[tuple[int, int]]  # of every report: append time, append time - sent_at
     tallies: dict[TallyKey, Tally] = field(default_factory=dict)
 
 
@@ -370,10 +372,12 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
             closed=report["closed"],
             final_through_s=report["final_through"],
             last_append_ms=appended_ms,
+            differences=[] if known is None else known.differences,
             tallies={} if known is None else known.tallies,
         )
     emitter = emitters[report["emitter"]]
     emitter.last_append_ms = appended_ms  # of any report: records are followed in the order of the log
+    emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
     for content in report["tallies"]:
         if ahead_or_crooked(content["window_start"], appended_ms):
             continue
@@ -383,6 +387,18 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
             emitter.tallies[key] = Tally(report["seq"], appended_ms, content)
         elif report["seq"] > old.report_seq:
             old.report_seq = report["seq"]
+
+
+def skew_ms(emitter: Emitter) -> int:
+    """Rule 4: the smallest difference in the two newest minutes of append time that have a report of it."""
+    newest = sorted({at_ms // MINUTE_MS for at_ms, _ in emitter.differences})[-2:]
+    return min(difference_ms for at_ms, difference_ms in emitter.differences if at_ms // MINUTE_MS in newest)
+
+
+def clock_matters(emitter: Emitter, window_start_s: int) -> bool:
+    """Rule 4: it told of the window, or its last report, by its own clock or the broker's, is at most 60 s older."""
+    heard_ms = [emitter.last_append_ms, emitter.sent_at_ms]
+    return sent_tally(emitter, window_start_s) or any(at_ms + 60_000 >= window_start_s * 1000 for at_ms in heard_ms)
 
 
 def is_silent(emitter: Emitter, now_ms: int) -> bool:

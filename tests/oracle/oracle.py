@@ -24,6 +24,7 @@ from tests.oracle.evidence import (
     Record,
     TallyKey,
     World,
+    clock_matters,
     follow,
     in_force,
     is_expected,
@@ -34,6 +35,7 @@ from tests.oracle.evidence import (
     read_definition,
     sent_tally,
     silence_spoils,
+    skew_ms,
 )
 
 __all__ = ["Record", "World", "difference", "judge", "missing"]
@@ -213,8 +215,17 @@ def rule_4_progress_ms(case: Case, checkpoint: str) -> float | None:
     return float(min((lane.until_ms for lane in left), default=case.world.now_ms))
 
 
+def rule_4_clocks_apart_ms(case: Case) -> int:
+    """The clock furthest ahead against the one furthest behind, the broker's (0) among them: whole seconds, rounded up;
+    less than a second is nothing."""
+    clocks = [0] + [skew_ms(e) for e in case.emitters.values() if clock_matters(e, case.start_s)]
+    seconds = (max(clocks) - min(clocks)) / 1000
+    return math.ceil(seconds) * 1000 if seconds >= 1 else 0
+
+
 def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
-    """Progress past last seen + 5 s; where nobody reports any, a beacon there of a later window that is due."""
+    """Progress past last seen + 5 s + what the clocks are apart; where nobody reports any, a beacon there of a later
+    window that is due."""
     d = case.d
     if place.kind == "link":
         checkpoint, own = f"{place.following}.in", [f"{place.following}.in"]
@@ -222,7 +233,7 @@ def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
         checkpoint, own = f"{place.node}.out", d.exits(place.node)
     until_ms = rule_4_progress_ms(case, checkpoint)
     if until_ms is not None:
-        return until_ms > last_seen_ms + OVERTAKEN_MS
+        return until_ms > last_seen_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case)
     return any(
         x in own
         and window_s > case.start_s
@@ -551,6 +562,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "reasons": rule_10_reasons(case, fates, unexplained, complete),
         "proof": "beacons",
         **counts,
+        "clock_skew_ms": rule_4_clocks_apart_ms(case),
         "loss_ratio": ratio,
         "on_time_share": rule_12_on_time_share(case, fates),
         "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},

@@ -62,6 +62,9 @@ EMITTERS = (
     "repeated_reports",
     "out_of_order_reports",
     "ignored_reports",
+    "clocks_off",
+    "scaled",
+    "comeback",
 )
 PROGRESS = (
     "no_progress",
@@ -92,6 +95,10 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"sampled", "lost_at_link", "unreported"}),
     frozenset({"history", "blocks_missing", "lost_at_node"}),
     frozenset({"changed_definition", "lost_at_link", "lost_at_node"}),
+    frozenset({"clocks_off", "lost_at_link", "lost_at_node", "several_emitters"}),
+    frozenset({"clocks_off", "lost_at_link", "stalled_lane", "lane_edge"}),
+    frozenset({"scaled", "lost_at_link", "lost_at_node", "lane_handed_over"}),
+    frozenset({"comeback", "lost_at_link", "lost_at_node", "several_emitters"}),
 )
 
 # Alone, none of these changes the judgement of a world in which nothing else happens.

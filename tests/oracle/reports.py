@@ -73,6 +73,11 @@ class Accounts:
         times = [START_MS + 25_000, END_MS + 6_000, self.now_ms - 25_000, self.now_ms - 21 - rng.randint(0, 3_000)]
         if actor.end_ms is not None:
             times = [t for t in times if t < actor.end_ms] + [actor.end_ms - n for n in (60_000, 30_000, 0)]
+        if actor.gap_ms is not None:
+            gone_ms, back_ms = actor.gap_ms
+            times = [
+                t for t in (*times, gone_ms, back_ms) if t <= min(gone_ms, self.now_ms) or back_ms <= t < self.now_ms
+            ]
         return sorted({t for t in times if actor.begin_ms <= t})
 
     def write(self) -> list[Sent]:
@@ -106,10 +111,10 @@ class Accounts:
             "emitter": actor.uuid,
             "host": "somewhere/1",
             "seq": seq,
-            "started_at": actor.begin_ms,
-            "sent_at": at_ms,
+            "started_at": actor.begin_ms + actor.clock_ms,
+            "sent_at": at_ms + actor.clock_ms,
             "closed": actor.closed and last,
-            "final_through": self.final_through(actor, at_ms, closed=actor.closed and last),
+            "final_through": self.final_through(actor, at_ms + actor.clock_ms, closed=actor.closed and last),
             "progress": self.progress(actor, at_ms, first=first),
             "tallies": fresh,
         }
@@ -192,10 +197,10 @@ class Accounts:
         found = []
         for lane in self.lanes:
             if lane.node == actor.node and self.owner(lane, at_ms) == actor:
-                until_ms = min(at_ms, self.stand_ms(lane)) if lane in self.stalled else at_ms
+                until_ms = min(at_ms, self.stand_ms(lane)) if lane in self.stalled else at_ms + actor.clock_ms
                 found.append((f"{actor.node}.in", lane.name, until_ms))
         until_ms = min(at_ms, self.stand_ms(actor.uuid)) if actor in self.stuck else at_ms
-        found.append((f"{actor.node}.out", "", until_ms))
+        found.append((f"{actor.node}.out", "", until_ms + actor.clock_ms))
         if actor in self.forgotten and first:
             side = self.plan.rng("forgotten", actor.uuid).choice(["in", "in", "out"])
             found.append((f"{actor.node}.{side}", "old/0", at_ms))

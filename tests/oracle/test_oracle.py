@@ -210,6 +210,16 @@ def test_a_place_has_overtaken_a_message_once_it_is_more_than_5_s_past_last_seen
     assert gone(worked_case(until_ms={"mid.out": last_seen_ms + past_ms}))["i"][0] == kind
 
 
+@pytest.mark.parametrize(("past_ms", "kind"), [(95_000, "pending"), (95_001, "lost")])
+@pytest.mark.parametrize("off_ms", [90_000, -89_990])  # the others' reports take 10 ms
+def test_a_clock_that_is_off_widens_that_by_as_much(off_ms: int, past_ms: int, kind: str) -> None:
+    last_seen_ms = START_MS + 1_000 + 1
+    for node in ("src", "mid", "snk"):
+        hand = worked_case(until_ms={"mid.out": last_seen_ms + past_ms}, report={node: {"sent_at": DUE_MS - off_ms}})
+        assert gone(hand)["i"][0] == kind
+        assert judged(hand)["clock_skew_ms"] == 90_000
+
+
 @pytest.mark.parametrize(("waited_ms", "kind"), [(900_000, "pending"), (900_001, "overdue")])
 def test_pending_for_longer_than_max_wait_is_overdue_and_never_in_lost_min(waited_ms: int, kind: str) -> None:
     now_ms = START_MS + 1_000 + 1 + waited_ms

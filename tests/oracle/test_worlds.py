@@ -29,6 +29,7 @@ SHOWS_WITH = {  # where the others do
     "out_of_order_reports": {"closed", "forgotten_lane", "stalled_lane", "lane_handed_over"},
     "repeated_reports": {"silent", "lane_handed_over"},
     "stale_tallies": {"blocks_missing", "dropped"},
+    "scaled": {"huge_lags"},
 }
 
 

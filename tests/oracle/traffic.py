@@ -21,6 +21,8 @@ class Actor:
     end_ms: int | None = None  # when it closed or fell silent
     closed: bool = False
     history: bool = False  # sends the past: started after the window, tells of it all the same
+    clock_ms: int = 0  # how far its host's clock is ahead
+    gap_ms: tuple[int, int] | None = None  # lives on, but no report of it arrives between these
 
     def works_at(self, at_ms: float) -> bool:
         return self.history or (self.begin_ms <= at_ms and (self.end_ms is None or at_ms <= self.end_ms))
@@ -81,11 +83,12 @@ class Journey:
         node = checkpoint.split(".")[0]
         actors = [actor for actor in self.cast[node] if actor.works_at(at_ms)] or self.cast[node]
         actor = actors[int(self.rng.random() * len(actors))]
-        observed_ms = at_ms + skew_ms(self.plan, node)
+        off_ms = skew_ms(self.plan, node) + actor.clock_ms
+        observed_ms = at_ms + off_ms
         self.seen.append(Seen(checkpoint, actor, self.message_id, self.event_ms, at_ms, observed_ms, crc, self.replay))
         if self.happens("duplicates", 0.1):
             again_ms = at_ms + self.delay_ms()
-            self.seen.append(replace(self.seen[-1], at_ms=again_ms, observed_ms=again_ms + skew_ms(self.plan, node)))
+            self.seen.append(replace(self.seen[-1], at_ms=again_ms, observed_ms=again_ms + off_ms))
 
     def visit(self, node: str, at_ms: float, crc: int, tries: int = 0) -> None:
         """The message comes in at a node."""
@@ -157,7 +160,7 @@ class Journey:
 
 @functools.lru_cache(maxsize=1024)
 def skew_ms(plan: Plan, node: str) -> float:
-    """How far a node's clock is off."""
+    """How far off a node's observations are, for a reason that no report shows."""
     rng = plan.rng("clock", node)
     off = rng.choice([-3_000, -70_000, -250.5, 20_000, 900_000, 10_000_000])
     return off if chance(rng, 0.4) and plan.has("crooked_clocks") else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from tests.oracle.blocks import Draft, cut, drafts, encode, last_beacon, put_into_log
 from tests.oracle.cast import actors
 from tests.oracle.evidence import World, read_definition
+from tests.oracle.oracle import open_case, rule_4_clocks_apart_ms
 from tests.oracle.plan import BUNDLES, END_MS, PHENOMENA, START_MS, START_S, Plan
 from tests.oracle.reports import Accounts, reports_log
 from tests.oracle.topologies import TOPOLOGIES, Document, Net, changed, definition
@@ -67,13 +69,17 @@ def build_world(plan: Plan) -> World:
     low = put_into_log(plan, net, blocks, now_ms)
     accounts = Accounts(plan, net, cast, blocks, seen, now_ms)
     accounts.edge_ms = edge_ms
-    return World(
+    world = World(
         definitions=versions(plan, document),
         beacons=tuple(encode(draft) for draft in in_log(blocks)),
         reports=reports_log(plan, net, accounts.write(), now_ms),
         now_ms=now_ms,
         beacons_start=low,
     )
+    if edge_ms is None or not plan.has("clocks_off"):
+        return world
+    accounts.edge_ms = edge_ms + rule_4_clocks_apart_ms(open_case(world, START_S))  # which is where the edge is then
+    return replace(world, reports=reports_log(plan, net, accounts.write(), now_ms))
 
 
 def in_log(blocks: list[Draft]) -> list[Draft]:
@@ -88,6 +94,9 @@ def judged_at(plan: Plan, grace_ms: int, max_wait_ms: int) -> int:
     edge_ms = START_MS + max_wait_ms + rng.randint(30_000, 90_000)
     if plan.has("judged_late"):
         now_ms += late_ms
+    back_ms = rng.choice([0, 0, 100_000, 660_000])
+    if plan.has("comeback"):
+        now_ms += back_ms
     return max(now_ms, edge_ms) if plan.has("max_wait_edge") else now_ms
 
 

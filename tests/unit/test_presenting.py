@@ -1,0 +1,20 @@
+"""What `lagloss windows` prints for a person."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from lagloss.presenting import windows_table
+from tests.window_documents import chain, document
+
+
+@pytest.mark.parametrize(("apart_ms", "said"), [(0, False), (91_000, True), (None, False)])
+def test_a_window_says_so_where_hosts_clocks_disagree(apart_ms: int | None, said: bool) -> None:
+    window = document(chain(), 1_780_000_020, verdict="unknown", reasons=("pending",)) | {"clock_skew_ms": apart_ms}
+    text = io.StringIO()
+    Console(file=text, width=200).print(windows_table([window]))
+    assert "pending" in text.getvalue()
+    assert ("clocks 91 s apart" in text.getvalue()) == said
