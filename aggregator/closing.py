@@ -141,7 +141,9 @@ class Closer:
     def _record_reading(self, connection: Connection, reading: Reading, read_to: Mapping[int, int]) -> None:
         closings.write_audited(connection, read_to, self._topic_id)
         bad = [(found.partition, found.offset, found.reason, found.first_bytes) for found in reading.bad]
-        quarantine.record(connection, self.beacons.topic, bad)
+        new = quarantine.record(connection, self.beacons.topic, bad)
+        now_ms = int(time.time() * 1000)
+        quarantine.count(connection, self.beacons.topic, [(reason, now_ms) for reason in new.elements()])
 
     def _commit(self, connection: Connection, pipeline: str, closing: Closing) -> None:
         revision, changed = closings.commit(connection, closing)

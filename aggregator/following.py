@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
-from sqlalchemy import Connection, Engine, case, func, select
+from sqlalchemy import Connection, Engine, case, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator import quarantine
-from aggregator.followed import Checkpoints, Followed, ReportRecord, position
+from aggregator.followed import RETENTION_MS, Checkpoints, Followed, ReportRecord, position
+from aggregator.strangers import Name, Strangers
 from lagloss import tables
 from lagloss.graph import node_of
 from lagloss.store import ensure_days
@@ -29,6 +32,14 @@ log = structlog.get_logger()
 TRIGGER = "1 second"
 
 
+STRANGERS_FOR_S = 86_400
+"""How long the names that no definition has are held in memory before those of a week ago are forgotten."""
+
+
+class DatabaseRestored(RuntimeError):
+    """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
+
+
 class ReportFollower:
     """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
 
@@ -36,50 +47,101 @@ class ReportFollower:
         self.engine = engine
         self.topic = topic
         self.topic_id = topic_id
+        self._reached: Mapping[int, int] = {}
+        """Positions that the database has had already."""
+        self._strangers: Strangers | None = None
+        self._strangers_read_at = 0.0
 
     def positions(self) -> dict[int, int]:
-        """Next offset to follow of each partition known so far."""
-        table = tables.ReportsPosition
+        """Next offset to follow of each partition known so far.
+
+        Raises:
+            DatabaseRestored: the database does not know any more what it knew.
+        """
+        reached = self._reached  # before the database is asked: a batch may be committed meanwhile
         with self.engine.connect() as connection:
-            rows = connection.execute(select(table.topic_partition, table.next_offset))
-            return {row.topic_partition: row.next_offset for row in rows}
+            found = _read_positions(connection)
+        self._note(found, reached)
+        return found
 
     def follow(self, records: Iterable[ReportRecord], known: Checkpoints) -> int:
-        """Take a batch of records in, in log order; those already followed are passed over. How many were new."""
+        """Take a batch of records in, in log order; those already followed are passed over. How many were new.
+
+        Raises:
+            DatabaseRestored: the records between the database's position and these would never be followed.
+        """
         with self.engine.begin() as connection:
-            table = tables.ReportsPosition
-            rows = connection.execute(select(table.topic_partition, table.next_offset).with_for_update())
-            followed_to = {row.topic_partition: row.next_offset for row in rows}
+            followed_to = _read_positions(connection, for_update=True)
+            self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
-            followed = Followed()
+            followed = Followed(strangers=self._known_strangers(connection))
             for record in sorted(fresh, key=position):
                 followed.take(record, known)
             positions = {**followed_to, **followed.positions}
             self._write(connection, followed, basis=sum(positions.values()))
+        self._reached, self._strangers = positions, followed.strangers
         return len(fresh)
+
+    def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
+        if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
+            raise DatabaseRestored(f"PostgreSQL knows reports up to {dict(found)}, it knew them up to {dict(reached)}")
+        if reached is self._reached:
+            self._reached = found
+
+    def _known_strangers(self, connection: Connection) -> Strangers:
+        """Those of the last batch; read anew after a batch that failed, and once a day."""
+        strangers, self._strangers = self._strangers, None
+        if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
+            strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
+        return strangers
 
     def _write(self, connection: Connection, followed: Followed, basis: int) -> None:
         ensure_days(connection, {key[1] for key in followed.tallies})
         _upsert_emitters(connection, followed)
         _upsert_lanes(connection, followed)
         _upsert_tallies(connection, followed, basis)
-        quarantine.record(
-            connection,
-            self.topic,
-            [(record.partition, record.offset, reason, record.value) for record, reason in followed.bad],
-        )
+        _insert_strangers(connection, followed.strangers)
+        bad = followed.bad.values()
+        rows = [(record.partition, record.offset, reason, record.value) for record, reason in bad]
+        quarantine.record(connection, self.topic, rows)
+        quarantine.count(connection, self.topic, [(reason, record.appended_ms) for record, reason in bad])
         if followed.positions:
-            rows = [
+            places = [
                 {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
                 for partition, offset in followed.positions.items()
             ]
-            upsert = insert(tables.ReportsPosition).values(rows)
+            upsert = insert(tables.ReportsPosition).values(places)
             connection.execute(
                 upsert.on_conflict_do_update(
                     index_elements=["topic_partition"],
                     set_={"next_offset": upsert.excluded.next_offset, "topic_id": upsert.excluded.topic_id},
                 )
             )
+
+
+def _read_positions(connection: Connection, *, for_update: bool = False) -> dict[int, int]:
+    table = tables.ReportsPosition
+    query = select(table.topic_partition, table.next_offset)
+    rows = connection.execute(query.with_for_update() if for_update else query)
+    return {row.topic_partition: row.next_offset for row in rows}
+
+
+def _read_strangers(connection: Connection) -> Strangers:
+    """The names kept, without those first named so long ago that the log has forgotten it, too."""
+    table = tables.table_of(tables.Stranger)
+    connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
+    rows = connection.execute(select(table))
+    return Strangers({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
+
+
+def _insert_strangers(connection: Connection, strangers: Strangers) -> None:
+    rows = [
+        {**name._asdict(), "emitter": emitter, "since": since}
+        for name, (emitter, since) in sorted(strangers.fresh.items())
+    ]
+    for chunk in _chunks(rows):
+        connection.execute(insert(tables.Stranger).values(chunk).on_conflict_do_nothing())
+    strangers.fresh.clear()
 
 
 def _chunks(rows: Sequence[dict[str, Any]], size: int = 500) -> Iterable[Sequence[dict[str, Any]]]:
@@ -187,14 +249,16 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
         )
 
 
-def start_stream(
+@contextmanager
+def following(
     spark: SparkSession,
     bootstrap: str,
     follower: ReportFollower,
     partitions: Iterable[int],
     checkpoints: Callable[[], Checkpoints],
-) -> StreamingQuery:
-    """Follow the reports topic from where the database stands; `checkpoints()` tells what pipelines there are now."""
+) -> Iterator[StreamingQuery]:
+    """Follow the reports topic from where the database stands, for as long as the block lasts; `checkpoints()` tells
+    what pipelines there are now."""
     known = follower.positions()
     starts = {str(partition): known.get(partition, -2) for partition in partitions}
     reports = (
@@ -212,10 +276,15 @@ def start_stream(
         rows = batch.collect()
         follower.follow((ReportRecord(*row) for row in rows), checkpoints())
 
-    return (
-        reports.writeStream.queryName("follow reports")
-        .foreachBatch(take)
-        .option("checkpointLocation", tempfile.mkdtemp(prefix="lagloss-stream-"))
-        .trigger(processingTime=TRIGGER)
-        .start()
-    )
+    with tempfile.TemporaryDirectory(prefix="lagloss-stream-", ignore_cleanup_errors=True) as scratch:
+        stream = (
+            reports.writeStream.queryName("follow reports")
+            .foreachBatch(take)
+            .option("checkpointLocation", scratch)
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+        try:
+            yield stream
+        finally:
+            stream.stop()

@@ -8,9 +8,11 @@ import shutil
 import sys
 from pathlib import Path
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lagloss import jars
+from lagloss.errors import SparkEnded
 from lagloss.java import find_java
 
 RECORDS_A_BATCH = 2_000
@@ -47,3 +49,13 @@ def start_session(master: str, driver_memory: str, scratch: Path) -> SparkSessio
     spark = session.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raises SparkEnded where Spark's own process is gone, or has stopped its context: neither comes back."""
+    try:
+        stopped = spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError, AttributeError) as error:
+        raise SparkEnded(detail=str(error) or type(error).__name__) from error
+    if stopped:
+        raise SparkEnded(detail="its context was stopped")

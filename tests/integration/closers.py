@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from aggregator.closing import Closer
-from aggregator.following import ReportFollower, start_stream
+from aggregator.following import ReportFollower, following
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from lagloss.beacon_log import BeaconLog
@@ -59,10 +59,9 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
     closer = Closer(store.engine, store, reader, logs[0], Metrics())
     closer.refresh()
-    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.checkpoints)
     try:
-        yield Driven(store, closer, follower, *logs)
+        with following(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.checkpoints):
+            yield Driven(store, closer, follower, *logs)
     finally:
-        stream.stop()
         for log in logs:
             log.close()
