@@ -109,7 +109,8 @@ class Aggregator:
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
                 busy = bool(caught_up_ms) and (closer.tick(caught_up_ms, now_ms) or upkeep.tick(caught_up_ms))
-                self.trouble = None
+                if caught_up_ms:  # a round of all of it has come to its end
+                    self.trouble = None
                 self.ready.set()
                 if not busy:
                     stop.wait(IDLE_S)

@@ -138,12 +138,16 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
         assert list(done.values()) == [0, 0, 0, 0, 0, WINDOWS_A_READ]
         begin(len(lives) + 1)
         first, second = waiting
-        wait_until(lambda: {health(first)[0], health(second)[0]} == {200, 503}, 60, "for one to work, one to stand by")
-        works, stands_by = (first, second) if health(first)[0] == 200 else (second, first)
-        assert "another aggregator holds the lease" in health(stands_by)[1]
-        assert metric(stands_by.url, 'lagloss_waiting_seconds{server="lease"}') > 0
+
+        def stands_by(process: Any) -> bool:
+            return health(process)[0] == 503 and "another aggregator holds the lease" in health(process)[1]
+
+        wait_until(lambda: stands_by(first) != stands_by(second), 60, "for one of them to stand by")
+        works, spare = (second, first) if stands_by(first) else (first, second)
+        wait_until(lambda: health(works) == (200, "ok"), 60, "for the other to work")
+        assert metric(spare.url, 'lagloss_waiting_seconds{server="lease"}') > 0
         works.kill()
-        wait_until(lambda: health(stands_by) == (200, "ok"), 30, "for the other to take over")
+        wait_until(lambda: health(spare) == (200, "ok"), 30, "for the other to take over")
         wait_until(lambda: closed(disturbed, name, start_s) == MINUTES, 60, "for all windows")
         with driven(spark, kafka_bootstrap, calm, BEACONS, REPORTS) as parts:
             parts.follow_all()
