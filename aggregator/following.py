@@ -30,6 +30,8 @@ from lagloss.store import ensure_days
 log = structlog.get_logger()
 
 TRIGGER = "1 second"
+REPORTS_A_BATCH = 5_000
+"""A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
 
 
 STRANGERS_FOR_S = 86_400
@@ -267,7 +269,7 @@ def following(
         .option("subscribe", follower.topic)
         .option("startingOffsets", json.dumps({follower.topic: starts}))
         .option("failOnDataLoss", "false")
-        .option("maxOffsetsPerTrigger", "20000")
+        .option("maxOffsetsPerTrigger", str(REPORTS_A_BATCH))
         .load()
         .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
     )

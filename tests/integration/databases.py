@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Engine, insert, select, text
+from sqlalchemy import Engine, Table, insert, select, text
 
 from lagloss.store import ensure_days
 from lagloss.tables import PARTITIONED, Base
 
+ALL = tuple(Base.metadata.sorted_tables)
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 WALL_CLOCK = {
@@ -24,18 +26,15 @@ WALL_CLOCK = {
 def dump(engine: Engine) -> Rows:
     """Every row of every table."""
     with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-        return {
-            table.name: [dict(row) for row in connection.execute(select(table)).mappings()]
-            for table in Base.metadata.sorted_tables
-        }
+        return {table.name: [dict(row) for row in connection.execute(select(table)).mappings()] for table in ALL}
 
 
 def restore(engine: Engine, backup: Rows) -> None:
     """Put every table back to what it was, in one transaction, as pg_restore does while clients stay connected."""
     with engine.begin() as connection:
-        names = ", ".join(f'"{table.name}"' for table in Base.metadata.sorted_tables)
+        names = ", ".join(f'"{table.name}"' for table in ALL)
         connection.execute(text(f"TRUNCATE {names} CASCADE"))
-        for table in Base.metadata.sorted_tables:
+        for table in ALL:
             rows = backup[table.name]
             if table in PARTITIONED:
                 ensure_days(connection, {row["window_start"] for row in rows})
@@ -43,11 +42,27 @@ def restore(engine: Engine, backup: Rows) -> None:
                 connection.execute(insert(table), list(rows))
 
 
-def contents(engine: Engine, until_s: int | None = None) -> dict[str, list[dict[str, Any]]]:
-    """Every row without the columns of WALL_CLOCK, in an order of their own; of windows only those before `until_s`."""
-    found = {}
-    for name, rows in dump(engine).items():
-        kept = [row for row in rows if until_s is None or row.get("window_start", 0) < until_s]
-        plain = [{key: row[key] for key in row if key not in WALL_CLOCK.get(name, ())} for row in kept]
-        found[name] = sorted(plain, key=repr)
+def differences(
+    one: Rows, other: Rows, until_s: float = math.inf, but: Collection[str] = (), tables: Collection[Table] = ALL
+) -> list[str]:
+    """What two dumps do not have in common, but for columns of WALL_CLOCK and `but`; of windows only those before
+    `until_s` (epoch s)."""
+    found = []
+    for table in tables:
+        names = [column.name for column in table.c if column.name not in {*but, *WALL_CLOCK.get(table.name, ())}]
+        ours, theirs = (_by_key(table, rows[table.name], until_s) for rows in (one, other))
+        found += [f"{table.name} {key}: only in one" for key in ours.keys() ^ theirs.keys()]
+        found += [
+            f"{table.name} {key}: {name} is {ours[key][name]!r} and {theirs[key][name]!r}"
+            for key in ours.keys() & theirs.keys()
+            for name in names
+            if ours[key][name] != theirs[key][name]
+        ]
     return found
+
+
+def _by_key(
+    table: Table, rows: Iterable[Mapping[str, Any]], until_s: float
+) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+    key = [column.name for column in table.primary_key]
+    return {tuple(row[name] for name in key): row for row in rows if row.get("window_start", 0) < until_s}

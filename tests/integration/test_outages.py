@@ -21,12 +21,13 @@ from lagloss.settings import Settings
 from lagloss.store import Store, migrate
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from tests.integration.closers import driven, wait_until
-from tests.integration.databases import contents, dump, restore
+from tests.integration.databases import ALL, differences, dump, restore
 from tests.integration.test_aggregator_process import aggregator, health, metric
 
 MESSAGES = 200
 BY_COMMITS = {"basis", "changed_basis", "settle_ms", "revision"}
 """Columns that tell how often, and knowing how much, a window was closed on the way; ends are equal without them."""
+ENDS = [table for table in ALL if table.name not in ("window_history", "audited")]
 
 
 @pytest.fixture
@@ -79,16 +80,6 @@ class Minutes:
         """The closed windows with messages."""
         found = store.windows(self.name, self.start_s, self.start_s + 1_800)
         return [window for window in found if window["state"] == "closed" and window["messages"]]
-
-
-def in_the_end(store: Store, until_s: int) -> dict[str, list[dict[str, Any]]]:
-    """All tables but the history of how they came about."""
-    tables = contents(store.engine, until_s)
-    return {
-        name: [{key: row[key] for key in row if key not in BY_COMMITS} for row in rows]
-        for name, rows in tables.items()
-        if name not in ("window_history", "audited")
-    }
 
 
 @pytest.mark.slow
@@ -150,14 +141,17 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
                 parts.follow_all()
                 until_s = minutes.start_s + 600
 
+                def differing() -> list[str]:
+                    return differences(dump(store.engine), dump(calm.engine), until_s, BY_COMMITS, ENDS)
+
                 def agree() -> bool:
                     """Once time has told both what time alone may tell."""
                     now_ms = int(time.time() * 1000)
                     while parts.closer.tick(now_ms, now_ms):
                         pass
-                    return in_the_end(store, until_s) == in_the_end(calm, until_s)
+                    return not differing()
 
-                wait_until(agree, 20, "for the tables of an undisturbed run")
+                wait_until(agree, 20, f"for the tables of an undisturbed run: {differing()}")
         ends = minutes.closed(calm)
         assert [window["messages"] for window in ends] == [MESSAGES] * 4
         assert [window["lost"]["max"] for window in ends] == [MESSAGES // 50] * 4
