@@ -17,7 +17,7 @@ import structlog
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
-from sqlalchemy import Connection, Engine, case, delete, func, select
+from sqlalchemy import Connection, Engine, case, delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator import quarantine
@@ -73,7 +73,9 @@ class ReportFollower:
             DatabaseRestored: the records between the database's position and these would never be followed.
         """
         with self.engine.begin() as connection:
-            followed_to = _read_positions(connection, for_update=True)
+            # one at a time, also where there is no row to lock yet: a follower that lost its lease may work still
+            connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
+            followed_to = _read_positions(connection)
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
             followed = Followed(strangers=self._known_strangers(connection))
@@ -121,10 +123,9 @@ class ReportFollower:
             )
 
 
-def _read_positions(connection: Connection, *, for_update: bool = False) -> dict[int, int]:
+def _read_positions(connection: Connection) -> dict[int, int]:
     table = tables.ReportsPosition
-    query = select(table.topic_partition, table.next_offset)
-    rows = connection.execute(query.with_for_update() if for_update else query)
+    rows = connection.execute(select(table.topic_partition, table.next_offset))
     return {row.topic_partition: row.next_offset for row in rows}
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import structlog
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError
 
 from aggregator import quarantine
 from aggregator.catchup import Catchup
@@ -142,13 +141,9 @@ class Lease:
         self._connection.execute(text("SELECT 1"))
 
     def close(self) -> None:
-        """Give it back. A second one may have it at once."""
+        """Give it back: the server frees the lock when it sees the connection closed."""
         if self._connection is not None:
-            try:
-                self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
-            except DBAPIError:
-                log.debug("lease already gone")
-            self._connection.invalidate()  # gone or not, it is of no use to the pool
+            self._connection.invalidate()  # a plain close would only return it to the pool
             self._connection.close()
             self._connection = None
 

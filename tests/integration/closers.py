@@ -39,8 +39,8 @@ class Driven:
     beacons: BeaconLog
     reports: BeaconLog
 
-    def follow_all(self) -> None:
-        """Waits until the stream has followed every report there is now."""
+    def follow_all(self, *, refresh: bool = True) -> None:
+        """Waits until the stream has followed every report there is now; `refresh`: the closer learns of it."""
         ends = self.reports.ends()
 
         def caught_up() -> bool:
@@ -48,7 +48,8 @@ class Driven:
             return all(positions.get(partition, 0) >= end for partition, end in ends.items())
 
         wait_until(caught_up, what="for the reports to be followed")
-        self.closer.refresh()
+        if refresh:
+            self.closer.refresh()
 
 
 @contextmanager

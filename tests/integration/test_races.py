@@ -41,10 +41,11 @@ def interrupt(chain: Chain, meanwhile: Callable[[], object]) -> None:
 
 
 def send_late(chain: Chain) -> None:
-    """What `send_all` left out arrives after all."""
+    """What `send_all` left out arrives after all, and is followed; the closer is busy and does not look."""
     for side in ("in", "out"):
         chain.send("snk", side, IDS[::20])
-    chain.settle()
+    assert chain.emitters["snk"].flush(30)
+    chain.parts.follow_all(refresh=False)
 
 
 def test_of_two_closers_the_one_that_knows_less_leaves_the_row_alone(
