@@ -3,10 +3,12 @@ closing."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
@@ -17,6 +19,9 @@ from lagloss.java import find_java
 
 RECORDS_A_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
+QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
+"""What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
+lines each time."""
 
 
 def start_session(master: str, driver_memory: str, scratch: Path) -> SparkSession:
@@ -48,6 +53,10 @@ def start_session(master: str, driver_memory: str, scratch: Path) -> SparkSessio
     )
     spark = session.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    log4j = cast("Any", spark.sparkContext._jvm).org.apache.logging.log4j
+    for name in QUIET:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     return spark
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -28,6 +29,10 @@ TRANSIENT: Final = (
 """What a later try may do."""
 
 
+_CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.[\w.]+: [^\n]*")
+"""What began it, in the traces of Python and Java that Spark puts into one message."""
+
+
 @dataclass(frozen=True)
 class Trouble:
     """Why nothing is followed or closed; `since_s` in epoch s."""
@@ -52,5 +57,6 @@ def trouble_with(error: BaseException, now_s: float) -> Trouble:
         server = "postgresql"
     elif isinstance(error, KafkaException) or "org.apache.kafka" in told:
         server = "kafka"
-    first = told.strip().splitlines()[0] if told.strip() else ""
-    return Trouble(server, f"{type(error).__name__}: {first}", now_s)
+    causes = _CAUSE.findall(told)
+    first_line = told.strip().partition("\n")[0]
+    return Trouble(server, causes[-1] if causes else f"{type(error).__name__}: {first_line}", now_s)

@@ -31,6 +31,13 @@ def test_an_error_is_some_servers_trouble(error: Exception, server: str) -> None
     assert trouble_with(error, 0).server == server
 
 
+def test_of_a_long_message_the_cause_is_told() -> None:
+    told = STREAM + "Traceback:\n  File x\nsqlalchemy.exc.OperationalError: (psycopg.OperationalError) refused\n more"
+    assert trouble_with(StreamingQueryException(told), 0).text == (
+        "sqlalchemy.exc.OperationalError: (psycopg.OperationalError) refused"
+    )
+
+
 def test_trouble_with_one_server_lasts_since_its_first_error() -> None:
     first = Trouble("kafka", "timed out", 1_780_000_020)
     second = Trouble("kafka", "refused", 1_780_000_050).lasting(first)
