@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from sqlalchemy import text
 
 from lagloss.definition import parse_definition
 from lagloss.doctor import check_services
@@ -82,6 +83,16 @@ class Minutes:
         return [window for window in found if window["state"] == "closed" and window["messages"]]
 
 
+def connections(store: Store) -> int:
+    """How many connections there are to the database, from everybody."""
+    with store.engine.connect() as connection:
+        return int(
+            connection.execute(
+                text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            ).scalar_one()
+        )
+
+
 @pytest.mark.slow
 def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
     own_kafka: EmbeddedKafka, own_postgres: EmbeddedPostgres, spark: SparkSession, tmp_path: Path
@@ -130,6 +141,7 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
             is_told("kafka")
             own_kafka.start()
             caught_up(3)
+            assert connections(store) < 10  # each try closes what it opened
         minutes.send()
         minutes.close()
         with aggregator(own_kafka.bootstrap, url, tmp_path) as process:
