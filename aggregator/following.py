@@ -37,6 +37,9 @@ REPORTS_A_BATCH = 5_000
 STRANGERS_FOR_S = 86_400
 """How long the names that no definition has are held in memory before those of a week ago are forgotten."""
 
+PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
+"""How long the stream waits for a broker. While it does it cannot be stopped; by default that is a minute."""
+
 
 class DatabaseRestored(RuntimeError):
     """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
@@ -270,6 +273,7 @@ def following(
         .option("subscribe", follower.topic)
         .option("startingOffsets", json.dumps({follower.topic: starts}))
         .option("failOnDataLoss", "false")
+        .options(**PATIENCE)
         .option("maxOffsetsPerTrigger", str(REPORTS_A_BATCH))
         .load()
         .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")

@@ -20,7 +20,7 @@ from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from aggregator.recreation import notice_recreated_topics
 from aggregator.session import check_session, start_session
-from aggregator.trouble import TRANSIENT, Trouble, trouble_with
+from aggregator.trouble import TRANSIENT, LeaseHeld, Trouble, trouble_with
 from aggregator.upkeep import Upkeep
 from lagloss.beacon_log import BeaconLog
 from lagloss.settings import Settings
@@ -56,27 +56,29 @@ class Aggregator:
         spark = start_session(
             self.settings.spark_master, self.settings.spark_driver_memory, Path(self.settings.data_dir) / "spark"
         )
-        pause_s = IDLE_S
         try:
             while not stop.is_set():
                 try:
                     self._work(spark, stop)
                 except TRANSIENT as error:
                     check_session(spark)
-                    if self.trouble is None:
-                        pause_s = IDLE_S  # it has worked since the last trouble
-                    trouble = self._wait_for(trouble_with(error, time.time()))
-                    log.warning("waiting", server=trouble.server, trouble=trouble.text, pause_s=pause_s)
+                    trouble = self._wait_for(error)
+                    pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles
+                    log.warning("waiting", server=trouble.server, trouble=trouble.text, pause_s=round(pause_s, 1))
                     stop.wait(pause_s)
-                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
         finally:
             spark.stop()
 
-    def _wait_for(self, trouble: Trouble) -> Trouble:
-        """Say that we wait, and since when."""
-        self.trouble = trouble.lasting(self.trouble)
+    def _wait_for(self, error: BaseException) -> Trouble:
+        """Say whom we wait for, and since when."""
+        self.trouble = trouble_with(error, time.time()).lasting(self.trouble)
         self.ready.set()
         return self.trouble
+
+    def _tell(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        """Before anything is closed: to stop a stream may take as long as its call to a broker that is away."""
+        if isinstance(error, TRANSIENT):
+            self._wait_for(error)
 
     def _work(self, spark: SparkSession, stop: threading.Event) -> None:
         """One spell of work, from connecting to the first trouble. Whatever is kept in memory is made anew in each, so
@@ -86,7 +88,7 @@ class Aggregator:
             store = stack.enter_context(closing(Store(self.settings.require_database())))
             lease = stack.enter_context(closing(Lease(store)))
             while not lease.is_held():
-                self._wait_for(Trouble("lease", "another aggregator holds the lease", time.time()))
+                self._wait_for(LeaseHeld("another aggregator holds the lease"))
                 if stop.wait(IDLE_S):
                     return
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
@@ -100,6 +102,7 @@ class Aggregator:
             stream = stack.enter_context(
                 following(spark, bootstrap, follower, reports.partitions(), lambda: closer.checkpoints)
             )
+            stack.push(self._tell)
             while not stop.is_set():
                 lease.check()
                 if not stream.isActive:

@@ -17,6 +17,11 @@ from lagloss.result import rfc3339
 Server = Literal["kafka", "postgresql", "spark", "lease"]
 """What is waited for; the lease is what another aggregator holds."""
 
+
+class LeaseHeld(Exception):
+    """Another aggregator works."""
+
+
 TRANSIENT: Final = (
     DBAPIError,
     DatabaseRestored,
@@ -52,6 +57,8 @@ class Trouble:
 def trouble_with(error: BaseException, now_s: float) -> Trouble:
     """Whose trouble a TRANSIENT error is. Spark passes on what its tasks and its stream of reports ran into."""
     told = str(error)
+    if isinstance(error, LeaseHeld):
+        return Trouble("lease", told, now_s)
     server: Server = "spark"
     if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in told or "DatabaseRestored" in told:
         server = "postgresql"
