@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine, Table, insert, select, text
 
+from lagloss.facts import WindowFacts, merge_patterns
 from lagloss.store import ensure_days
 from lagloss.tables import PARTITIONED, Base
 
@@ -65,4 +67,12 @@ def _by_key(
     table: Table, rows: Iterable[Mapping[str, Any]], until_s: float
 ) -> dict[tuple[Any, ...], Mapping[str, Any]]:
     key = [column.name for column in table.primary_key]
-    return {tuple(row[name] for name in key): row for row in rows if row.get("window_start", 0) < until_s}
+    return {tuple(row[name] for name in key): _uncut(row) for row in rows if row.get("window_start", 0) < until_s}
+
+
+def _uncut(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A window's row with its facts as if they had not been cut where maxWait ago was at the moment of the closing."""
+    if "facts" not in row:
+        return row
+    facts = WindowFacts.unpack(row["facts"])
+    return {**row, "facts": replace(facts, patterns=merge_patterns(facts.patterns, ()), cuts=()).pack()}
