@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, Engine, case, delete, func, select, text
-from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.dialects.postgresql import Insert, insert
 
 from aggregator import quarantine
 from aggregator.followed import RETENTION_MS, Checkpoints, Followed, ReportRecord, position
@@ -145,13 +145,15 @@ def _insert_strangers(connection: Connection, strangers: Strangers) -> None:
         {**name._asdict(), "emitter": emitter, "since": since}
         for name, (emitter, since) in sorted(strangers.fresh.items())
     ]
-    for chunk in _chunks(rows):
-        connection.execute(insert(tables.Stranger).values(chunk).on_conflict_do_nothing())
+    _execute(connection, insert(tables.table_of(tables.Stranger)).on_conflict_do_nothing(), rows)
     strangers.fresh.clear()
 
 
-def _chunks(rows: Sequence[dict[str, Any]], size: int = 500) -> Iterable[Sequence[dict[str, Any]]]:
-    return (rows[at : at + size] for at in range(0, len(rows), size))
+def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str, Any]]) -> None:
+    """Run a statement for each row: compiled once for all batches, and sent to the server in one go (psycopg pipelines
+    them). All rows as values of one statement would be compiled anew each second, which took longer than to run it."""
+    if rows:
+        connection.execute(statement, rows)
 
 
 def _upsert_emitters(connection: Connection, followed: Followed) -> None:
@@ -171,15 +173,14 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     ]
     table = tables.table_of(tables.Emitter)
-    for chunk in _chunks(rows):
-        upsert = insert(table).values(chunk)
-        newer = upsert.excluded.seq > table.c.seq
-        replaced: dict[str, Any] = {
-            name: case((newer, upsert.excluded[name]), else_=table.c[name])
-            for name in ("seq", "started_at", "sent_at", "closed", "final_through", "host")
-        }
-        replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
-        connection.execute(upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced))
+    upsert = insert(table)
+    newer = upsert.excluded.seq > table.c.seq
+    replaced: dict[str, Any] = {
+        name: case((newer, upsert.excluded[name]), else_=table.c[name])
+        for name in ("seq", "started_at", "sent_at", "closed", "final_through", "host")
+    }
+    replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
+    _execute(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced), rows)
 
 
 def _upsert_lanes(connection: Connection, followed: Followed) -> None:
@@ -197,18 +198,16 @@ def _upsert_lanes(connection: Connection, followed: Followed) -> None:
         for (pipeline, checkpoint, lane, holder), (progress, record) in followed.lanes.items()
     ]
     table = tables.table_of(tables.Lane)
-    for chunk in _chunks(rows):
-        upsert = insert(table).values(chunk)
-        found = upsert.excluded
-        names = ("until", "appended_at", "topic_partition", "topic_offset")
-        connection.execute(
-            upsert.on_conflict_do_update(
-                index_elements=["pipeline", "checkpoint", "lane", "holder"],
-                set_={name: found[name] for name in names},
-                where=func.row(found.appended_at, found.topic_partition, found.topic_offset)
-                > func.row(table.c.appended_at, table.c.topic_partition, table.c.topic_offset),
-            )
-        )
+    upsert = insert(table)
+    found = upsert.excluded
+    names = ("until", "appended_at", "topic_partition", "topic_offset")
+    newest = upsert.on_conflict_do_update(
+        index_elements=["pipeline", "checkpoint", "lane", "holder"],
+        set_={name: found[name] for name in names},
+        where=func.row(found.appended_at, found.topic_partition, found.topic_offset)
+        > func.row(table.c.appended_at, table.c.topic_partition, table.c.topic_offset),
+    )
+    _execute(connection, newest, rows)
 
 
 _TALLY_CONTENT = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
@@ -237,22 +236,20 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
         for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
     ]
     table = tables.table_of(tables.Tally)
-    for chunk in _chunks(rows, 200):
-        upsert = insert(table).values(chunk)
-        found = upsert.excluded
-        changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(
-            func.row(*(table.c[name] for name in _TALLY_CONTENT))
-        )
-        replaced: dict[str, Any] = {name: found[name] for name in ("seq", *_TALLY_CONTENT)}
-        for name in ("changed_at", "changed_basis"):
-            replaced[name] = case((changed, found[name]), else_=table.c[name])
-        connection.execute(
-            upsert.on_conflict_do_update(
-                index_elements=["pipeline", "window_start", "emitter", "checkpoint", "replay"],
-                set_=replaced,
-                where=found.seq > table.c.seq,
-            )
-        )
+    upsert = insert(table)
+    found = upsert.excluded
+    changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(
+        func.row(*(table.c[name] for name in _TALLY_CONTENT))
+    )
+    replaced: dict[str, Any] = {name: found[name] for name in ("seq", *_TALLY_CONTENT)}
+    for name in ("changed_at", "changed_basis"):
+        replaced[name] = case((changed, found[name]), else_=table.c[name])
+    newest = upsert.on_conflict_do_update(
+        index_elements=["pipeline", "window_start", "emitter", "checkpoint", "replay"],
+        set_=replaced,
+        where=found.seq > table.c.seq,
+    )
+    _execute(connection, newest, rows)
 
 
 @contextmanager
