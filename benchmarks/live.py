@@ -63,7 +63,7 @@ def run() -> None:
 
 def _definition() -> Definition:
     chain = [{"name": name, "to": [after]} for name, after in itertools.pairwise(NODES)]
-    spec = {"nodes": [*chain, {"name": NODES[-1]}], "grace": "10m"}  # all windows stay open: there are no blocks
+    spec = {"nodes": [*chain, {"name": NODES[-1]}]}
     return Definition.model_validate(
         {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": {"name": "live"}, "spec": spec}
     )
@@ -84,18 +84,15 @@ class Traffic:
         began = time.time()
         started_ms = int(began * 1000)
         names = [uuid.uuid4().bytes for _ in range(EMITTERS)]
-        told: dict[tuple[int, int], int] = {}
+        start = next_window_s(began)
         total = 0
         for number in range(seconds * EMITTERS):
             seq, emitter = divmod(number, EMITTERS)
             time.sleep(max(0.0, began + number / EMITTERS - time.time()))
             now = time.time()
-            start, node = int(now) // WINDOW_S * WINDOW_S, NODES[emitter % len(NODES)]
-            told[emitter, start] = told.get((emitter, start), 0) + A_SECOND
+            node, told = NODES[emitter % len(NODES)], (seq + 1) * A_SECOND
             ranges = tuple(OffsetRange(partition, seq, seq + 60) for partition in range(8))
-            tallies = tuple(
-                Tally(f"{node}.{side}", start, told[emitter, start], seq, lags, ranges) for side in ("in", "out")
-            )
+            tallies = tuple(Tally(f"{node}.{side}", start, told, seq, lags, ranges) for side in ("in", "out"))
             progress = (Progress(f"{node}.in", f"topic/{emitter}", int(now * 1000)),)
             report = EmitterReport(
                 "live", node, names[emitter], "bench", seq, started_ms, int(now * 1000), False, start, progress, tallies
@@ -109,9 +106,14 @@ class Traffic:
         producer.flush(10)
 
 
+def next_window_s(now_s: float) -> int:
+    """The next minute: a window that stays open for two minutes to come."""
+    return (int(now_s) // WINDOW_S + 1) * WINDOW_S
+
+
 def _measure(store: Store, traffic: Traffic) -> list[float]:
     """Age (s) of each report of the first node, without those of the first 20 s, in which the aggregator starts."""
-    first_s = int(time.time()) // WINDOW_S * WINDOW_S
+    window_s = next_window_s(time.time())
     sending = threading.Thread(target=traffic.run, args=(SECONDS,))
     sending.start()
     ages: list[float] = []
@@ -120,7 +122,7 @@ def _measure(store: Store, traffic: Traffic) -> list[float]:
     while sending.is_alive() or seen < len(traffic.totals):
         if time.time() > warm_s + SECONDS + 30:
             raise SystemExit(f"only {seen} of {len(traffic.totals)} reports became visible")
-        visible = sum(window["messages"] or 0 for window in store.windows("live", first_s, first_s + 600))
+        visible = sum(window["messages"] or 0 for window in store.windows("live", window_s, window_s + 2 * WINDOW_S))
         now = time.time()
         upto = bisect.bisect_right(traffic.totals, visible)
         ages += [now - sent for sent in traffic.sent[seen:upto] if sent > warm_s]
