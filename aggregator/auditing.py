@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 
 from sqlalchemy import Connection, Engine, select
@@ -11,6 +12,7 @@ from aggregator import quarantine
 from aggregator.reading import Reading
 from lagloss import tables
 from lagloss.beacon_log import BeaconLog
+from lagloss.facts import WindowFacts
 from lagloss.ranges import Watermarks
 from lagloss.wire import OffsetRange
 
@@ -36,8 +38,10 @@ class Audit:
 
     def record(self, connection: Connection, reading: Reading, position: Mapping[int, int]) -> None:
         """In the transaction that commits what was read: set bad records aside, and remember how far the audit is."""
+        topic, now_ms = self._beacons.topic, int(time.time() * 1000)
         bad = [(found.partition, found.offset, found.reason, found.first_bytes) for found in reading.bad]
-        quarantine.record(connection, self._beacons.topic, bad)
+        quarantine.record(connection, topic, bad)
+        quarantine.count(connection, topic, {(reason, now_ms): count for reason, count in reading.strays.items()})
         rows = [
             {"topic_partition": partition, "next_offset": offset, "topic_id": self._topic_id}
             for partition, offset in position.items()
@@ -46,6 +50,11 @@ class Audit:
             upsert = insert(tables.Audited)
             columns = {name: upsert.excluded[name] for name in ("next_offset", "topic_id")}
             connection.execute(upsert.on_conflict_do_update(index_elements=["topic_partition"], set_=columns), rows)
+
+    def count_windows(self, connection: Connection, facts: Mapping[tuple[str, int], WindowFacts]) -> None:
+        """How many bad records there are under the keys of windows that were read."""
+        bad = {window: found.bad for window, found in facts.items()}
+        quarantine.count_windows(connection, self._beacons.topic, bad)
 
 
 def unseen(position: Mapping[int, int], held: Mapping[int, Watermarks]) -> list[OffsetRange]:

@@ -170,6 +170,7 @@ class Closer:
         with self.engine.begin() as connection:
             if reading is not None:
                 self.audit.record(connection, reading, position or {})
+                self.audit.count_windows(connection, facts)
             made = closings.commit(connection, found)
         self._committed(found, made)
         return len(made)

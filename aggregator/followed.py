@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from aggregator.strangers import Name, Strangers, fits_the_tables, is_strange, strange_names
 from lagloss.graph import node_of
 from lagloss.skew import Skew
 from lagloss.wire import (
@@ -58,24 +59,33 @@ class Followed:
     skews: dict[tuple[str, bytes], Skew] = field(default_factory=dict)
     lanes: dict[LaneKey, tuple[Progress, ReportRecord]] = field(default_factory=dict)
     tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
-    bad: list[tuple[ReportRecord, BadReason]] = field(default_factory=list)
+    bad: dict[tuple[int, int], tuple[ReportRecord, BadReason]] = field(default_factory=dict)
+    """By partition and offset, with the first reason that was found."""
     positions: dict[int, int] = field(default_factory=dict)
+    strangers: Strangers = field(default_factory=Strangers)
 
     def take(self, record: ReportRecord, known: Checkpoints) -> None:
         """Take one record in; a bad one, or what is bad in it, is counted by reason.
 
-        What merely names something that no definition has is kept all the same: the first version of a definition holds
-        for all windows before it, too.
+        What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         """
         self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
         try:
             report = decode_report(record.value)
         except BadRecord as bad:
-            self.bad.append((record, bad.reason))
+            self._set_aside(record, bad.reason)
             return
+        if not fits_the_tables(report):
+            self._set_aside(record, "header_invalid")
+            return
+        if report.pipeline not in known and not self._admit(record, report, Name("pipeline", report.pipeline)):
+            return
+        here = known.get(report.pipeline, frozenset())
+        progresses = [found for found in report.progress if self._keeps(record, report, found, here)]
+        tallies = [found for found in report.tallies if self._keeps(record, report, found, here)]
         stranger = _stranger(report, known)
         if stranger is not None:
-            self.bad.append((record, stranger))
+            self._set_aside(record, stranger)
         account = (report.pipeline, report.emitter)
         newest, appended_at = self.emitters.get(account, (report, 0))
         self.emitters[account] = (
@@ -84,10 +94,23 @@ class Followed:
         )
         told = Skew.of(record.appended_ms, report.sent_at)
         self.skews[account] = self.skews.get(account, Skew()).merged(told)
-        for progress in report.progress:
+        for progress in progresses:
             self._take_progress(record, report, progress)
-        for tally in report.tallies:
+        for tally in tallies:
             self._take_tally(record, report, tally)
+
+    def _set_aside(self, record: ReportRecord, reason: BadReason) -> None:
+        self.bad.setdefault((record.partition, record.offset), (record, reason))
+
+    def _admit(self, record: ReportRecord, report: EmitterReport, name: Name) -> bool:
+        if self.strangers.admit(name, report.emitter, record.appended_ms):
+            return True
+        self._set_aside(record, "too_many_names")
+        return False
+
+    def _keeps(self, record: ReportRecord, report: EmitterReport, part: Tally | Progress, here: frozenset[str]) -> bool:
+        """Whether there is room for the names in this part of a report."""
+        return all(self._admit(record, report, name) for name in strange_names(report.pipeline, part, here))
 
     def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
         holder = b"" if progress.lane else report.emitter
@@ -99,7 +122,7 @@ class Followed:
     def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
         reason = _tally_problem(record, tally)
         if reason is not None:
-            self.bad.append((record, reason))
+            self._set_aside(record, reason)
             return
         key = (report.pipeline, tally.window_start, report.emitter, tally.checkpoint, tally.replay or "")
         before = self.tallies.get(key)
@@ -119,9 +142,7 @@ def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
     if report.node not in {node_of(name) for name in checkpoints}:
         return "unknown_node"
     named = {tally.checkpoint for tally in report.tallies} | {progress.checkpoint for progress in report.progress}
-    # a node with several next nodes still reports its work in hand as N.out
-    unknown = [name for name in named - checkpoints if not name.endswith(".out")]
-    return "unknown_checkpoint" if unknown else None
+    return "unknown_checkpoint" if any(is_strange(name, checkpoints) for name in named) else None
 
 
 def position(record: ReportRecord) -> tuple[int, int, int]:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import time
+from collections.abc import Callable
+from typing import get_args
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from aggregator.trouble import Server, Trouble
 from lagloss.result import WindowResult
 
 
@@ -46,6 +52,12 @@ class Metrics:
         self.bad_records = Gauge(
             "lagloss_bad_records", "Records set aside, by topic and reason", ["topic", "reason"], registry=self.registry
         )
+        self._waiting = Gauge(
+            "lagloss_waiting_seconds",
+            "How long nothing has been followed or closed, by what is waited for; 0 when all is well",
+            ["server"],
+            registry=self.registry,
+        )
         self.caught_up_seconds = Gauge(
             "lagloss_reports_lag_seconds", "How long ago all reports were last followed", registry=self.registry
         )
@@ -66,6 +78,16 @@ class Metrics:
         self.rows_pruned = Counter(
             "lagloss_rows_pruned", "Rows deleted from tables without partitions", ["table"], registry=self.registry
         )
+
+    def waiting(self, trouble: Callable[[], Trouble | None]) -> None:
+        """`trouble()` tells what is waited for at the moment when the metrics are read."""
+
+        def seconds(server: Server) -> float:
+            now = trouble()
+            return time.time() - now.since_s if now is not None and now.server == server else 0.0
+
+        for server in get_args(Server):
+            self._waiting.labels(server).set_function(functools.partial(seconds, server))
 
     def window(self, result: WindowResult, revision: int) -> None:
         """A closing made this result, a first or a changed one."""

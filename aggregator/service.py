@@ -5,24 +5,22 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import structlog
-from confluent_kafka import KafkaException
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, text
-from sqlalchemy.exc import DBAPIError, OperationalError
 
 from aggregator import quarantine, told
 from aggregator.catchup import Catchup
 from aggregator.closing import Closer
-from aggregator.following import ReportFollower, start_stream
+from aggregator.following import ReportFollower, following
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from aggregator.recreation import notice_recreated_topics
-from aggregator.session import start_session
+from aggregator.session import check_session, start_session
+from aggregator.trouble import TRANSIENT, LeaseHeld, Trouble, trouble_with
 from aggregator.upkeep import Upkeep
 from lagloss.beacon_log import BeaconLog
 from lagloss.settings import Settings
@@ -35,7 +33,6 @@ LEASE = 0x1A6_1055
 """The advisory lock of PostgreSQL that the one closer holds."""
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
-TRANSIENT = (DBAPIError, KafkaException, PySparkException, ConnectionError, TimeoutError)
 
 
 class Aggregator:
@@ -45,51 +42,67 @@ class Aggregator:
         self.settings = settings
         self.metrics = Metrics()
         self.ready = threading.Event()
-        self.trouble: str | None = None
-        """Why nothing is followed or closed right now, for /healthz; None when all is well."""
+        self.trouble: Trouble | None = None
+        """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
+        self.metrics.waiting(lambda: self.trouble)
         self._beacons, self._reports = beacons, reports
 
     def run(self, stop: threading.Event) -> None:
-        """Start Spark, then work until told to stop; servers that are away are waited for with backoff."""
+        """Start Spark, then work until told to stop; servers that are away are waited for with backoff.
+
+        Raises:
+            SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
+        """
         spark = start_session(
             self.settings.spark_master, self.settings.spark_driver_memory, Path(self.settings.data_dir) / "spark"
         )
-        pause_s = IDLE_S
         try:
             while not stop.is_set():
                 try:
                     self._work(spark, stop)
                 except TRANSIENT as error:
-                    self.trouble = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-                    self.ready.set()
-                    log.warning("waiting", trouble=self.trouble, pause_s=pause_s)
+                    check_session(spark)
+                    trouble = self._wait_for(error)
+                    pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles
+                    log.warning("waiting", server=trouble.server, trouble=trouble.text, pause_s=round(pause_s, 1))
                     stop.wait(pause_s)
-                    pause_s = min(2 * pause_s, MAX_PAUSE_S)
-                if self.trouble is None:
-                    pause_s = IDLE_S
         finally:
             spark.stop()
 
+    def _wait_for(self, error: BaseException) -> Trouble:
+        """Say whom we wait for, and since when."""
+        self.trouble = trouble_with(error, time.time()).lasting(self.trouble)
+        self.ready.set()
+        return self.trouble
+
+    def _tell(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        """Before anything is closed: to stop a stream may take as long as its call to a broker that is away."""
+        if isinstance(error, TRANSIENT):
+            self._wait_for(error)
+
     def _work(self, spark: SparkSession, stop: threading.Event) -> None:
-        """One spell of work, from connecting to the first trouble."""
+        """One spell of work, from connecting to the first trouble. Whatever is kept in memory is made anew in each, so
+        that PostgreSQL may have become another one meanwhile (restored from a backup)."""
         bootstrap = self.settings.require_kafka()
-        store = Store(self.settings.require_database())
-        beacons, reports = BeaconLog(bootstrap, self._beacons), BeaconLog(bootstrap, self._reports)
-        follower = ReportFollower(store.engine, self._reports, reports.topic_id())
-        notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
-        reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
-        closer = Closer(store.engine, store, reader, beacons, self.metrics, self.settings.verify_share)
-        upkeep = Upkeep(closer, self.settings)
-        stream: StreamingQuery | None = None
-        lease = Lease(store)
-        try:
-            while not stop.is_set() and not lease.is_held():
-                self.trouble = "another aggregator holds the lease"
-                self.ready.set()
-                stop.wait(IDLE_S)
+        with ExitStack() as stack:
+            store = stack.enter_context(closing(Store(self.settings.require_database())))
+            lease = stack.enter_context(closing(Lease(store)))
+            while not lease.is_held():
+                self._wait_for(LeaseHeld("another aggregator holds the lease"))
+                if stop.wait(IDLE_S):
+                    return
+            beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
+            reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
+            follower = ReportFollower(store.engine, self._reports, reports.topic_id())
+            notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
+            reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
+            closer = Closer(store.engine, store, reader, beacons, self.metrics, self.settings.verify_share)
+            upkeep, catchup = Upkeep(closer, self.settings), Catchup()
             closer.watch.refresh()
-            stream = start_stream(spark, bootstrap, follower, reports.partitions(), lambda: closer.watch.checkpoints)
-            catchup = Catchup()
+            stream = stack.enter_context(
+                following(spark, bootstrap, follower, reports.partitions(), lambda: closer.watch.checkpoints)
+            )
+            stack.push(self._tell)
             while not stop.is_set():
                 lease.check()
                 if not stream.isActive:
@@ -98,17 +111,11 @@ class Aggregator:
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
                 busy = bool(caught_up_ms) and (closer.tick(caught_up_ms, now_ms) or upkeep.tick(caught_up_ms))
-                self.trouble = None
+                if caught_up_ms:  # a round of all of it has come to its end
+                    self.trouble = None
                 self.ready.set()
                 if not busy:
                     stop.wait(IDLE_S)
-        finally:
-            if stream is not None and stream.isActive:
-                stream.stop()
-            lease.give_back()
-            beacons.close()
-            reports.close()
-            store.engine.dispose()
 
     def _observe(self, store: Store, now_ms: int, caught_up_ms: int) -> None:
         self.metrics.caught_up_seconds.set((now_ms - caught_up_ms) / 1000 if caught_up_ms else float("nan"))
@@ -132,17 +139,15 @@ class Lease:
         return bool(taken)
 
     def check(self) -> None:
-        """Raises OperationalError where the connection, and with it the lease, is gone."""
+        """Raises DBAPIError where the connection, and with it the lease, is gone."""
         if self._connection is None:
             raise ConnectionError("the lease was never taken")
         self._connection.execute(text("SELECT 1"))
 
-    def give_back(self) -> None:
+    def close(self) -> None:
+        """Give it back: the server frees the lock when it sees the connection closed."""
         if self._connection is not None:
-            try:
-                self._connection.execute(text("SELECT pg_advisory_unlock_all()"))
-            except OperationalError:
-                log.debug("lease already gone")
+            self._connection.invalidate()  # a plain close would only return it to the pool
             self._connection.close()
             self._connection = None
 
@@ -159,7 +164,8 @@ def serve(aggregator: Aggregator, host: str, port: int) -> Callable[[], None]:
     def healthz() -> Response:
         if not aggregator.ready.is_set():
             return Response("starting", 503)
-        return Response(aggregator.trouble or "ok", 503 if aggregator.trouble else 200)
+        trouble = aggregator.trouble
+        return Response(str(trouble), 503) if trouble else Response("ok")
 
     @app.get("/metrics")
     def metrics() -> Response:

@@ -3,18 +3,25 @@ closing."""
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any, cast
 
+from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lagloss import jars
+from lagloss.errors import SparkEnded
 from lagloss.java import find_java
 
 RECORDS_A_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
+QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
+"""What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
+lines each time."""
 
 
 def start_session(master: str, driver_memory: str, scratch: Path) -> SparkSession:
@@ -46,4 +53,18 @@ def start_session(master: str, driver_memory: str, scratch: Path) -> SparkSessio
     )
     spark = session.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    log4j = cast("Any", spark.sparkContext._jvm).org.apache.logging.log4j
+    for name in QUIET:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
     return spark
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raises SparkEnded where Spark's own process is gone, or has stopped its context: neither comes back."""
+    try:
+        stopped = spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError, AttributeError) as error:
+        raise SparkEnded(detail=str(error) or type(error).__name__) from error
+    if stopped:
+        raise SparkEnded(detail="its context was stopped")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,7 @@ def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]
     return (list(windows[at : at + size]) for at in range(0, len(windows), size))
 
 
-def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Collection[str]) -> ColumnElement[bool]:
+def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
     """Whether a text column is one of these, however many they are."""
     return column == any_(literal(sorted(names), ARRAY(Text)))
 

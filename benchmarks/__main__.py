@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import closing
+from benchmarks import closing, live
 
-ALL = {"closing": closing.run}
+ALL = {"closing": closing.run, "live": live.run}
 
 
 def main() -> None:

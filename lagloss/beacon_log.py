@@ -11,13 +11,13 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from lagloss.ranges import Watermarks
 from lagloss.wire import OffsetRange
 
-TIMEOUT_S = 20
+TIMEOUT_S = 10
 
 
 class BeaconLog:
     """Metadata of one topic.
 
-    Every method raises KafkaException when the broker does not answer within 20 s.
+    Every method raises KafkaException when the broker does not answer within 10 s.
     """
 
     def __init__(self, bootstrap: str, topic: str) -> None:

@@ -138,9 +138,9 @@ def check_database(settings: Settings) -> list[Check]:
             )
             reasons = (
                 connection.execute(
-                    text("SELECT reason, count(*) FROM quarantine GROUP BY reason ORDER BY reason")
+                    text("SELECT reason, sum(count) FROM quarantine_count GROUP BY reason ORDER BY reason")
                 ).all()
-                if "quarantine" in tables
+                if "quarantine_count" in tables
                 else []
             )
     except SQLAlchemyError as error:
@@ -165,9 +165,9 @@ def check_services(settings: Settings) -> list[Check]:
             checks.append(Check(name, "warn", "not known here", "start `lagloss up`, or set its LAGLOSS_…_URL"))
             continue
         try:
-            code = httpx.get(f"{url}/healthz", timeout=TIMEOUT_S).status_code
-            good = code == httpx.codes.OK
-            found = f"{url} answers {code}"
+            answer = httpx.get(f"{url}/healthz", timeout=TIMEOUT_S)
+            good = answer.status_code == httpx.codes.OK
+            found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
         except httpx.HTTPError as error:
             good, found = False, f"{url}: {error}"
         log = settings.data_dir / "logs" / f"{name}.log"
@@ -217,7 +217,7 @@ def _judge_quarantine(reasons: dict[str, int]) -> Check:
     if not reasons:
         return Check("quarantine", "ok", "empty")
     found = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
-    return Check("quarantine", "warn", found, "table `quarantine` holds topic, partition and offset of each bad record")
+    return Check("quarantine", "warn", found, "table `quarantine` holds topic, partition and offset of bad records")
 
 
 def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:

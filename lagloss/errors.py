@@ -22,6 +22,7 @@ LaglossError
 │   ├── ServerNotReady
 │   ├── KafkaUnreachable
 │   ├── DatabaseUnreachable
+│   ├── SparkEnded
 │   └── NotConfigured
 └── NotEnoughData             exit 4
 """
@@ -132,6 +133,12 @@ class KafkaUnreachable(ServerUnreachable):
 
 class DatabaseUnreachable(ServerUnreachable):
     """PostgreSQL at {url} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_DATABASE_URL."""
+
+
+class SparkEnded(ServerUnreachable):
+    """Spark ended: {detail}. It does not come back in this process. `lagloss up` starts the aggregator again by itself,
+    as should whatever else runs it.
+    """
 
 
 class NotConfigured(ServerUnreachable):

@@ -134,7 +134,8 @@ class WindowFacts:
         )
 
     def pack(self) -> bytes:
-        """The facts without the missing ids (which have a table of their own), as compressed JSON."""
+        """The facts without the missing ids (which have a table of their own), as compressed JSON; the same bytes
+        however the parts were read."""
         return zlib.compress(json.dumps(self._document(), separators=(",", ":")).encode(), 6)
 
     @classmethod
@@ -165,13 +166,16 @@ class WindowFacts:
             ],
             "checkpoints": {
                 name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, _bins(facts.lags))
-                for name, facts in self.checkpoints.items()
+                for name, facts in sorted(self.checkpoints.items())
             },
             "e2e_lags": _bins(self.e2e_lags),
-            "durations": {label: _bins(sketch) for label, sketch in self.durations.items()},
-            "strangers": self.strangers,
-            "read": [(emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()],
-            "corrupted": self.corrupted,
+            "durations": {label: _bins(sketch) for label, sketch in sorted(self.durations.items())},
+            "strangers": dict(sorted(self.strangers.items())),
+            "read": sorted(
+                ((emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()),
+                key=lambda read: (read[0], read[1], read[2] or ""),
+            ),
+            "corrupted": dict(sorted(self.corrupted.items())),
             "quarantined": sorted(self.quarantined),
             "sample": self.sample,
             "cuts": self.cuts,

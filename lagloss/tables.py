@@ -216,9 +216,24 @@ class Pruned(Base):
     before_s: Mapped[int] = mapped_column(comment="epoch s: rows of windows that start before it are gone for good")
 
 
+class Stranger(Base):
+    __tablename__ = "stranger"
+    __table_args__ = {"comment": "Names in reports that no definition has, kept up to a limit. Writer: follower."}
+
+    kind: Mapped[str] = mapped_column(primary_key=True, comment="pipeline, checkpoint, replay or lane")
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint: Mapped[str] = mapped_column(primary_key=True, comment="of a checkpoint or lane, else empty")
+    name: Mapped[str] = mapped_column(primary_key=True, comment="of a replay or lane, else empty")
+    emitter: Mapped[bytes] = mapped_column(comment="who named it first")
+    since: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that named it first")
+
+
 class Quarantined(Base):
     __tablename__ = "quarantine"
-    __table_args__ = {"comment": "Bad records of both topics. Writer: aggregator."}
+    __table_args__ = (
+        Index("quarantine_found", "topic", "reason", "found_at"),
+        {"comment": "Bad records of both topics, 1,000 a topic, reason and hour at most. Writer: aggregator."},
+    )
 
     topic: Mapped[str] = mapped_column(primary_key=True)
     topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
@@ -226,6 +241,17 @@ class Quarantined(Base):
     reason: Mapped[str]
     first_bytes: Mapped[bytes]
     found_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class QuarantineCount(Base):
+    __tablename__ = "quarantine_count"
+    __table_args__ = {"comment": "How many bad records there were, kept or not. Writer: aggregator."}
+
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    reason: Mapped[str] = mapped_column(primary_key=True)
+    hour: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the hour in which they were appended")
+    bucket: Mapped[str] = mapped_column(primary_key=True, comment="what is replaced as a whole; empty: added up")
+    count: Mapped[int]
 
 
 class Audited(Base):

@@ -11,7 +11,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from aggregator.closing import Closer
-from aggregator.following import ReportFollower, start_stream
+from aggregator.following import ReportFollower, following
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from lagloss.beacon_log import BeaconLog
@@ -39,8 +39,8 @@ class Driven:
     beacons: BeaconLog
     reports: BeaconLog
 
-    def follow_all(self) -> None:
-        """Waits until the stream has followed every report there is now."""
+    def follow_all(self, *, refresh: bool = True) -> None:
+        """Waits until the stream has followed every report there is now; `refresh`: the closer learns of it."""
         ends = self.reports.ends()
 
         def caught_up() -> bool:
@@ -48,7 +48,8 @@ class Driven:
             return all(positions.get(partition, 0) >= end for partition, end in ends.items())
 
         wait_until(caught_up, what="for the reports to be followed")
-        self.closer.watch.refresh()
+        if refresh:
+            self.closer.watch.refresh()
 
 
 @contextmanager
@@ -59,10 +60,9 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
     closer = Closer(store.engine, store, reader, logs[0], Metrics())
     closer.watch.refresh()
-    stream = start_stream(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.watch.checkpoints)
     try:
-        yield Driven(store, closer, follower, *logs)
+        with following(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.watch.checkpoints):
+            yield Driven(store, closer, follower, *logs)
     finally:
-        stream.stop()
         for log in logs:
             log.close()

@@ -1,4 +1,4 @@
-"""The aggregator as a process: killed while it closes, started again, and with servers that are away."""
+"""The aggregator as a process: killed and started again, standing by, and with servers that are away."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import signal
 import sys
 import time
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +23,18 @@ from lagloss.store import Store
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from tests.conftest import fresh_database
 from tests.integration.closers import driven, wait_until
+from tests.integration.databases import differences, dump
+from tests.integration.dying_aggregator import POINTS, WINDOWS_A_READ
 
 MINUTES = 20
 A_MINUTE = 300
 
 
 @contextmanager
-def aggregator(bootstrap: str, database_url: str, folder: Path) -> Iterator[Any]:
-    """A real aggregator process; killed at the end if it still runs. `.url` is where its metrics are."""
+def aggregator(
+    bootstrap: str, database_url: str, folder: Path, module: Sequence[str | Path] = ("aggregator",)
+) -> Iterator[Any]:
+    """A real aggregator process; ended at the end if it still runs. `.url` is where its metrics are."""
     port = choose_port("the aggregator")
     env = {
         "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap,
@@ -39,12 +43,21 @@ def aggregator(bootstrap: str, database_url: str, folder: Path) -> Iterator[Any]
         "LAGLOSS_METRICS_PORT": str(port),
         "LAGLOSS_SPARK_DRIVER_MEMORY": "1g",
     }
-    process = spawn([sys.executable, "-m", "aggregator"], folder / "aggregator.log", env=env)
+    process = spawn([sys.executable, "-m", *module], folder / "aggregator.log", env=env)
     process.url = f"http://127.0.0.1:{port}"  # type: ignore[attr-defined]
     try:
         yield process
     finally:
         terminate(process, 20)
+
+
+def health(process: Any) -> tuple[int, str]:
+    """What /healthz says; (0, "") while nobody answers."""
+    try:
+        answer = httpx.get(f"{process.url}/healthz", timeout=5)
+    except httpx.HTTPError:
+        return 0, ""
+    return answer.status_code, answer.text
 
 
 def metric(url: str, name: str) -> float:
@@ -85,40 +98,55 @@ def define(store: Store, name: str) -> None:
     store.apply(parse_definition(text))
 
 
-def rows(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:
-    """The closed windows with their missing messages, without the moment of closing."""
+def closed(store: Store, name: str, start_s: int) -> int:
+    """How many of the windows are closed."""
     found = store.windows(name, start_s, start_s + 60 * MINUTES)
-    return [
-        {**window, "closed_at": None, "missing": store.missing(name, start_s + 60 * at)}
-        for at, window in enumerate(found)
-        if window["state"] == "closed"
-    ]
+    return sum(window["state"] == "closed" for window in found)
 
 
 @pytest.mark.slow
-def test_killed_while_closing_and_started_again_it_leaves_the_rows_of_an_undisturbed_run(
+def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
     history: tuple[str, int], spark: SparkSession, kafka_bootstrap: str, postgres: EmbeddedPostgres, tmp_path: Path
 ) -> None:
+    """One database goes through all deaths; each process stands by until the one before it is dead, the last is
+    whole."""
     name, start_s = history
-    with fresh_database(postgres) as disturbed_url, fresh_database(postgres) as calm_url:
-        disturbed, calm = Store(disturbed_url), Store(calm_url)
+    with fresh_database(postgres) as disturbed_url, fresh_database(postgres) as calm_url, ExitStack() as stack:
+        disturbed, calm = (stack.enter_context(closing(Store(url))) for url in (disturbed_url, calm_url))
         define(disturbed, name)
         define(calm, name)
-        with aggregator(kafka_bootstrap, disturbed_url, tmp_path) as process:
-            wait_until(lambda: metric(process.url, "lagloss_block_records_read_total") > 0, 120, "for it to read")
-            process.send_signal(signal.SIGKILL)
-            process.wait(10)
-        assert rows(disturbed, name, start_s) == []
-        with aggregator(kafka_bootstrap, disturbed_url, tmp_path):
-            wait_until(lambda: len(rows(disturbed, name, start_s)) == MINUTES, 120, "for all windows")
+        modules = [("tests.integration.dying_aggregator", point, tmp_path / f"{point}.died") for point in POINTS]
+
+        def begin(number: int) -> Any:
+            module = modules[number] if number < len(modules) else ("aggregator",)
+            return stack.enter_context(aggregator(kafka_bootstrap, disturbed_url, tmp_path / str(number), module))
+
+        done, stood_by = [], []
+        process = begin(0)
+        for number, (_, point, marker) in enumerate(modules):
+            follower = begin(number + 1)
+
+            def is_dead(process: Any = process, follower: Any = follower) -> bool:
+                stood_by.append("another aggregator holds the lease" in health(follower)[1])
+                return process.poll() is not None
+
+            wait_until(is_dead, 90, f"for the death {point}")
+            assert process.returncode == -signal.SIGKILL
+            assert marker.read_text() == point
+            done.append(closed(disturbed, name, start_s))
+            process = follower
+        assert done == [0, 0, 0, 0, 0, WINDOWS_A_READ]
+        assert any(stood_by)
+        wait_until(lambda: closed(disturbed, name, start_s) == MINUTES, 60, "for all windows")
+        assert health(process) == (200, "ok")
         with driven(spark, kafka_bootstrap, calm, BEACONS, REPORTS) as parts:
             parts.follow_all()
-            windows = [(name, start_s + 60 * at) for at in range(MINUTES)]
-            parts.closer.close_windows(windows, int(time.time() * 1000))
-        assert rows(disturbed, name, start_s) == rows(calm, name, start_s)
-        assert {row["lost"]["min"] for row in rows(calm, name, start_s)[:-1]} == {A_MINUTE // 50}
-        disturbed.close()
-        calm.close()
+            now_ms = int(time.time() * 1000)
+            while parts.closer.tick(now_ms, now_ms):
+                pass
+        assert {window["lost"]["min"] for window in calm.windows(name, start_s, start_s + 60 * (MINUTES - 1))} == {6}
+        until_s = start_s + 60 * MINUTES
+        assert differences(dump(disturbed.engine), dump(calm.engine), until_s) == []
 
 
 @pytest.mark.slow

@@ -134,7 +134,7 @@ def seal_by_new_topics(stage: Stage, sink: Sink) -> Upkeep:
     closer = stage.parts.closer
     assert notice_recreated_topics(stage.store.engine, "another", stage.parts.reports.topic_id())
     restarted = Closer(closer.engine, closer.store, closer.reader, closer.beacons, Metrics())
-    restarted.refresh()
+    restarted.watch.refresh()
     return Upkeep(restarted)
 
 

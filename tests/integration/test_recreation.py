@@ -27,8 +27,8 @@ def test_the_same_topics_change_nothing(store: Store) -> None:
 
 
 def test_another_topic_is_followed_from_its_start(store: Store) -> None:
-    follower = followed(store, "reports-1")
+    followed(store, "reports-1")
     assert notice_recreated_topics(store.engine, "beacons-1", "reports-2")
-    assert follower.positions() == {}
+    assert ReportFollower(store.engine, "reports", "reports-2").positions() == {}
     with store.engine.connect() as connection:
         assert connection.execute(select(tables.Tally.pipeline)).all() == []

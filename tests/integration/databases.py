@@ -1,0 +1,78 @@
+"""All tables of a database as rows: to compare two databases, and to put one back to what it was."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Engine, Table, insert, select, text
+
+from lagloss.facts import WindowFacts, merge_patterns
+from lagloss.store import ensure_days
+from lagloss.tables import PARTITIONED, Base
+
+ALL = tuple(Base.metadata.sorted_tables)
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]
+
+WALL_CLOCK = {
+    "window": {"closed_at", "judged_at", "deadline"},
+    "window_history": {"closed_at"},
+    "quarantine": {"found_at"},
+    "pipeline": {"applied_at"},
+}
+"""Columns that tell when something was done, which no two runs have in common."""
+
+
+def dump(engine: Engine) -> Rows:
+    """Every row of every table."""
+    with engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+        return {table.name: [dict(row) for row in connection.execute(select(table)).mappings()] for table in ALL}
+
+
+def restore(engine: Engine, backup: Rows) -> None:
+    """Put every table back to what it was, in one transaction, as pg_restore does while clients stay connected."""
+    with engine.begin() as connection:
+        names = ", ".join(f'"{table.name}"' for table in ALL)
+        connection.execute(text(f"TRUNCATE {names} CASCADE"))
+        for table in ALL:
+            rows = backup[table.name]
+            if table in PARTITIONED:
+                ensure_days(connection, {row["window_start"] for row in rows})
+            if rows:
+                connection.execute(insert(table), list(rows))
+
+
+def differences(
+    one: Rows, other: Rows, until_s: float = math.inf, but: Collection[str] = (), tables: Collection[Table] = ALL
+) -> list[str]:
+    """What two dumps do not have in common, but for columns of WALL_CLOCK and `but`; of windows only those before
+    `until_s` (epoch s)."""
+    found = []
+    for table in tables:
+        names = [column.name for column in table.c if column.name not in {*but, *WALL_CLOCK.get(table.name, ())}]
+        ours, theirs = (_by_key(table, rows[table.name], until_s) for rows in (one, other))
+        found += [f"{table.name} {key}: only in one" for key in ours.keys() ^ theirs.keys()]
+        found += [
+            f"{table.name} {key}: {name} is {ours[key][name]!r} and {theirs[key][name]!r}"
+            for key in ours.keys() & theirs.keys()
+            for name in names
+            if ours[key][name] != theirs[key][name]
+        ]
+    return found
+
+
+def _by_key(
+    table: Table, rows: Iterable[Mapping[str, Any]], until_s: float
+) -> dict[tuple[Any, ...], Mapping[str, Any]]:
+    key = [column.name for column in table.primary_key]
+    return {tuple(row[name] for name in key): _uncut(row) for row in rows if row.get("window_start", 0) < until_s}
+
+
+def _uncut(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A window's row with its facts as if they had not been cut where maxWait ago was at the moment of the closing."""
+    if "facts" not in row:
+        return row
+    facts = WindowFacts.unpack(row["facts"])
+    return {**row, "facts": replace(facts, patterns=merge_patterns(facts.patterns, ()), cuts=()).pack()}

@@ -1,0 +1,20 @@
+"""The facts of a window."""
+
+from __future__ import annotations
+
+from lagloss.facts import CheckpointFacts, Pattern, WindowFacts
+from lagloss.sketch import Sketch
+
+
+def part(emitter: bytes, checkpoint: str, link: str) -> WindowFacts:
+    return WindowFacts(
+        patterns=(Pattern(3, 1, 1, 10.0, 20.0),),
+        checkpoints={checkpoint: CheckpointFacts(1, 0, 1, 0, Sketch())},
+        read={(emitter, checkpoint, None): 1, (emitter, checkpoint, "again"): 1},
+        corrupted={link: 1},
+    )
+
+
+def test_facts_are_packed_as_the_same_bytes_in_whatever_order_their_parts_were_read() -> None:
+    parts = [part(b"b", "snk.in", "b->c"), part(b"a", "src.in", "a->b"), part(b"a", "src.out", "a->b")]
+    assert WindowFacts.merged(parts).pack() == WindowFacts.merged(reversed(parts)).pack()
