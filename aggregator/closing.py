@@ -59,7 +59,7 @@ class Closer:
         self.metrics = metrics
         self.watch = Watch(engine, store, metrics)
         self.audit = Audit(engine, beacons)
-        self._reader = reader
+        self.reader = reader
         self._beacons = beacons
         self._verify_share = verify_share
         self._checksums = ChecksumWatch(store, beacons)
@@ -106,7 +106,7 @@ class Closer:
         position = self.audit.position(held)
         ranges = clamp(unseen(position, held), held)
         if ranges:
-            reading = self._reader.read(ranges, self._plan([], position))
+            reading = self.reader.read(ranges, self._plan([], position))
             with self.engine.begin() as connection:
                 self.audit.record(connection, reading, advanced(position, ranges))
 
@@ -247,7 +247,7 @@ class Closer:
         wanted += self._last_words([known.evidence(pipeline, start) for pipeline, start in windows], held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
         self.metrics.read(sum(place.last - place.first + 1 for place in ranges))
-        return self._reader.read(ranges, self._plan(plans, position)), advanced(position, ranges)
+        return self.reader.read(ranges, self._plan(plans, position)), advanced(position, ranges)
 
     def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
         return ReadPlan({plan.key: plan for plan in plans}, frozenset(self.watch.versions), position)

@@ -21,6 +21,7 @@ from aggregator.plan import ReadPlan
 
 WINDOWS_A_READ = 4
 """So that one death leaves windows for the next."""
+BEACONS_A_WINDOW = 1_188
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
         marker.write_text(point)
         os.kill(driver, signal.SIGKILL)
 
-    closing.WINDOWS_A_READ = WINDOWS_A_READ
+    closing.BEACONS_A_READ = WINDOWS_A_READ * BEACONS_A_WINDOW
     POINTS[point](die)
     return __main__.main()
 
@@ -83,7 +84,7 @@ def before_the_commit(die: Callable[[], None]) -> None:
 
 
 def after_the_commit(die: Callable[[], None]) -> None:
-    around(closing.Closer, "close_windows", after=die)
+    around(closing.Closer, "_close_read", after=die)
 
 
 POINTS: dict[str, Callable[[Callable[[], None]], None]] = {

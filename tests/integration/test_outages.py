@@ -26,7 +26,7 @@ from tests.integration.databases import ALL, differences, dump, restore
 from tests.integration.test_aggregator_process import aggregator, health, metric
 
 MESSAGES = 200
-BY_COMMITS = {"basis", "changed_basis", "settle_ms", "revision"}
+BY_COMMITS = {"basis", "changed_basis", "revision"}
 """Columns that tell how often, and knowing how much, a window was closed on the way; ends are equal without them."""
 ENDS = [table for table in ALL if table.name not in ("window_history", "audited")]
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import func, insert, select, text, update
 
-from aggregator import rollups
+from aggregator import rollups, unfinished
 from aggregator.closing import Closer
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
@@ -153,9 +153,10 @@ def test_a_window_that_is_sealed_by_age_is_off_the_agenda(pruned: Pruned) -> Non
     pruned.report("one", start * 1000 + 70_000, [start])
     pruned.close(start)
     pruned.closer.watch.refresh()
-    assert not pruned.closer.seal_gone([("chain", start)])
     pruned.retention.round(NOW_MS)
-    assert pruned.closer.seal_gone([("chain", start)]) == {("chain", start)}
+    with pruned.store.engine.connect() as connection:
+        assert unfinished.read_states(connection, [("chain", start)]) == {("chain", start): "sealed"}
+    assert start not in pruned.closer.watch.agendas["chain"].to_close(NOW_MS, NOW_MS)
 
 
 def test_a_day_in_use_is_left_for_the_next_round(pruned: Pruned) -> None:
