@@ -52,7 +52,10 @@ class Aggregator:
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until told to stop; servers that are away are waited for with backoff."""
         spark = start_session(
-            self.settings.spark_master, self.settings.spark_driver_memory, Path(self.settings.data_dir) / "spark"
+            self.settings.spark_master,
+            self.settings.spark_driver_memory,
+            Path(self.settings.data_dir) / "spark",
+            self.settings.spark_driver_host,
         )
         pause_s = IDLE_S
         try:

@@ -1,49 +1,95 @@
-"""The Spark session of the aggregator: the connector's jars, Arrow sizes, fair sharing between following and
-closing."""
+"""The Spark session of the aggregator: in this process, on a cluster, or inside `spark-submit`."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
 
+import psutil
+from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from aggregator import shipping
 from lagloss import jars
 from lagloss.java import find_java
 
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 RECORDS_A_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
 
 
-def start_session(master: str, driver_memory: str, scratch: Path) -> SparkSession:
-    """A session whose temporary files lie in `scratch`, emptied first: nothing in it has to survive.
+def start_session(master: str, driver_memory: str, scratch: Path, driver_host: str = "") -> SparkSession:
+    """A session whose temporary files lie in a folder of this process's own below `scratch`.
+
+    What `spark-submit` was told wins over everything here but a `master` that is given; without either it is
+    `local[*]`. `driver_host` is where executors of a cluster reach this process; empty: this machine's name.
 
     Raises:
         JavaMissing, JarsMissing: with what to do.
     """
     os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    shutil.rmtree(scratch, ignore_errors=True)
-    scratch.mkdir(parents=True)
-    session = (
-        SparkSession.builder.appName("lagloss aggregator")
-        .master(master)
-        .config("spark.jars", ",".join(str(jar) for jar in jars.spark_jars()))
-        .config("spark.local.dir", str(scratch))
-        .config("spark.driver.memory", driver_memory)
-        .config("spark.driver.host", "127.0.0.1" if master.startswith("local") else "")
-        .config("spark.scheduler.mode", "FAIR")
-        .config("spark.sql.shuffle.partitions", "4")
-        .config("spark.sql.adaptive.enabled", "false")
-        .config("spark.sql.session.timeZone", "UTC")
-        .config("spark.sql.execution.arrow.maxRecordsPerBatch", str(RECORDS_A_BATCH))
-        .config("spark.sql.streaming.forceDeleteTempCheckpointLocation", "true")
-        .config("spark.python.daemon.module", "aggregator.worker_daemon")
-        .config("spark.ui.enabled", os.environ.get("LAGLOSS_SPARK_UI", "false"))
-        .config("spark.ui.showConsoleProgress", "false")
-    )
-    spark = session.getOrCreate()
+    folder = _claim(scratch)
+    conf = session_conf(master, driver_memory, folder, driver_host, _submitted())
+    if is_local(conf["spark.master"]):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:  # the executors' Python; where nobody says, the path of this one
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.config(map={**conf}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if not is_local(conf["spark.master"]):
+        shipping.ship(spark, folder)
     return spark
+
+
+def session_conf(
+    master: str, driver_memory: str, folder: Path, driver_host: str = "", submitted: Mapping[str, str] = EMPTY
+) -> dict[str, str]:
+    """Spark's settings, with what `spark-submit` was told laid over ours, and a given `master` over both."""
+    master = master or submitted.get("spark.master", "local[*]")
+    return {
+        "spark.app.name": "lagloss aggregator",
+        "spark.jars": ",".join(str(jar) for jar in jars.spark_jars()),  # the driver serves them to executors
+        "spark.local.dir": str(folder),
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1" if is_local(master) else driver_host or socket.gethostname(),
+        "spark.scheduler.mode": "FAIR",  # following and closing share the cores
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_A_BATCH),
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+        "spark.python.daemon.module": "aggregator.worker_daemon",
+        "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
+        "spark.ui.showConsoleProgress": "false",
+        **({} if is_local(master) else {"spark.executorEnv.PYTHONPATH": shipping.FOLDER}),
+        **submitted,
+        "spark.master": master,
+    }
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in this process: `local-cluster[...]` starts others."""
+    return master == "local" or master.startswith("local[")
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was told; empty where it did not start this process. Asking starts no JVM too early: there
+    is one already, or nobody is asked."""
+    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+
+
+def _claim(scratch: Path) -> Path:
+    """An empty folder of this process's own; what processes left that have ended is removed. A second aggregator on the
+    same data directory (a stand-by) keeps its own."""
+    for left in scratch.glob("*"):
+        if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = scratch / str(os.getpid())
+    folder.mkdir(parents=True)
+    return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,6 +57,20 @@ def demo(
     """Run the reference pipeline with faults injected and measure them; exit 0 only if measured = injected."""
     run = import_module("lagloss.demo").run
     raise typer.Exit(run(minutes, as_json))
+
+
+@app.command()
+def aggregator(
+    master: Annotated[
+        str | None, typer.Option(help="spark://HOST:PORT or local[N] (LAGLOSS_SPARK_MASTER)", metavar="MASTER")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run only the aggregator in the foreground, with its tasks here or on a Spark cluster; Ctrl-C ends it."""
+    given = {"spark_master": master, "data_dir": data_dir}
+    settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
+    # Becomes the service's process: signals reach it, and its exit code is this command's.
+    os.execve(sys.executable, [sys.executable, "-m", "aggregator"], {**os.environ, **settings})
 
 
 @app.command()

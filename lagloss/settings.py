@@ -57,7 +57,8 @@ class Settings(BaseSettings):
     aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
 
     alert_webhook_url: str = Field("", description="where incidents are posted; empty: nowhere")
-    spark_master: str = Field("local[*]", description="the Spark master the aggregator uses")
+    spark_master: str = Field("", description="the aggregator's Spark master; empty: spark-submit's, else local[*]")
+    spark_driver_host: str = Field("", description="where a cluster reaches the aggregator; empty: this machine's name")
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     log_level: str = Field("info", description="debug, info, warning or error")
 
