@@ -19,7 +19,7 @@ from aggregator.reading import BlockReader, Reading
 from aggregator.silence import SilenceWatch
 from lagloss.arithmetic import Straddled, horizon
 from lagloss.beacon_log import BeaconLog
-from lagloss.evidence import Evidence
+from lagloss.emitters import last_words
 from lagloss.ranges import Watermarks, clamp, merge_ranges
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S, OffsetRange, block_key
@@ -30,8 +30,6 @@ WINDOWS_A_READ = 200
 """How many windows one Spark read closes at the most."""
 UNSEEN_AT_MOST = 200_000
 """How many records of a partition that nobody has looked at yet are read along with a closing."""
-DYING_MS = 10_000
-"""A dead emitter's blocks may lie in the log up to this long after its last report."""
 
 
 class Closer:
@@ -203,27 +201,13 @@ class Closer:
             plan = WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample)
             plans[plan.key] = plan
         wanted = [place for window in windows for place in known.told.ranges[window]]
-        wanted += self._last_words([known.evidence(pipeline, start) for pipeline, start in windows], held)
+        silent = [state for window in windows for state in known.evidence(*window).silent()]
+        wanted += last_words(self.beacons, silent, held)
         unseen = self._unseen(held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen), held)
         self.metrics.read(sum(place.last - place.first + 1 for place in ranges))
         reading = self.reader.read(ranges, ReadPlan(plans, frozenset(self._versions)))
         return reading, {partition: marks.high for partition, marks in held.items()}
-
-    def _last_words(self, evidences: Iterable[Evidence], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-        """Where blocks of emitters that died in or near these windows may lie without a tally: around their last
-        reports. The broker is asked once a report, however many windows it matters to."""
-        ends = {
-            state.appended_at
-            for evidence in evidences
-            for state in evidence.emitters
-            if state.is_silent_in(evidence.window_start_s, evidence.now_ms)
-        }
-        ranges = []
-        for end_ms in sorted(ends):
-            first, last = self.beacons.offsets_at(end_ms - DYING_MS), self.beacons.offsets_at(end_ms + DYING_MS)
-            ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
-        return ranges
 
     def _unseen(self, held: Mapping[int, Watermarks]) -> list[OffsetRange]:
         """What nobody has looked at yet: read along with the rest, so that every bad key is counted once."""

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
 from lagloss import tables
+from lagloss.emitters import read_emitters
 from lagloss.evidence import EmitterState, LaneState, TallyState
 from lagloss.facts import MissingId, WindowFacts
 from lagloss.result import WindowResult
@@ -18,9 +19,6 @@ from lagloss.wire import OffsetRange, signed64
 
 KEPT_REVISIONS = 50
 NAMES_A_WINDOW = 1_000
-DISTURBED_MS = 60_000
-"""Windows whose tally an emitter changed this long before its last report are in doubt once it falls silent."""
-
 Windows = Sequence[tuple[str, int]]
 """(pipeline, window start in epoch s)."""
 
@@ -79,7 +77,7 @@ def read_told(connection: Connection, windows: Windows) -> Told:
         ranges[window].extend(OffsetRange(*place) for place in row.ranges)
     return Told(
         basis=read_basis(connection),
-        emitters=_read_emitters(connection, pipelines),
+        emitters=read_emitters(connection, pipelines),
         lanes=_read_lanes(connection, pipelines),
         tallies=tallies,
         ranges=ranges,
@@ -97,39 +95,6 @@ def _tally_rows(connection: Connection, windows: Windows) -> Iterable[Any]:
                 table.c.window_start.between(min(start for _, start in wanted), max(start for _, start in wanted)),
             )
         )
-
-
-def _read_emitters(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[EmitterState]]:
-    emitter, tally = tables.table_of(tables.Emitter), tables.table_of(tables.Tally)
-    disturbed = (
-        select(func.min(tally.c.window_start))
-        .where(
-            tally.c.emitter == emitter.c.emitter,
-            tally.c.pipeline == emitter.c.pipeline,
-            tally.c.changed_at >= emitter.c.appended_at - DISTURBED_MS,
-        )
-        .scalar_subquery()
-    )
-    rows = connection.execute(
-        select(emitter, func.coalesce(disturbed, emitter.c.appended_at / 60_000 * 60).label("disturbed_from")).where(
-            emitter.c.pipeline.in_(pipelines)
-        )
-    )
-    found: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}
-    for row in rows:
-        found[row.pipeline].append(
-            EmitterState(
-                row.emitter,
-                row.node,
-                row.started_at,
-                row.sent_at,
-                row.closed,
-                row.final_through,
-                row.appended_at,
-                int(row.disturbed_from),
-            )
-        )
-    return found
 
 
 def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:
