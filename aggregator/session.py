@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 import psutil
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator import shipping
@@ -79,9 +79,11 @@ def is_local(master: str) -> bool:
 
 
 def _submitted() -> dict[str, str]:
-    """What `spark-submit` was told; empty where it did not start this process. Asking starts no JVM too early: there
-    is one already, or nobody is asked."""
-    return dict(SparkConf().getAll()) if "PYSPARK_GATEWAY_PORT" in os.environ else {}
+    """What `spark-submit` was told; empty where it did not start this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}  # asking would start a JVM before its settings are known
+    SparkContext._ensure_initialized()  # as the session's builder does: connects to spark-submit's JVM
+    return dict(SparkConf().getAll())
 
 
 def _claim(scratch: Path) -> Path:

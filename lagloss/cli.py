@@ -182,7 +182,12 @@ def recompute(
     settings = Settings.load(data_dir=data_dir)
     with _store(settings) as store:
         store.pipeline(pipeline)
-        answer = ask(settings, store, pipeline, from_s, to_s)
+        with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
+
+            def say(how_far: str) -> None:
+                line.update(f"recompute {pipeline}: {how_far}")
+
+            answer = ask(settings, store, pipeline, from_s, to_s, say)
     sealed = answer.pop("sealed")
     if as_json:
         typer.echo(json.dumps(answer))

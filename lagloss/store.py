@@ -14,6 +14,7 @@ import alembic.config
 from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.orm import InstrumentedAttribute
 
 from lagloss import tables
 from lagloss.definition import Definition, as_document
@@ -246,10 +247,18 @@ class Store:
 
     def recompute_answer(self, request: int) -> dict[str, Any] | None:
         """What the closer answered, or None while it works."""
-        row = tables.RecomputeRequest
+        return self._of_request(request, tables.RecomputeRequest.answer)
+
+    def recompute_progress(self, request: int) -> dict[str, Any] | None:
+        """How far the closer has come: at least the numbers of windows `done` and `of`; None before its first round."""
+        return self._of_request(request, tables.RecomputeRequest.progress)
+
+    def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
         with self.engine.connect() as connection:
-            answer: dict[str, Any] | None = connection.execute(select(row.answer).where(row.id == request)).scalar_one()
-        return answer
+            found: dict[str, Any] | None = connection.execute(
+                select(column).where(tables.RecomputeRequest.id == request)
+            ).scalar_one()
+        return found
 
     def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
         """Windows that have tallies but no result yet, from the tallies alone."""

@@ -206,6 +206,7 @@ class RecomputeRequest(Base):
     from_s: Mapped[int]
     to_s: Mapped[int]
     requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    progress: Mapped[dict[str, Any] | None] = mapped_column(comment="how far the closer has come")
     answer: Mapped[dict[str, Any] | None]
 
 

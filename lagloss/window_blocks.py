@@ -68,8 +68,10 @@ class WindowBlocks:
         return [names[int(id_hash)] for id_hash in ids]
 
 
-def read_window(store: Store, log: BeaconLog, pipeline: str, window_start_s: int) -> WindowBlocks:
-    """Read the blocks of one window.
+def read_window(
+    store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
+) -> WindowBlocks:
+    """Read the blocks of one window; who has fallen silent is told as of `now_ms` (by default, now).
 
     Raises:
         NotEnoughData: no tally of the window is left, it is sealed, or the log no longer holds its blocks.
@@ -85,7 +87,7 @@ def read_window(store: Store, log: BeaconLog, pipeline: str, window_start_s: int
         raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline])[pipeline]
-    now_ms = int(time.time() * 1000)
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
     silent = [state for state in emitters if state.is_silent_in(window_start_s, now_ms)]
     ranges = clamp(merge_ranges([*ranges, *last_words(log, silent, held)]), held)
     blocks: dict[str, list[BeaconBlock]] = {}
