@@ -34,7 +34,7 @@ def start_session(master: str, driver_memory: str, scratch: Path, driver_host: s
         JavaMissing, JarsMissing: with what to do.
     """
     os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
-    folder = _claim(scratch)
+    folder = claim_scratch(scratch)
     conf = session_conf(master, driver_memory, folder, driver_host, _submitted())
     if is_local(conf["spark.master"]):
         os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -86,7 +86,7 @@ def _submitted() -> dict[str, str]:
     return dict(SparkConf().getAll())
 
 
-def _claim(scratch: Path) -> Path:
+def claim_scratch(scratch: Path) -> Path:
     """An empty folder of this process's own; what processes left that have ended is removed. A second aggregator on the
     same data directory (a stand-by) keeps its own."""
     for left in scratch.glob("*"):
