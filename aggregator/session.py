@@ -19,6 +19,7 @@ from aggregator import shipping
 from lagloss import jars
 from lagloss.java import find_java
 
+_WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
 RECORDS_A_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
@@ -67,10 +68,14 @@ def session_conf(
         "spark.python.daemon.module": "aggregator.worker_daemon",
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
         "spark.ui.showConsoleProgress": "false",
-        **({} if is_local(master) else {"spark.executorEnv.PYTHONPATH": shipping.FOLDER}),
         **submitted,
+        **({} if is_local(master) else {_WORKERS_PATH: _first(shipping.FOLDER, submitted.get(_WORKERS_PATH))}),
         "spark.master": master,
     }
+
+
+def _first(folder: str, rest: str | None) -> str:
+    return folder if rest is None else f"{folder}:{rest}"
 
 
 def is_local(master: str) -> bool:

@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator import quarantine
+from aggregator.closing import Closer
+from aggregator.metrics import Metrics
 from aggregator.upkeep import WINDOWS_A_ROUND, Upkeep
 from lagloss import tables
 from lagloss.definition import Definition, parse_definition
@@ -259,17 +261,16 @@ def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_p
     chain.settle()
     assert chain.close(*range(windows)) == 2 * windows
     told: list[str] = []
-    with (
-        ThreadPoolExecutor() as pool,
-        driven(chain.parts.closer.reader.spark, chain.bootstrap, chain.store, BEACONS, REPORTS) as next_parts,
-    ):
+    after = Closer(chain.store.engine, chain.store, chain.parts.closer.reader, chain.parts.beacons, Metrics())
+    after.refresh()
+    with ThreadPoolExecutor() as pool:
         asked = chain.start_s, chain.start_s + 60 * windows
         answer = pool.submit(recompute, Settings(data_dir=tmp_path), chain.store, chain.name, *asked, told.append)
         now_ms = int(time.time() * 1000)
         wait_until(lambda: Upkeep(chain.parts.closer).answer_recompute(now_ms), what="for the request")
         wait_until(lambda: f"{WINDOWS_A_ROUND} of {windows} windows" in told, what="to hear how far it is")
         assert not answer.done()
-        assert Upkeep(next_parts.closer).answer_recompute(now_ms)
+        assert Upkeep(after).answer_recompute(now_ms)
         found = answer.result(20)
     assert told[0] == "waiting for the aggregator"
     assert (found["windows"], found["beacons"], found["sealed"]) == (windows, 2 * windows, 0)

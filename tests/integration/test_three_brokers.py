@@ -19,6 +19,7 @@ from lagloss.store import Store
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from tests.conftest import fresh_database
 from tests.integration.closers import wait_until
+from tests.integration.spark_cluster import SHORT_LIVED
 from tests.integration.test_aggregator_process import aggregator, define, metric
 
 NAME = "three"
@@ -27,7 +28,9 @@ BEFORE, DURING = 10, 5
 
 
 @pytest.fixture
-def three_brokers(jars: None, server_dir: Path) -> Iterator[EmbeddedKafka]:
+def three_brokers(jars: None, server_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedKafka]:
+    for name, value in SHORT_LIVED.items():
+        monkeypatch.setenv(name, value)
     with EmbeddedKafka(server_dir / "three", brokers=3, heap_mb=192) as kafka:
         yield kafka
 
@@ -87,13 +90,16 @@ def test_a_broker_killed_while_emitters_send_and_windows_close_costs_no_beacon(
         try:
             wait_until(lambda: metric(process.url, "lagloss_block_records_read_total") > 0, 120, "for it to read")
             three_brokers.processes[2].kill()
+            print("K killed", time.time())
             alone = sum(traffic.sent.values())
             wait_until(lambda: len(closed(store, start_s)) >= BEFORE, 120, "for the first windows")
             wait_until(lambda: sum(traffic.sent.values()) > alone + 1_000, 60, "for messages sent with two brokers")
         finally:
             enough.set()
             sender.join()
+        print("K enough", time.time())
         traffic.end()
+        print("K ended", time.time())
 
         def wrong() -> dict[int, Any]:
             found = {
@@ -104,6 +110,7 @@ def test_a_broker_killed_while_emitters_send_and_windows_close_costs_no_beacon(
             return {at: (found.get(at), right[at]) for at in right if found.get(at) != right[at]}
 
         wait_until(lambda: not wrong(), 120, f"for exact counts: {wrong()}")
+        print("K right", time.time())
         assert three_brokers.processes[2].poll() == -9
         assert process.poll() is None
         store.close()

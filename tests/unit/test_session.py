@@ -41,6 +41,8 @@ def test_only_a_cluster_is_told_where_the_driver_is_and_gets_its_code() -> None:
     assert conf("spark://there:7077")["spark.driver.host"] == socket.gethostname()
     found = conf("spark://there:7077", "10.0.0.7")
     assert (found["spark.driver.host"], found["spark.executorEnv.PYTHONPATH"]) == ("10.0.0.7", shipping.FOLDER)
+    told = session_conf("spark://there:7077", "2g", Path(), "", {"spark.executorEnv.PYTHONPATH": "more"})
+    assert told["spark.executorEnv.PYTHONPATH"] == f"{shipping.FOLDER}:more"
     here = conf("local[2]", "10.0.0.7")
     assert (here["spark.driver.host"], "spark.executorEnv.PYTHONPATH" in here) == ("127.0.0.1", False)
     assert [is_local(master) for master in ("local", "local[*]", "local-cluster[2,1,1024]")] == [True, True, False]
