@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -12,18 +11,17 @@ from lagloss.errors import NotEnoughData, ServerNotReady
 from lagloss.result import rfc3339
 from lagloss.settings import Settings
 from lagloss.store import Store
+from lagloss.supervisor import Say
 
 ANSWER_TIMEOUT_S = 3_600
 ABSENT_AT_MOST_S = 120.0
 """How long the aggregator may be away once it has been asked: it is started again, and then goes on."""
 POLL_S = 0.1
 
-Say = Callable[[str], None]
-"""Told how far it is, in a line each."""
-
 
 def recompute(settings: Settings, store: Store, pipeline: str, from_s: int, to_s: int, say: Say) -> dict[str, Any]:
-    """Have the running aggregator close the windows with from <= start < to again; returns when it has.
+    """Have the running aggregator close the windows with from <= start < to again; returns when it has. `say` hears how
+    far it is.
 
     Raises:
         ServerNotReady: no aggregator answers, or not in time. What was asked for is done all the same once one runs.
