@@ -38,6 +38,8 @@ class BeaconLog:
                 "bootstrap.servers": bootstrap,
                 "group.id": "lagloss-metadata",
                 "enable.auto.commit": False,
+                # A fetch at the log's end is held back this long, and the next range's waits behind it: by default 500.
+                "fetch.wait.max.ms": 10,
                 "log_level": 0,
             }
         )
