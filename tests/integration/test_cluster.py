@@ -127,28 +127,21 @@ def test_a_worker_killed_while_a_window_closes_changes_no_row(
         aggregator(cluster, kafka_bootstrap, cluster_url, tmp_path) as (process, applications),
     ):
         on_cluster, calm = Store(cluster_url), Store(calm_url)
-        print("T0 sending", time.time())
         send_history(kafka_bootstrap, name, start_s)
-        print("T1 sent", time.time())
         define(on_cluster, name)  # from here on there is something to close
         define(calm, name)
         task = wait_until(lambda: reading_tasks(applications), 90, "for a read to run")[0]
-        print("T2 reading", time.time())
         cluster.kill(cluster.worker_of(task["executorId"]))
         wait_until(lambda: len(rows(on_cluster, name, start_s)) == MINUTES, 120, "for all windows")
-        print("T3 closed", time.time())
         assert failed_reading_tasks(applications) > 0
         process.send_signal(signal.SIGTERM)
         assert process.wait(20) == 0
-        print("T4 ended", time.time())
         with driven(spark, kafka_bootstrap, calm, BEACONS, REPORTS) as parts:
             parts.follow_all()
-            print("T5 followed", time.time())
             windows = [(name, start_s + 60 * at) for at in range(MINUTES)]
             parts.closer.close_windows(windows, int(time.time() * 1000))
         assert rows(on_cluster, name, start_s) == rows(calm, name, start_s)
         assert {row["lost"]["min"] for row in rows(calm, name, start_s)[:-1]} == {A_MINUTE // 50}
-        print("T6 compared", time.time())
         on_cluster.close()
         calm.close()
 
