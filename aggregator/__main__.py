@@ -1,4 +1,4 @@
-"""`python -m aggregator`: runs until SIGTERM or SIGINT."""
+"""`python -m aggregator`, or this file under `spark-submit`: runs until SIGTERM, SIGINT, or its terminal is closed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     aggregator, stop = Aggregator(settings), threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
+            signal.signal(number, lambda *_: stop.set())
     end = serve(aggregator, settings.bind_address, settings.metrics_port)
     try:
         aggregator.run(stop)

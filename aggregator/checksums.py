@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from confluent_kafka import KafkaException
+from sqlalchemy import Engine, select
 
+from lagloss import tables
 from lagloss.beacon_log import BeaconLog
 from lagloss.ranges import clamp
-from lagloss.store import Store
 from lagloss.wire import BadRecord, OffsetRange, decode_block
 
 KEPT_MS = 600_000
@@ -18,8 +19,8 @@ KEPT_MS = 600_000
 class ChecksumWatch:
     """Looks at a block of each side of the links in question, once in a while for each pipeline."""
 
-    def __init__(self, store: Store, beacons: BeaconLog) -> None:
-        self._store = store
+    def __init__(self, engine: Engine, beacons: BeaconLog) -> None:
+        self._engine = engine
         self._beacons = beacons
         self._answers: dict[str, tuple[int, bool]] = {}
 
@@ -35,13 +36,17 @@ class ChecksumWatch:
         return used
 
     def _carries(self, pipeline: str, window_start_s: int, checkpoint: str) -> bool:
-        ranges = self._store.ranges(pipeline, window_start_s, [checkpoint])
+        tally = tables.Tally
+        with self._engine.connect() as connection:
+            ranges = connection.execute(
+                select(tally.ranges)
+                .where(tally.pipeline == pipeline, tally.window_start == window_start_s, tally.checkpoint == checkpoint)
+                .limit(1)
+            ).scalar_one_or_none()
         try:
-            held = clamp(
-                (OffsetRange(found.partition, found.first, found.first) for found in ranges[:1]),
-                self._beacons.watermarks(),
-            )
-            blocks = [decode_block(value) for _, value in self._beacons.records(held)]
+            first = [OffsetRange(partition, offset, offset) for partition, offset, _ in (ranges or [])[:1]]
+            records = self._beacons.records(clamp(first, self._beacons.watermarks()))
+            blocks = [decode_block(record.value) for record in records]
         except (BadRecord, KafkaException):
             return True
         return not blocks or blocks[0].payload_crc is not None

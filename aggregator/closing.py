@@ -23,12 +23,12 @@ from aggregator.told import Windows, newest_with_beacons, read_sketches, read_to
 from aggregator.watching import Watch
 from lagloss.arithmetic import Straddled, horizon
 from lagloss.beacon_log import BeaconLog
-from lagloss.evidence import Evidence
+from lagloss.emitters import last_words
 from lagloss.facts import WindowFacts
 from lagloss.proof import proven_facts, proves, sized_links
-from lagloss.ranges import Watermarks, clamp, merge_ranges
+from lagloss.ranges import clamp, merge_ranges
 from lagloss.store import Store
-from lagloss.wire import OffsetRange, block_key
+from lagloss.wire import block_key
 
 log = structlog.get_logger()
 
@@ -36,8 +36,6 @@ WINDOWS_AT_ONCE = 4_000
 """How many windows are judged and committed together at the most."""
 BEACONS_A_READ = 50_000_000
 """One Spark read closes windows with about so many beacons, but at least one: more would be lost in a crash."""
-DYING_MS = 10_000
-"""A dead emitter's blocks may lie in the log up to this long after its last report."""
 
 
 class Closer:
@@ -62,7 +60,7 @@ class Closer:
         self.reader = reader
         self._beacons = beacons
         self._verify_share = verify_share
-        self._checksums = ChecksumWatch(store, beacons)
+        self._checksums = ChecksumWatch(engine, beacons)
         self._silence = SilenceWatch(engine)
         self._lows: Mapping[int, int] = {}
 
@@ -244,28 +242,14 @@ class Closer:
             others = self.watch.versions[pipeline].checkpoints
             plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
         wanted = [place for window in windows for place in known.told.ranges[window]]
-        wanted += self._last_words([known.evidence(pipeline, start) for pipeline, start in windows], held)
+        silent = [state for window in windows for state in known.evidence(*window).silent()]
+        wanted += last_words(self._beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
         self.metrics.read(sum(place.last - place.first + 1 for place in ranges))
         return self.reader.read(ranges, self._plan(plans, position)), advanced(position, ranges)
 
     def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
         return ReadPlan({plan.key: plan for plan in plans}, frozenset(self.watch.versions), position)
-
-    def _last_words(self, evidences: Iterable[Evidence], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-        """Where blocks of emitters that died in or near these windows may lie without a tally: around their last
-        reports. The broker is asked once a report, however many windows it matters to."""
-        ends = {
-            state.appended_at
-            for evidence in evidences
-            for state in evidence.emitters
-            if state.is_silent_in(evidence.window_start_s, evidence.now_ms)
-        }
-        ranges = []
-        for end_ms in sorted(ends):
-            first, last = self._beacons.offsets_at(end_ms - DYING_MS), self._beacons.offsets_at(end_ms + DYING_MS)
-            ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
-        return ranges
 
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
         """Windows that are over, where everybody is final and nothing is missing, need not wait for their grace."""

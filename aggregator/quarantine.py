@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from sqlalchemy import Connection, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
-from aggregator.told import is_any
 from lagloss import tables
+from lagloss.tables import is_any
 from lagloss.wire import BadReason
 
 FIRST_BYTES = 64

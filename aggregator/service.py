@@ -54,7 +54,10 @@ class Aggregator:
             SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
         """
         spark = start_session(
-            self.settings.spark_master, self.settings.spark_driver_memory, Path(self.settings.data_dir) / "spark"
+            self.settings.spark_master,
+            self.settings.spark_driver_memory,
+            Path(self.settings.data_dir) / "spark",
+            self.settings.spark_driver_host,
         )
         try:
             while not stop.is_set():

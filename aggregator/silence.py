@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from sqlalchemy import Connection, Engine, func, select
 
-from aggregator.told import DISTURBED_MS
 from lagloss import tables
+from lagloss.emitters import DISTURBED_MS
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.wire import WINDOW_S
 

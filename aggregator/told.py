@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import ARRAY, Column, ColumnElement, Connection, Text, any_, case, func, literal, select, text, tuple_
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy import Column, Connection, func, select, text, tuple_
 
 from lagloss import tables
+from lagloss.emitters import read_emitters
 from lagloss.evidence import SILENT_AFTER_MS, EmitterState, LaneState, TallyState
 from lagloss.sketch import Sketch
 from lagloss.store import sketch_of
+from lagloss.tables import is_any
 from lagloss.wire import OffsetRange
-
-DISTURBED_MS = 60_000
-"""Windows whose tally an emitter changed this long before its last report are in doubt once it falls silent."""
 
 Windows = Sequence[tuple[str, int]]
 """(pipeline, window start in epoch s)."""
@@ -24,11 +22,6 @@ Windows = Sequence[tuple[str, int]]
 
 def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]]]:
     return (list(windows[at : at + size]) for at in range(0, len(windows), size))
-
-
-def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
-    """Whether a text column is one of these, however many they are."""
-    return column == any_(literal(sorted(names), ARRAY(Text)))
 
 
 @dataclass(frozen=True)
@@ -68,7 +61,7 @@ def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
         ranges[window].extend(OffsetRange(*place) for place in row.ranges)
     return Told(
         basis=read_basis(connection),
-        emitters=_read_emitters(connection, pipelines, now_ms),
+        emitters=read_emitters(connection, pipelines, now_ms),
         lanes=_read_lanes(connection, pipelines),
         tallies=tallies,
         ranges=ranges,
@@ -98,44 +91,6 @@ def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Colu
                 table.c.window_start.between(min(start for _, start in wanted), max(start for _, start in wanted)),
             )
         )
-
-
-def _read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int) -> dict[str, list[EmitterState]]:
-    """Where its silence begins to matter is looked up only for emitters that are silent: it takes all their tallies."""
-    emitter, tally = tables.table_of(tables.Emitter), tables.table_of(tables.Tally)
-    disturbed = (
-        select(func.min(tally.c.window_start))
-        .where(
-            tally.c.emitter == emitter.c.emitter,
-            tally.c.pipeline == emitter.c.pipeline,
-            tally.c.changed_at >= emitter.c.appended_at - DISTURBED_MS,
-        )
-        .scalar_subquery()
-    )
-    is_silent = emitter.c.closed.is_(False) & (emitter.c.appended_at < now_ms - SILENT_AFTER_MS)
-    last_window = emitter.c.appended_at / 60_000 * 60
-    rows = connection.execute(
-        select(
-            emitter,
-            case((is_silent, func.coalesce(disturbed, last_window)), else_=last_window).label("disturbed_from"),
-        ).where(is_any(emitter.c.pipeline, pipelines))
-    )
-    found: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}
-    for row in rows:
-        found[row.pipeline].append(
-            EmitterState(
-                row.emitter,
-                row.node,
-                row.started_at,
-                row.sent_at,
-                row.closed,
-                row.final_through,
-                row.appended_at,
-                int(row.disturbed_from),
-                row.skew_ms,
-            )
-        )
-    return found
 
 
 def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select, text, tuple_
 
-from aggregator.told import Windows, chunks, is_any
+from aggregator.told import Windows, chunks
 from lagloss import tables
 from lagloss.ranges import Watermarks
+from lagloss.tables import is_any
 
 
 class Change(NamedTuple):

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from sqlalchemy import select, update
 
@@ -22,8 +23,9 @@ AUDIT_EVERY_S = 30
 SEAL_EVERY_S = 60
 ROLL_UP_EVERY_S = 5
 RETAIN_EVERY_S = 600
-WINDOWS_A_STEP = 200
-"""How many windows of a recompute request are closed between two signs of progress."""
+WINDOWS_A_ROUND = 50
+"""Windows that a recompute closes again before windows that are due have their turn, and before it says how far it
+is."""
 
 
 @dataclass
@@ -67,7 +69,11 @@ class Upkeep:
         self._closer.metrics.rollups_dirty.set(waiting)
 
     def answer_recompute(self, now_ms: int) -> bool:
-        """Answer one `lagloss recompute`: close its windows again from the log. Whether there was one."""
+        """One round of the oldest `lagloss recompute`: close some of its windows again from the log, and answer after
+        the last. Whether there was one.
+
+        How far it has come stands in its row, so that whoever is the closer next goes on there.
+        """
         request = tables.table_of(tables.RecomputeRequest)
         engine = self._closer.engine
         with engine.connect() as connection:
@@ -76,23 +82,50 @@ class Upkeep:
             ).one_or_none()
         if row is None:
             return False
-        started = time.monotonic()
-        answer = self._recompute(row.pipeline, row.from_s, row.to_s, now_ms)
-        answer["seconds"] = round(time.monotonic() - started, 3)
+        done = Recomputed(**row.progress) if row.progress else Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
+        done = self._recompute(done, row.pipeline, row.to_s, now_ms)
+        told: dict[str, Any] = {"progress": asdict(done)}
+        if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
+            told["answer"] = done.answer()
         with engine.begin() as connection:
-            connection.execute(update(request).where(request.c.id == row.id).values(answer=answer))
+            connection.execute(update(request).where(request.c.id == row.id).values(**told))
         return True
 
-    def _recompute(self, pipeline: str, from_s: int, to_s: int, now_ms: int) -> dict[str, float]:
-        first = -(-from_s // WINDOW_S) * WINDOW_S
+    def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
+        started = time.monotonic()
         self._closer.seal_gone()
         with self._closer.engine.connect() as connection:
-            closed = unfinished.read_closed(connection, pipeline, first, to_s)
-            states = unfinished.read_states(connection, closed)
-        held = [window for window in closed if states[window] == "closed"]
-        beacons = sum(self._closer.close_windows(chunk, now_ms, from_log=True) for chunk in _chunks(held))
-        return {"windows": len(held), "beacons": beacons, "sealed": len(closed) - len(held)}
+            left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
+            round_ = left[:WINDOWS_A_ROUND]
+            states = unfinished.read_states(connection, round_)
+        held = [window for window in round_ if states[window] == "closed"]
+        beacons = self._closer.close_windows(held, now_ms, from_log=True)
+        return Recomputed(
+            next_s=round_[-1][1] + WINDOW_S if round_ else to_s,
+            done=done.done + len(round_),
+            of=done.done + len(left),
+            sealed=done.sealed + len(round_) - len(held),
+            beacons=done.beacons + beacons,
+            seconds=round(done.seconds + time.monotonic() - started, 3),
+        )
 
 
-def _chunks(windows: Sequence[tuple[str, int]]) -> list[Sequence[tuple[str, int]]]:
-    return [windows[at : at + WINDOWS_A_STEP] for at in range(0, len(windows), WINDOWS_A_STEP)]
+@dataclass(frozen=True)
+class Recomputed:
+    """How far a recompute has come: `next_s` is the start of the first window not looked at yet, `done` windows of
+    altogether `of` are behind it, `sealed` of them as they were; the others took `beacons` and `seconds`."""
+
+    next_s: int
+    done: int = 0
+    of: int = 0
+    sealed: int = 0
+    beacons: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done >= self.of
+
+    def answer(self) -> dict[str, float]:
+        windows = self.done - self.sealed
+        return {"windows": windows, "beacons": self.beacons, "sealed": self.sealed, "seconds": self.seconds}

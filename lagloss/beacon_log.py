@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -12,6 +12,14 @@ from lagloss.ranges import Watermarks
 from lagloss.wire import OffsetRange
 
 TIMEOUT_S = 10
+
+
+class LogRecord(NamedTuple):
+    """One record of a topic; `appended_ms` is when the log took it (epoch ms)."""
+
+    key: bytes | None
+    value: bytes
+    appended_ms: int
 
 
 class BeaconLog:
@@ -30,6 +38,8 @@ class BeaconLog:
                 "bootstrap.servers": bootstrap,
                 "group.id": "lagloss-metadata",
                 "enable.auto.commit": False,
+                # A fetch at the log's end is held back this long, and the next range's waits behind it: by default 500.
+                "fetch.wait.max.ms": 10,
                 "log_level": 0,
             }
         )
@@ -58,8 +68,8 @@ class BeaconLog:
         ends: Mapping[int, int] = self.ends()
         return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
 
-    def records(self, ranges: Sequence[OffsetRange]) -> Iterator[tuple[bytes | None, bytes]]:
-        """Key and value of every record in these ranges, which must be merged and held by the broker (see `clamp`)."""
+    def records(self, ranges: Sequence[OffsetRange]) -> Iterator[LogRecord]:
+        """Every record in these ranges, which must be merged and held by the broker (see `clamp`)."""
         for item in ranges:
             place = TopicPartition(self.topic, item.partition, item.first)
             self._consumer.assign([place])
@@ -72,7 +82,7 @@ class BeaconLog:
                     raise KafkaException(message.error())
                 next_offset = (message.offset() or 0) + 1
                 if next_offset <= item.last + 1:
-                    yield message.key(), message.value() or b""
+                    yield LogRecord(message.key(), message.value() or b"", message.timestamp()[1])
         self._consumer.unassign()
 
     def close(self) -> None:

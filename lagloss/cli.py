@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from math import ceil
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from confluent_kafka import KafkaException
@@ -22,7 +23,10 @@ from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.times import parse_time_s
 
 if TYPE_CHECKING:
+    from lagloss.beacon_log import BeaconLog
     from lagloss.store import Store
+
+UNBOUNDED_COLUMNS = 100_000
 
 app = typer.Typer(
     name="lagloss",
@@ -35,6 +39,7 @@ DataDir = Annotated[Path | None, typer.Option(help="where data, logs and endpoin
 PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
+WindowMoment = Annotated[str, typer.Option(help="a moment within the window: RFC 3339 or relative (-15m)")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 
 
@@ -56,6 +61,20 @@ def demo(
     """Run the reference pipeline with faults injected and measure them; exit 0 only if measured = injected."""
     run = import_module("lagloss.demo").run
     raise typer.Exit(run(minutes, as_json))
+
+
+@app.command()
+def aggregator(
+    master: Annotated[
+        str | None, typer.Option(help="spark://HOST:PORT or local[N] (LAGLOSS_SPARK_MASTER)", metavar="MASTER")
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run only the aggregator in the foreground, with its tasks here or on a Spark cluster; Ctrl-C ends it."""
+    given = {"spark_master": master, "data_dir": data_dir}
+    settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
+    # Becomes the service's process: signals reach it, and its exit code is this command's.
+    os.execve(sys.executable, [sys.executable, "-m", "aggregator"], {**os.environ, **settings})
 
 
 @app.command()
@@ -102,33 +121,50 @@ def windows(
 @app.command()
 def diff(
     pipeline: PipelineName,
-    window: Annotated[str, typer.Option(help="a moment within the window: RFC 3339 or relative (-15m)")],
+    window: WindowMoment,
     from_: Annotated[str, typer.Option("--from", help="checkpoint, such as src.in")],
     to: Annotated[str, typer.Option("--to", help="checkpoint, such as snk.out")],
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
     """Name the messages of one window that were at one checkpoint and not at another."""
-    from lagloss.beacon_log import BeaconLog
-    from lagloss.blocks import window_start_of
     from lagloss.difference import difference
-    from lagloss.topics import BEACONS
 
-    start = window_start_of(parse_time_s(window) * 1000)
-    settings = Settings.load(data_dir=data_dir)
-    with _store(settings) as store:
-        store.pipeline(pipeline)
-        log = BeaconLog(settings.require_kafka(), BEACONS)
-        try:
-            found = difference(store, log, pipeline, start, from_, to)
-        finally:
-            log.close()
+    start = _window_start(window)
+    with _store_and_log(Settings.load(data_dir=data_dir), pipeline) as (store, log):
+        found = difference(store, log, pipeline, start, from_, to)
     if as_json:
         typer.echo(json.dumps(found.document()))
     else:
         typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}")
         for message_id in found.message_ids:
             typer.echo(message_id)
+
+
+@app.command()
+def matrix(
+    pipeline: PipelineName,
+    window: WindowMoment,
+    only: Annotated[Literal["missing"] | None, typer.Option(help="messages that something is missing of")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="show so many messages at most")] = 1_000,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show which message of one window was seen at which checkpoint, and how late, read from the log."""
+    from lagloss.matrix import matrix as arrange
+    from lagloss.window_blocks import read_window
+
+    start = _window_start(window)
+    with _store_and_log(Settings.load(data_dir=data_dir), pipeline) as (store, log):
+        blocks = read_window(store, log, pipeline, start)
+    found = arrange(blocks, only_missing=only == "missing", limit=limit)
+    if as_json:
+        typer.echo(json.dumps(found.document()))
+        return
+    # in a pipe, a row is a line of its own, however wide
+    Console(width=None if sys.stdout.isatty() else UNBOUNDED_COLUMNS).print(found.table())
+    rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
+    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}")
 
 
 @app.command()
@@ -146,7 +182,12 @@ def recompute(
     settings = Settings.load(data_dir=data_dir)
     with _store(settings) as store:
         store.pipeline(pipeline)
-        answer = ask(settings, store, pipeline, from_s, to_s)
+        with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
+
+            def say(how_far: str) -> None:
+                line.update(f"recompute {pipeline}: {how_far}")
+
+            answer = ask(settings, store, pipeline, from_s, to_s, say)
     sealed = answer.pop("sealed")
     if as_json:
         typer.echo(json.dumps(answer))
@@ -180,6 +221,27 @@ def _store(settings: Settings) -> Iterator[Store]:
         yield store
     finally:
         store.close()
+
+
+@contextmanager
+def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, BeaconLog]]:
+    """The database and the log of beacons, for a pipeline that is known."""
+    from lagloss.beacon_log import BeaconLog
+    from lagloss.topics import BEACONS
+
+    with _store(settings) as store:
+        store.pipeline(pipeline)
+        log = BeaconLog(settings.require_kafka(), BEACONS)
+        try:
+            yield store, log
+        finally:
+            log.close()
+
+
+def _window_start(moment: str) -> int:
+    from lagloss.blocks import window_start_of
+
+    return window_start_of(parse_time_s(moment) * 1000)
 
 
 def main() -> None:

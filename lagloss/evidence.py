@@ -134,6 +134,10 @@ class Evidence:
     def is_final(self, state: EmitterState) -> bool:
         return state.final_through_s >= self.window_end_s
 
+    def silent(self) -> list[EmitterState]:
+        """Emitters whose silence leaves this window incomplete for good."""
+        return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
+
     def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
         """The nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
         expected = self.expected()
@@ -141,7 +145,7 @@ class Evidence:
         incomplete |= {tally.node for tally in self.tallies if tally.beacons > read.get(tally.account, 0)}
         incomplete |= {tally.node for tally in self.tallies if tally.dropped > 0}
         incomplete |= set(quarantined) | self.changed
-        incomplete |= {state.node for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)}
+        incomplete |= {state.node for state in self.silent()}
         accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
         return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
 

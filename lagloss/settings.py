@@ -63,7 +63,8 @@ class Settings(BaseSettings):
         le=1,
         description="share of the windows proven by tallies that is read all the same, to check the proof",
     )
-    spark_master: str = Field("local[*]", description="the Spark master the aggregator uses")
+    spark_master: str = Field("", description="the aggregator's Spark master; empty: spark-submit's, else local[*]")
+    spark_driver_host: str = Field("", description="where a cluster reaches the aggregator; empty: this machine's name")
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
     keep_minutes_days: int = Field(35, ge=8, description="days that windows and their history are kept")

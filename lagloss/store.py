@@ -14,6 +14,7 @@ import alembic.config
 from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.orm import InstrumentedAttribute
 
 from lagloss import tables
 from lagloss.definition import Definition, as_document
@@ -23,7 +24,7 @@ from lagloss.live import LiveTally, live_result
 from lagloss.result import rfc3339
 from lagloss.rollup import Period, Rollup
 from lagloss.sketch import Sketch
-from lagloss.wire import OffsetRange
+from lagloss.wire import SAMPLE_ALL, OffsetRange
 
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
@@ -238,18 +239,26 @@ class Store:
         versions = [stored for stored in self.versions() if stored.name == name]
         return Graph(versions[in_force(versions, window_start_s)].definition)
 
-    def ranges(self, pipeline: str, window_start_s: int, checkpoints: Iterable[str]) -> list[OffsetRange]:
-        """Where the tallies of a window say that the blocks of these checkpoints lie."""
+    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
+        """Where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
         tally = tables.Tally
         with self.engine.connect() as connection:
             rows = connection.execute(
-                select(tally.ranges).where(
-                    tally.pipeline == pipeline,
-                    tally.window_start == window_start_s,
-                    tally.checkpoint.in_(list(checkpoints)),
+                select(tally.ranges, tally.sample).where(
+                    tally.pipeline == pipeline, tally.window_start == window_start_s
                 )
-            )
-            return [OffsetRange(*place) for (places,) in rows for place in places]
+            ).all()
+        ranges = [OffsetRange(*place) for row in rows for place in row.ranges]
+        return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
+
+    def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
+        """Whether the window's result stands for good, since the log no longer holds its blocks."""
+        window = tables.table_of(tables.Window)
+        with self.engine.connect() as connection:
+            state = connection.execute(
+                select(window.c.state).where(window.c.pipeline == pipeline, window.c.window_start == window_start_s)
+            ).scalar_one_or_none()
+        return state == "sealed"
 
     def request_recompute(self, pipeline: str, from_s: int, to_s: int) -> int:
         """Ask the closer to close windows again; the request's number."""
@@ -259,10 +268,18 @@ class Store:
 
     def recompute_answer(self, request: int) -> dict[str, Any] | None:
         """What the closer answered, or None while it works."""
-        row = tables.RecomputeRequest
+        return self._of_request(request, tables.RecomputeRequest.answer)
+
+    def recompute_progress(self, request: int) -> dict[str, Any] | None:
+        """How far the closer has come: at least the numbers of windows `done` and `of`; None before its first round."""
+        return self._of_request(request, tables.RecomputeRequest.progress)
+
+    def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
         with self.engine.connect() as connection:
-            answer: dict[str, Any] | None = connection.execute(select(row.answer).where(row.id == request)).scalar_one()
-        return answer
+            found: dict[str, Any] | None = connection.execute(
+                select(column).where(tables.RecomputeRequest.id == request)
+            ).scalar_one()
+        return found
 
     def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
         """Windows that have tallies but no result yet, from the tallies alone."""

@@ -4,12 +4,15 @@ by day."""
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 
 from sqlalchemy import (
+    ARRAY,
     JSON,
     BigInteger,
+    ColumnElement,
     DateTime,
     Double,
     ForeignKey,
@@ -20,11 +23,13 @@ from sqlalchemy import (
     Table,
     Text,
     Uuid,
+    any_,
     func,
+    literal,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
 
 
 class Base(DeclarativeBase):
@@ -272,6 +277,7 @@ class RecomputeRequest(Base):
     from_s: Mapped[int]
     to_s: Mapped[int]
     requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    progress: Mapped[dict[str, Any] | None] = mapped_column(comment="how far the closer has come")
     answer: Mapped[dict[str, Any] | None]
 
 
@@ -322,3 +328,8 @@ def table_of(model: type[Base]) -> Table:
 
 
 PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage))
+
+
+def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
+    """Whether a text column is one of these, however many they are."""
+    return column == any_(literal(sorted(names), ARRAY(Text)))

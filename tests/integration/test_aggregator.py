@@ -6,7 +6,9 @@ import random
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +18,19 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator import quarantine
-from aggregator.upkeep import Upkeep
+from aggregator.closing import Closer
+from aggregator.metrics import Metrics
+from aggregator.upkeep import WINDOWS_A_ROUND, Upkeep
 from lagloss import tables
 from lagloss.definition import Definition, parse_definition
 from lagloss.difference import difference
 from lagloss.emitter import Emitter
+from lagloss.recompute import recompute
+from lagloss.settings import Settings
 from lagloss.store import Store
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire import BeaconBlock, block_key, encode_block, hash_id
-from tests.integration.closers import Driven, driven
+from tests.integration.closers import Driven, driven, wait_until
 from tests.integration.worlds_in_kafka import put_world
 from tests.oracle import oracle
 from tests.oracle.by_hand import worked_case
@@ -245,6 +251,30 @@ def test_a_recompute_request_is_answered_with_what_was_read(chain: Chain) -> Non
     answer = chain.store.recompute_answer(request)
     assert answer is not None
     assert (answer["windows"], answer["beacons"]) == (1, 4 * 200 + 2 * 190)
+
+
+def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_path: Path) -> None:
+    windows = WINDOWS_A_ROUND + 10
+    chain.start_s -= 60 * windows
+    for at in range(windows):
+        chain.send("src", "in", IDS[:2], at)
+    chain.settle()
+    assert chain.close(*range(windows)) == 2 * windows
+    told: list[str] = []
+    after = Closer(chain.store.engine, chain.store, chain.parts.closer.reader, chain.parts.beacons, Metrics())
+    after.refresh()
+    with ThreadPoolExecutor() as pool:
+        asked = chain.start_s, chain.start_s + 60 * windows
+        answer = pool.submit(recompute, Settings(data_dir=tmp_path), chain.store, chain.name, *asked, told.append)
+        now_ms = int(time.time() * 1000)
+        wait_until(lambda: Upkeep(chain.parts.closer).answer_recompute(now_ms), what="for the request")
+        wait_until(lambda: f"{WINDOWS_A_ROUND} of {windows} windows" in told, what="to hear how far it is")
+        assert not answer.done()
+        assert Upkeep(after).answer_recompute(now_ms)
+        found = answer.result(20)
+    assert told[0] == "waiting for the aggregator"
+    assert (found["windows"], found["beacons"], found["sealed"]) == (windows, 2 * windows, 0)
+    assert not Upkeep(chain.parts.closer).answer_recompute(now_ms)
 
 
 def test_each_revision_tells_whoever_listens(chain: Chain) -> None:

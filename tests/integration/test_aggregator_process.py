@@ -98,6 +98,16 @@ def define(store: Store, name: str) -> None:
     store.apply(parse_definition(text))
 
 
+def rows(store: Store, name: str, start_s: int) -> list[dict[str, Any]]:
+    """The closed windows with their missing messages, without the moment of closing."""
+    found = store.windows(name, start_s, start_s + 60 * MINUTES)
+    return [
+        {**window, "closed_at": None, "missing": store.missing(name, start_s + 60 * at)}
+        for at, window in enumerate(found)
+        if window["state"] == "closed"
+    ]
+
+
 def closed(store: Store, name: str, start_s: int) -> int:
     """How many of the windows are closed."""
     found = store.windows(name, start_s, start_s + 60 * MINUTES)

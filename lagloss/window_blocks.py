@@ -1,0 +1,118 @@
+"""The blocks of one window, read straight from the log: what `lagloss diff` and `lagloss matrix` look into.
+
+They are those that a closing counts: in the ranges that tallies name and around the last reports of emitters that died,
+with or without a tally, good ones only, at the lowest sample of the window. See docs/closing.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from lagloss.beacon_log import BeaconLog
+from lagloss.emitters import last_words, read_emitters
+from lagloss.errors import NotEnoughData
+from lagloss.graph import Graph
+from lagloss.ranges import clamp, merge_ranges
+from lagloss.result import rfc3339
+from lagloss.store import Store
+from lagloss.wire import (
+    MAX_AHEAD_MS,
+    SAMPLE_ALL,
+    U64,
+    BadRecord,
+    BeaconBlock,
+    OffsetRange,
+    block_key,
+    decode_block,
+    unpack_ids,
+)
+
+
+@dataclass(frozen=True)
+class WindowBlocks:
+    """The good blocks of one window by checkpoint; of their beacons those count that the window's `sample` takes.
+
+    A block that was sent twice is there twice: it repeats beacons, and names no id that the first does not name.
+    """
+
+    graph: Graph
+    window_start_s: int
+    blocks: Mapping[str, Sequence[BeaconBlock]]
+    sample: int
+
+    def beacons(self, checkpoint: str) -> Iterator[tuple[BeaconBlock, npt.NDArray[np.intp]]]:
+        """The blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
+        for block in self.blocks.get(checkpoint, ()):
+            taken = (block.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(self.sample)
+            yield block, np.flatnonzero(taken)
+
+    def ids(self, checkpoint: str) -> U64:
+        """The distinct id hashes at a checkpoint, ascending."""
+        parts = [block.id_hash[rows] for block, rows in self.beacons(checkpoint)]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+
+    def names(self, ids: U64) -> list[str]:
+        """The names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
+        names = {int(id_hash): f"{int(id_hash):016x}" for id_hash in ids}
+        for block in self.blocks.get(self.graph.first, ()):
+            if block.message_ids is None:
+                continue
+            rows = np.flatnonzero(np.isin(block.id_hash, ids)).tolist()
+            for row, raw in zip(rows, unpack_ids(block.message_ids, rows), strict=True):
+                names[int(block.id_hash[row])] = raw.decode("utf-8", "replace")
+        return [names[int(id_hash)] for id_hash in ids]
+
+
+def read_window(
+    store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
+) -> WindowBlocks:
+    """Read the blocks of one window; who has fallen silent is told as of `now_ms` (by default, now).
+
+    Raises:
+        NotEnoughData: no tally of the window is left, it is sealed, or the log no longer holds its blocks.
+        KafkaException: the broker does not answer.
+    """
+    graph = store.graph_at(pipeline, window_start_s)
+    ranges, sample = store.tallied(pipeline, window_start_s)
+    if not ranges:
+        raise NotEnoughData(detail=f"no tally of {pipeline} tells of the window {rfc3339(window_start_s)}.")
+    held = log.watermarks()
+    ranges = merge_ranges(ranges)
+    if store.is_sealed(pipeline, window_start_s) or _records(clamp(ranges, held)) < _records(ranges):
+        raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    with store.engine.connect() as connection:
+        emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
+    silent = [state for state in emitters if state.is_silent_in(window_start_s, now_ms)]
+    ranges = clamp(merge_ranges([*ranges, *last_words(log, silent, held)]), held)
+    blocks: dict[str, list[BeaconBlock]] = {}
+    for block in _blocks(log, ranges, block_key(pipeline, window_start_s)):
+        if block.checkpoint in graph.bit:
+            blocks.setdefault(block.checkpoint, []).append(block)
+            sample = min(sample, block.sample)
+    return WindowBlocks(graph, window_start_s, blocks, sample)
+
+
+def _records(ranges: Sequence[OffsetRange]) -> int:
+    return sum(item.last - item.first + 1 for item in ranges)
+
+
+def _blocks(log: BeaconLog, ranges: Sequence[OffsetRange], key: bytes) -> Iterator[BeaconBlock]:
+    """The good blocks with this key; bad ones are counted where the window is closed."""
+    for record in log.records(ranges):
+        if record.key != key:
+            continue
+        try:
+            block = decode_block(record.value)
+        except BadRecord:
+            continue
+        names_it = block_key(block.pipeline, block.window_start) == key
+        in_time = block.window_start * 1000 <= record.appended_ms + MAX_AHEAD_MS
+        header = 1 <= block.sample <= SAMPLE_ALL and block.partitions >= 1
+        if names_it and in_time and header and bool(np.isfinite(block.lag_ms).all()):
+            yield block
