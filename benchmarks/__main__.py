@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import closing, live
+from benchmarks import closing, live, pipelines, sizes
 
-ALL = {"closing": closing.run, "live": live.run}
+ALL = {"closing": closing.run, "sizes": sizes.run, "pipelines": pipelines.run, "live": live.run}
 
 
 def main() -> None:

@@ -49,8 +49,11 @@ def send(
     partitions: int,
     steps: int = STEPS,
     seed: int = 1,
+    *,
+    shuffled: bool = False,
 ) -> Sent:
-    """Fill the beacons topic with these windows' blocks, made in so many flushes a window."""
+    """Fill the beacons topic with these windows' blocks, made in so many flushes a window. `shuffled`: each checkpoint
+    sees a flush's messages in an order of its own."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
     rng = np.random.default_rng(seed)
     emitters = {f"{node}.{side}": uuid.UUID(int=at).bytes for at, node in enumerate(NODES) for side in ("in", "out")}
@@ -70,6 +73,9 @@ def send(
                     ids, lag = ids[keep], lag[keep]
                 again = np.flatnonzero(rng.random(ids.size) < 0.005)
                 out_ids, out_lag = np.concatenate([ids, ids[again]]), np.concatenate([lag, lag[again]])
+                if shuffled:
+                    order = rng.permutation(out_ids.size)
+                    out_ids, out_lag = out_ids[order], out_lag[order]
                 where = partitions_of(out_ids, partitions)
                 for partition in range(partitions):
                     rows = np.flatnonzero(where == partition)

@@ -68,10 +68,14 @@ def aggregator(
     master: Annotated[
         str | None, typer.Option(help="spark://HOST:PORT or local[N] (LAGLOSS_SPARK_MASTER)", metavar="MASTER")
     ] = None,
+    verify_share: Annotated[
+        float | None,
+        typer.Option(help="share of proven windows to read all the same (LAGLOSS_VERIFY_SHARE)", min=0, max=1),
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
     """Run only the aggregator in the foreground, with its tasks here or on a Spark cluster; Ctrl-C ends it."""
-    given = {"spark_master": master, "data_dir": data_dir}
+    given = {"spark_master": master, "verify_share": verify_share, "data_dir": data_dir}
     settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
     # Becomes the service's process: signals reach it, and its exit code is this command's.
     os.execve(sys.executable, [sys.executable, "-m", "aggregator"], {**os.environ, **settings})

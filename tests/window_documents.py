@@ -166,7 +166,6 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
             judged_at=closed_ms,
             basis=1,
             deadline=None,
-            settle_ms=5_000,
             log_start=[],
             document=kept,
             facts=b"",

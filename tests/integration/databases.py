@@ -14,6 +14,9 @@ from lagloss.store import ensure_days
 from lagloss.tables import PARTITIONED, Base
 
 ALL = tuple(Base.metadata.sorted_tables)
+DERIVED = {"rollup", "rollup_dirty", "pruned", "recompute_request"}
+"""What follows from the windows whenever upkeep comes by, or was asked of one database only: not compared."""
+COMPARED = tuple(table for table in ALL if table.name not in DERIVED)
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]
 
 WALL_CLOCK = {
@@ -45,7 +48,7 @@ def restore(engine: Engine, backup: Rows) -> None:
 
 
 def differences(
-    one: Rows, other: Rows, until_s: float = math.inf, but: Collection[str] = (), tables: Collection[Table] = ALL
+    one: Rows, other: Rows, until_s: float = math.inf, but: Collection[str] = (), tables: Collection[Table] = COMPARED
 ) -> list[str]:
     """What two dumps do not have in common, but for columns of WALL_CLOCK and `but`; of windows only those before
     `until_s` (epoch s)."""

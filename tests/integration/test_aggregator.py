@@ -262,7 +262,7 @@ def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_p
     assert chain.close(*range(windows)) == 2 * windows
     told: list[str] = []
     after = Closer(chain.store.engine, chain.store, chain.parts.closer.reader, chain.parts.beacons, Metrics())
-    after.refresh()
+    after.watch.refresh()
     with ThreadPoolExecutor() as pool:
         asked = chain.start_s, chain.start_s + 60 * windows
         answer = pool.submit(recompute, Settings(data_dir=tmp_path), chain.store, chain.name, *asked, told.append)

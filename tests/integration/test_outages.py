@@ -22,13 +22,13 @@ from lagloss.settings import Settings
 from lagloss.store import Store, migrate
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from tests.integration.closers import driven, wait_until
-from tests.integration.databases import ALL, differences, dump, restore
+from tests.integration.databases import COMPARED, differences, dump, restore
 from tests.integration.test_aggregator_process import aggregator, health, metric
 
 MESSAGES = 200
 BY_COMMITS = {"basis", "changed_basis", "revision"}
 """Columns that tell how often, and knowing how much, a window was closed on the way; ends are equal without them."""
-ENDS = [table for table in ALL if table.name not in ("window_history", "audited")]
+ENDS = [table for table in COMPARED if table.name not in ("window_history", "audited")]
 
 
 @pytest.fixture

@@ -1,0 +1,157 @@
+"""Size: what a beacon costs in windows of 1 M to 100 M beacons, and how much memory a task takes; and what a window
+costs that tallies prove, at any size."""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from aggregator.closing import Closer
+from aggregator.followed import ReportRecord
+from aggregator.following import ReportFollower
+from aggregator.metrics import Metrics
+from aggregator.reading import BlockReader
+from aggregator.session import start_session
+from benchmarks.closing import everything, read_plan
+from benchmarks.traffic import NODES, chain, send
+from lagloss.beacon_log import BeaconLog
+from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.sketch import Sketch
+from lagloss.store import Store, migrate
+from lagloss.topics import BEACONS, REPORTS, create_topics
+from lagloss.wire import EmitterReport, OffsetRange, Tally, encode_report
+
+START_S = 1_780_000_020
+SIZES = (1_000_000, 10_000_000, 100_000_000)
+PROVEN_SIZES = (1_000, 100_000, 10_000_000)
+A_SECOND = 1_666
+"""Messages a second of a window with a million beacons at ten checkpoints."""
+PARTITIONS = 8
+
+
+def run(sizes: Sequence[int] = SIZES) -> None:
+    """Print the cost of a beacon and the memory of a task by size, and the cost of a proven window by size."""
+    _read_sizes(sizes)
+    _proven_sizes()
+
+
+def _read_sizes(sizes: Sequence[int]) -> None:
+    with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
+        spark = start_session("local[2]", "4g", Path(folder) / "spark")
+        try:
+            for size in sizes:
+                with EmbeddedKafka(Path(folder) / f"kafka-{size}", heap_mb=1024) as kafka:
+                    create_topics(kafka.bootstrap, PARTITIONS)
+                    factor = size // 1_000_000
+                    sent = send(kafka.bootstrap, [START_S], A_SECOND * factor, PARTITIONS, steps=60 * factor)
+                    reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
+                    ranges, plan = everything(kafka.bootstrap), read_plan([START_S])
+                    reader.read(ranges, plan)
+                    seconds = []
+                    with _peak_memory() as peak:
+                        for _ in range(5 if size < 100_000_000 else 3):
+                            began = time.perf_counter()
+                            reader.read(ranges, plan)
+                            seconds.append(time.perf_counter() - began)
+                    took = statistics.median(seconds)
+                    print(
+                        f"{sent.beacons:>11,} beacons: {took:6.2f} s, {took / sent.beacons * 1e9:5.0f} ns a beacon,"
+                        f" {sent.beacons / took / 1e6:.1f} M/s, a task's memory {max(peak) / 2**20:.0f} MiB",
+                        flush=True,
+                    )
+        finally:
+            spark.stop()
+
+
+@contextmanager
+def _peak_memory() -> Iterator[list[int]]:
+    """The largest resident set (bytes) of any of Spark's Python workers, looked at ten times a second."""
+    found, stop = [0], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.1):
+            for process in psutil.Process().children(recursive=True):
+                try:
+                    if "worker_daemon" in " ".join(process.cmdline()):
+                        found.append(process.memory_info().rss)
+                except psutil.Error:
+                    continue
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _proven_sizes(windows: int = 200) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
+        EmbeddedKafka(Path(folder) / "kafka") as kafka,
+        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
+    ):
+        create_topics(kafka.bootstrap)
+        migrate(postgres.url)
+        store = Store(postgres.url)
+        beacons = BeaconLog(kafka.bootstrap, BEACONS)
+        now_ms = int(time.time() * 1000)
+        first_s = now_ms // 60_000 * 60 - 60 * (windows * len(PROVEN_SIZES) + 5)
+        store.apply(chain(), 0)
+        follower = ReportFollower(store.engine, REPORTS, "bench")
+        for at, size in enumerate(PROVEN_SIZES):
+            _follow(follower, size // 10, first_s + 60 * windows * at, windows, now_ms)
+        # no Spark: what tallies prove is never read
+        reader = BlockReader(None, kafka.bootstrap, BEACONS, PARTITIONS)  # type: ignore[arg-type]
+        closer = Closer(store.engine, store, reader, beacons, Metrics())
+        closer.watch.refresh()
+        for at, size in enumerate(PROVEN_SIZES):
+            mine = [("bench", first_s + 60 * (windows * at + minute)) for minute in range(windows)]
+            began = time.perf_counter()
+            closer.close_windows(mine, now_ms)
+            took = time.perf_counter() - began
+            (found,) = store.windows("bench", mine[0][1], mine[0][1] + 60)
+            if (found["proof"], found["verdict"], found["messages"]) != ("tallies", "ok", size // 10):
+                raise SystemExit(f"not proven: {found}")
+            print(f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms", flush=True)
+        beacons.close()
+        store.close()
+
+
+def _follow(follower: ReportFollower, messages: int, first_s: int, windows: int, now_ms: int) -> None:
+    """Reports of five nodes that were all final in these windows, with so many messages each."""
+    lags = Sketch.of(np.random.default_rng(1).exponential(100, min(messages, 100_000)))
+    scaled = Sketch(lags.keys, lags.counts * (messages // lags.count))
+    positions = follower.positions()
+    for number, node in enumerate(NODES):
+        offset = positions.get(number, 0)
+        tallies = tuple(
+            Tally(f"{node}.{side}", first_s + 60 * minute, messages, 12_345, scaled, (OffsetRange(0, 1, 9),))
+            for minute in range(windows)
+            for side in ("in", "out")
+        )
+        report = EmitterReport(
+            "bench",
+            node,
+            uuid.UUID(int=number).bytes,
+            "bench",
+            offset + 1,
+            0,
+            now_ms,
+            False,
+            now_ms // 1000,
+            (),
+            tallies,
+        )
+        follower.follow([ReportRecord(number, offset, now_ms, encode_report(report))], {})
