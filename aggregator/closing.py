@@ -245,8 +245,9 @@ class Closer:
         silent = [state for window in windows for state in known.evidence(*window).silent()]
         wanted += last_words(self._beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
-        self.metrics.read(sum(place.last - place.first + 1 for place in ranges))
-        return self.reader.read(ranges, self._plan(plans, position)), advanced(position, ranges)
+        reading = self.reader.read(ranges, self._plan(plans, position))
+        self.metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
+        return reading, advanced(position, ranges)
 
     def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
         return ReadPlan({plan.key: plan for plan in plans}, frozenset(self.watch.versions), position)

@@ -47,12 +47,13 @@ class Growing:
 class Column:
     """The beacons of one checkpoint, in the order they were found.
 
-    `offsets`: event_time - window_start in ms, -1 where a block does not say; `names`: where each block with message
-    ids begins, and these; `checksums`: the ids and checksums of blocks that carry them.
+    `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `names`:
+    where each block with message ids begins, and these; `checksums`: the ids and checksums of blocks that carry them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_offsets: bool) -> None:
         self._ids, self._lags, self._offsets = Growing(np.uint64), Growing(np.float32), Growing(np.int32)
+        self._with_offsets = with_offsets
         self.names: list[tuple[int, int, bytes]] = []
         self.checksums: list[tuple[U64, U32]] = []
         self._looked_at = 0
@@ -73,7 +74,8 @@ class Column:
         start = self._ids.size
         self._ids.more(block.count)[:] = block.id_hash
         self._lags.more(block.count)[:] = block.lag_ms
-        self._offsets.more(block.count)[:] = -1 if block.event_offset_ms is None else block.event_offset_ms
+        if self._with_offsets:
+            self._offsets.more(block.count)[:] = -1 if block.event_offset_ms is None else block.event_offset_ms
         if block.message_ids is not None:
             self.names.append((start, block.count, block.message_ids))
         if block.payload_crc is not None:
@@ -85,7 +87,8 @@ class Column:
         total, at = int(counts.sum()), self._ids.size
         _gather(data, of["ids"], counts * 8, self._ids.more(total).view(np.uint8))
         _gather(data, of["lags"], counts * 4, self._lags.more(total).view(np.uint8))
-        _gather_offsets(data, of["offsets"], counts, self._offsets.more(total))
+        if self._with_offsets:
+            _gather_offsets(data, of["offsets"], counts, self._offsets.more(total))
         starts = np.cumsum(counts) - counts
         for row in np.flatnonzero(of["names"] >= 0).tolist():
             first, size = int(of["names"][row]), int(of["names_size"][row])
@@ -132,8 +135,7 @@ class WindowBlocks:
             self.strangers[block.checkpoint] += block.count
             self.mark_bad(block.checkpoint)
             return
-        columns = self.live if block.replay is None else self.replayed
-        columns.setdefault(block.checkpoint, Column()).add(block)
+        self._column(self.live if block.replay is None else self.replayed, block.checkpoint).add(block)
         self.read[block.emitter, block.checkpoint, block.replay] += block.count
         self.partitions.add(block.partitions)
         self.sample = min(self.sample, block.sample)
@@ -146,7 +148,7 @@ class WindowBlocks:
         if not fresh:
             return
         taken = np.asarray(rows)[fresh]
-        self.live.setdefault(checkpoint, Column()).add_rows(headers, taken)
+        self._column(self.live, checkpoint).add_rows(headers, taken)
         for at, count in zip(fresh, of["count"][taken].tolist(), strict=True):
             self.read[emitters[at], checkpoint, None] += count
         self.partitions.update(of["partitions"][taken].tolist())
@@ -166,6 +168,11 @@ class WindowBlocks:
         for made_for in self.partitions:
             if any(partition_of(end, made_for) != partition for pair in ends if pair for end in pair):
                 self.scattered = True
+
+    def _column(self, columns: dict[str, Column], checkpoint: str) -> Column:
+        if checkpoint not in columns:
+            columns[checkpoint] = Column(with_offsets=checkpoint == self.plan.graph.first)
+        return columns[checkpoint]
 
     def _is_new(self, emitter: bytes, seq: int) -> bool:
         key = (emitter, seq)

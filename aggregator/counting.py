@@ -34,7 +34,8 @@ TIMED_SAMPLE = SAMPLE_ALL // 16
 
 @dataclass(frozen=True)
 class Found:
-    """The sampled beacons of one checkpoint, live or replayed, and the row of each one's id."""
+    """The sampled beacons of one checkpoint, live or replayed, and the row of each one's id; offsets only at the first
+    checkpoint."""
 
     ids: U64
     lags: F32
@@ -102,7 +103,8 @@ def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
         return Found(column.ids, column.lags, column.offsets, index.rows_of(column.ids), None)
     kept = _in_sample(column.ids, sample)
     ids = column.ids[kept]
-    return Found(ids, column.lags[kept], column.offsets[kept], index.rows_of(ids), kept)
+    offsets = column.offsets[kept] if column.offsets.size else column.offsets
+    return Found(ids, column.lags[kept], offsets, index.rows_of(ids), kept)
 
 
 def _mark(

@@ -65,13 +65,15 @@ class Counted:
 
 
 @dataclass(frozen=True, slots=True)
-class Strays:
-    """How many bad records belong to no wanted window and were looked at for the first time, by reason."""
+class Totals:
+    """Of one task: how many bad records belong to no wanted window and were looked at for the first time, by reason,
+    and how many bytes of values it was given."""
 
-    counts: Counter[BadReason]
+    strays: Counter[BadReason]
+    value_bytes: int
 
 
-Part = Counted | BadBlock | Strays
+Part = Counted | BadBlock | Totals
 
 
 def count_partitions(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
@@ -108,6 +110,7 @@ class _Task:
     windows: dict[bytes, WindowBlocks] = field(default_factory=dict)
     strays: Counter[BadReason] = field(default_factory=Counter)
     shown: Counter[BadReason] = field(default_factory=Counter)
+    value_bytes: int = 0
     partition: int | None = None
 
     def take(self, run: pa.RecordBatch) -> Iterator[Part]:
@@ -117,7 +120,9 @@ class _Task:
             yield from self._end_partition()
             self.partition = partition
         keys = run.column("key").to_pylist()
-        headers = scan(Bytes.of(run.column("key")), Bytes.of(run.column("value")))
+        values = Bytes.of(run.column("value"))
+        self.value_bytes += int(values.starts[-1] - values.starts[0])
+        headers = scan(Bytes.of(run.column("key")), values)
         timely = headers.fields["window_start"] * 1000 <= run.column("appended_ms").to_numpy()
         left = self._take_good(headers, keys, np.flatnonzero(headers.good & timely).tolist())
         for row in sorted([*left, *np.flatnonzero(~(headers.good & timely)).tolist()]):
@@ -131,8 +136,7 @@ class _Task:
         """Everything that is still held."""
         yield from self._end_partition()
         yield from (Counted(key, count_window(blocks)) for key, blocks in self.windows.items())
-        if self.strays:
-            yield Strays(self.strays)
+        yield Totals(self.strays, self.value_bytes)
 
     def _take_good(self, headers: Headers, keys: list[bytes | None], rows: list[int]) -> list[int]:
         """Put well-formed blocks into their windows; the rows left over are of windows or checkpoints nobody wants."""

@@ -46,6 +46,9 @@ class Metrics:
         self._records = Counter(
             "lagloss_block_records_read", "Records of the beacons topic that reads spanned", registry=self.registry
         )
+        self._bytes = Counter(
+            "lagloss_block_bytes_read", "Bytes of blocks that were read to close windows", registry=self.registry
+        )
         self._seconds = Histogram(
             "lagloss_closing_seconds", "Time one read of due windows took until its commit", registry=self.registry
         )
@@ -104,5 +107,7 @@ class Metrics:
             self._seconds.observe(seconds)
         self._beacons.inc(beacons)
 
-    def read(self, records: int) -> None:
+    def read(self, records: int, size: int) -> None:
+        """So many records lay in the ranges of a read, and so many bytes of wanted blocks."""
         self._records.inc(records)
+        self._bytes.inc(size)

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aggregator.kernel import INPUT, OUTPUT, BadBlock, Part, Strays, count_partitions, scatter
+from aggregator.kernel import INPUT, OUTPUT, BadBlock, Part, Totals, count_partitions, scatter
 from aggregator.plan import ReadPlan, WindowPlan
 from lagloss.facts import WindowFacts
 from lagloss.ranges import rounds
@@ -32,12 +32,13 @@ FETCHING = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What one read found: the facts of each wanted window by key, bad blocks (not all, if they are many), and how many
-    of no wanted window were looked at for the first time, by reason."""
+    """What one read found: the facts of each wanted window by key, bad blocks (not all, if they are many), how many of
+    no wanted window were looked at for the first time, by reason, and how many bytes of values were read."""
 
     facts: dict[bytes, WindowFacts]
     bad: tuple[BadBlock, ...]
     strays: Counter[BadReason]
+    value_bytes: int
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class BlockReader:
         spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
         found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
         facts = {key: replace(facts, scattered=False) for key, facts in found.facts.items()}
-        return replace(reading, facts={**reading.facts, **facts})
+        return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
 
     def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
         """The records of these ranges, columns as in INPUT."""
@@ -123,18 +124,20 @@ def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
     by_window: dict[bytes, list[WindowFacts]] = {key: [] for key in plan.windows}
     bad: list[BadBlock] = []
     strays: Counter[BadReason] = Counter()
+    size = 0
     for part in parts:
         if isinstance(part, BadBlock):
             bad.append(part)
-        elif isinstance(part, Strays):
-            strays.update(part.counts)
+        elif isinstance(part, Totals):
+            strays.update(part.strays)
+            size += part.value_bytes
         else:
             by_window[part.key].append(part.facts)
     facts = {
         key: WindowFacts.merged(found) if found else WindowFacts(cuts=plan.windows[key].cuts)
         for key, found in by_window.items()
     }
-    return Reading(facts, tuple(bad), strays)
+    return Reading(facts, tuple(bad), strays, size)
 
 
 def to_read_again(reading: Reading, plan: ReadPlan) -> dict[bytes, WindowPlan]:
