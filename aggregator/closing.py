@@ -58,7 +58,7 @@ class Closer:
         self.watch = Watch(engine, store, metrics)
         self.audit = Audit(engine, beacons)
         self.reader = reader
-        self._beacons = beacons
+        self.beacons = beacons
         self._verify_share = verify_share
         self._checksums = ChecksumWatch(engine, beacons)
         self._silence = SilenceWatch(engine)
@@ -100,7 +100,7 @@ class Closer:
 
     def read_nothing_new(self) -> None:
         """Look at what no closing has read, only for records with a key that no good block has."""
-        held = self._beacons.watermarks()
+        held = self.beacons.watermarks()
         position = self.audit.position(held)
         ranges = clamp(unseen(position, held), held)
         if ranges:
@@ -110,7 +110,7 @@ class Closer:
 
     def seal_gone(self) -> None:
         """Seal closed windows whose blocks the log no longer holds."""
-        held = self._beacons.watermarks()
+        held = self.beacons.watermarks()
         lows = {partition: marks.low for partition, marks in held.items()}
         if lows == self._lows:
             return
@@ -234,7 +234,7 @@ class Closer:
 
     def _read(self, known: Known, windows: Windows) -> tuple[Reading, dict[int, int]]:
         """The facts of the windows, and where the audit stands after that."""
-        held = self._beacons.watermarks()
+        held = self.beacons.watermarks()
         position = self.audit.position(held)
         plans = []
         for pipeline, start in windows:
@@ -243,7 +243,7 @@ class Closer:
             plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
         wanted = [place for window in windows for place in known.told.ranges[window]]
         silent = [state for window in windows for state in known.evidence(*window).silent()]
-        wanted += last_words(self._beacons, silent, held)
+        wanted += last_words(self.beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
         reading = self.reader.read(ranges, self._plan(plans, position))
         self.metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
@@ -263,10 +263,7 @@ class Closer:
             return
         known = self._known(over, caught_up_ms)
         proven = [window for window in over if self._is_proven(known, window)]
-        if self._verify_share:
-            self.close_windows(proven, caught_up_ms)
-        else:
-            self._close_proven(known, proven)
+        self.close_windows(proven, caught_up_ms)
         for window in set(over) - set(proven):
             self._try_reading_early(known, window, now_ms)
 

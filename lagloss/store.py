@@ -51,8 +51,12 @@ def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
     """Make the day partitions that rows of these windows go to."""
     days = {time.strftime("%Y%m%d", time.gmtime(start)): start // DAY_S for start in window_starts_s}
     wanted = {f"{table.name}_{label}": (table.name, day) for label, day in days.items() for table in tables.PARTITIONED}
+    # a scan of the catalog: to_regclass would answer from a cache that may still know a partition just dropped
     there = connection.execute(
-        text("SELECT name FROM unnest(CAST(:names AS text[])) name WHERE to_regclass(quote_ident(name)) IS NOT NULL"),
+        text(
+            "SELECT relname FROM pg_class WHERE relname = ANY(CAST(:names AS text[]))"
+            " AND relnamespace = CAST(current_schema() AS regnamespace)"
+        ),
         {"names": list(wanted)},
     )
     for name in sorted(wanted.keys() - set(there.scalars())):

@@ -113,6 +113,7 @@ def closing(start_s: int, messages: int, lost: int, lag_ms: float, basis: int, n
         dead=0,
         pending=0,
         unexplained=0,
+        clock_skew_ms=0,
         lost=Interval(lost, lost),
         on_time_share=(messages - lost) / messages if messages else None,
         e2e_lag_ms=Lags.of(lags["snk.out"]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import threading
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,6 +41,7 @@ from lagloss.wire import (
     encode_block,
     encode_report,
     hash_id,
+    signed64,
 )
 from tests.in_memory import count
 from tests.integration.stages import BLOCK_PARTITIONS, PIPELINE, Sink, Stage, pipeline, staged
@@ -133,7 +135,7 @@ def seal_by_new_topics(stage: Stage, sink: Sink) -> Upkeep:
     """The beacons topic is another one when the aggregator starts again."""
     closer = stage.parts.closer
     assert notice_recreated_topics(stage.store.engine, "another", stage.parts.reports.topic_id())
-    restarted = Closer(closer.engine, closer.store, closer.reader, closer.beacons, Metrics())
+    restarted = Closer(closer.engine, stage.store, closer.reader, closer.beacons, Metrics())
     restarted.watch.refresh()
     return Upkeep(restarted)
 
@@ -207,7 +209,7 @@ def test_a_sink_six_hours_late_reads_two_short_ranges_a_partition_and_not_six_ho
     stage.parts.follow_all()
     reader = Recording(closer.reader)
     closer.reader = reader  # type: ignore[assignment]
-    closer.close_windows([(PIPELINE, stage.start_s)], stage.clock.now_ms)
+    closer.close_windows([(PIPELINE, stage.start_s)], stage.clock.now_ms, from_log=True)
     assert stage.window(0)["verdict"] == "ok"
     (ranges,) = reader.asked
     assert max(sum(place.partition == at for place in ranges) for at in range(BLOCK_PARTITIONS)) == 2
@@ -242,7 +244,9 @@ class LogInMemory:
 
     def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
         records = [record for place in ranges for record in self.log[place.first : place.last + 1]]
-        return Reading(count([record for record in records if record.key in plan.windows], plan, 1000), ())
+        return Reading(
+            count([record for record in records if record.key in plan.windows], plan, 1000), (), Counter(), 0
+        )
 
 
 @dataclass
@@ -271,7 +275,10 @@ class Node:
             old = self.tallies.get((side, start_s), Tally(checkpoint, start_s, 0, 0, Sketch()))
             first = old.ranges[0].first if old.ranges else offset
             place = OffsetRange(0, first, offset)
-            self.tallies[side, start_s] = dataclasses.replace(old, beacons=old.beacons + 10, ranges=(place,))
+            id_sum = signed64(old.id_sum + int(ids.sum(dtype=np.uint64)))
+            self.tallies[side, start_s] = dataclasses.replace(
+                old, beacons=old.beacons + 10, id_sum=id_sum, ranges=(place,)
+            )
         self.report(now_ms, [self.tallies[side, start_s] for side in ("in", "out")], until=event_ms)
 
     def report(self, now_ms: int, tallies: Sequence[Tally], until: int) -> None:
