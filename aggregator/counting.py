@@ -6,6 +6,7 @@ and what needs a message's lags ("last seen", first arrival) is a minimum or max
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -253,12 +254,13 @@ class _Missing:
         if not self.ids.size:
             return ()
         stretches = np.searchsorted(np.array(plan.cuts, np.float64), self.last_seen, side="right")
-        table = pd.DataFrame({"code": self.codes, "stretch": stretches, "seen": self.last_seen})
-        cells = table.groupby(["code", "stretch"])["seen"].agg(["size", "min", "max"])
-        return tuple(
-            Pattern(patterns[code], int(size), 0, float(first), float(last))
-            for (code, _), size, first, last in cells.itertuples(name=None)
-        )
+        cells, of = np.unique(self.codes * (len(plan.cuts) + 1) + stretches, return_inverse=True)
+        first, last = np.full(cells.size, np.inf), np.full(cells.size, -np.inf)
+        np.minimum.at(first, of, self.last_seen)
+        np.maximum.at(last, of, self.last_seen)
+        masks = (patterns[code] for code in (cells // (len(plan.cuts) + 1)).tolist())
+        counts = np.bincount(of).tolist()
+        return tuple(map(Pattern, masks, counts, itertools.repeat(0), first.tolist(), last.tolist()))
 
     def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
         """The first of them, with their names where they are known."""

@@ -20,6 +20,7 @@ from lagloss.beacon_log import BeaconLog
 from lagloss.definition import Definition
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.graph import Graph
 from lagloss.sketch import Sketch
 from lagloss.store import Store, migrate
 from lagloss.topics import BEACONS, REPORTS, create_topics
@@ -116,7 +117,7 @@ class Traffic:
         self._next = dict.fromkeys(range(PARTITIONS), 0)
 
     def send(self, names: list[str], start_s: int, lost: int) -> None:
-        records = []
+        records, known = [], {name: frozenset(Graph(_definition(name)).checkpoints) for name in names}
         for name in names:
             ids = self._rng.integers(0, 2**64, MESSAGES, dtype=np.uint64)
             for node in NODES:
@@ -125,7 +126,7 @@ class Traffic:
                 records.append(self._report(name, node, start_s, tallies))
         self._producer.flush(120)
         for at in range(0, len(records), 1_000):
-            self._follower.follow(records[at : at + 1_000], {})
+            self._follower.follow(records[at : at + 1_000], known)
 
     def _block(self, name: str, checkpoint: str, ids: np.typing.NDArray[np.uint64], start_s: int) -> Tally:
         emitter, lags = _emitter(name, checkpoint.split(".")[0]), np.full(ids.size, 20, np.float32)
