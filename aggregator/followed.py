@@ -9,6 +9,7 @@ from typing import Any
 from aggregator.strangers import Name, Strangers, fits_the_tables, is_strange, strange_names
 from lagloss.graph import node_of
 from lagloss.skew import Skew
+from lagloss.topics import RETENTION_MS
 from lagloss.wire import (
     MAX_AHEAD_MS,
     SAMPLE_ALL,
@@ -20,9 +21,6 @@ from lagloss.wire import (
     Tally,
     decode_report,
 )
-
-RETENTION_MS = 7 * 86_400_000
-"""How long the topics keep records: windows that were over by then when a report names them are set aside."""
 
 
 @dataclass(frozen=True, slots=True)

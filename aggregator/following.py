@@ -22,12 +22,13 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, text, tup
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from aggregator import quarantine
-from aggregator.followed import RETENTION_MS, Checkpoints, Followed, ReportRecord, position
+from aggregator.followed import Checkpoints, Followed, ReportRecord, position
 from aggregator.strangers import Name, Strangers
 from lagloss import tables
 from lagloss.graph import node_of
 from lagloss.skew import Skew
 from lagloss.store import ensure_days
+from lagloss.topics import RETENTION_MS
 
 log = structlog.get_logger()
 

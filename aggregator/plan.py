@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from lagloss.graph import Graph
+from lagloss.topics import RETENTION_MS
 from lagloss.wire import MAX_AHEAD_MS, SAMPLE_ALL, WINDOW_S, BadRecord, block_key
 
 
@@ -51,7 +52,7 @@ class ReadPlan:
         """Whether a block may stand where it stands.
 
         Raises:
-            BadRecord: key_mismatch, unknown_pipeline, window_invalid or window_ahead.
+            BadRecord: key_mismatch, unknown_pipeline, window_invalid, window_ahead or window_too_old.
         """
         window = self.windows.get(key or b"")
         if window is not None and window.names(pipeline, window_start_s) and window_start_s * 1000 <= appended_ms:
@@ -64,3 +65,5 @@ class ReadPlan:
             raise BadRecord("window_invalid")
         if window_start_s * 1000 > appended_ms + MAX_AHEAD_MS:
             raise BadRecord("window_ahead")
+        if window_start_s * 1000 < appended_ms - RETENTION_MS:
+            raise BadRecord("window_too_old")

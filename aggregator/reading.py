@@ -17,6 +17,7 @@ from aggregator.kernel import INPUT, OUTPUT, BadBlock, Part, Totals, count_parti
 from aggregator.plan import ReadPlan, WindowPlan
 from lagloss.facts import WindowFacts
 from lagloss.ranges import rounds
+from lagloss.topics import RETENTION_MS
 from lagloss.wire import MAX_AHEAD_MS, BadReason, OffsetRange
 
 FETCHING = {
@@ -113,11 +114,18 @@ class BlockReader:
 def is_wanted(plan: ReadPlan) -> Column:
     """Blocks of the wanted windows by key, and every block whose key is not one a good block could have."""
     key = F.col("key").cast("string")
-    known = F.substring_index(key, "/", 1).isin(sorted(plan.pipelines)) if plan.pipelines else F.lit(False)
+    known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
     start_ms = F.substring_index(key, "/", -1).cast("long") * 1000
+    too_old = start_ms < F.col("appended_ms") - RETENTION_MS
     odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | (start_ms > F.col("appended_ms") + MAX_AHEAD_MS)
-    wanted = key.isin([found.decode() for found in plan.windows]) if plan.windows else F.lit(False)
-    return wanted | key.isNull() | odd
+    wanted = _is_one_of("CAST(key AS string)", [found.decode() for found in plan.windows])
+    return wanted | key.isNull() | odd | too_old
+
+
+def _is_one_of(expression: str, names: Sequence[str]) -> Column:
+    """Whether an expression is one of these, which hold letters, digits, `-`, `_` and `/` only. As one text: a literal
+    each would be a call into the JVM each, and there may be thousands."""
+    return F.expr(f"{expression} IN ({', '.join(map(repr, names))})") if names else F.lit(False)
 
 
 def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
