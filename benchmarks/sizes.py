@@ -83,7 +83,7 @@ def _peak_memory() -> Iterator[list[int]]:
         while not stop.wait(0.1):
             for process in psutil.Process().children(recursive=True):
                 try:
-                    if "worker_daemon" in process.cmdline()[-1]:
+                    if "aggregator.worker_daemon" in process.cmdline():  # an argument of its own: the JVM names it, too
                         found.append(process.memory_info().rss)
                 except psutil.Error:
                     continue
@@ -125,20 +125,22 @@ def _proven_sizes(windows: int = 200) -> None:
             (found,) = store.windows("bench", mine[0][1], mine[0][1] + 60)
             if (found["proof"], found["verdict"], found["messages"]) != ("tallies", "ok", size // 10):
                 raise SystemExit(f"not proven: {found}")
-            print(f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms", flush=True)
+            bins = _lags(size // 10).keys.size
+            print(
+                f"a proven window of {size:>10,} beacons: {took / windows * 1000:.2f} ms, {bins} bins a sketch",
+                flush=True,
+            )
         beacons.close()
         store.close()
 
 
 def _follow(follower: ReportFollower, messages: int, first_s: int, windows: int, now_ms: int) -> None:
     """Reports of five nodes that were all final in these windows, with so many messages each."""
-    lags = Sketch.of(np.random.default_rng(1).exponential(100, min(messages, 100_000)))
-    scaled = Sketch(lags.keys, lags.counts * (messages // lags.count))
-    positions = follower.positions()
+    lags, positions = _lags(messages), follower.positions()
     for number, node in enumerate(NODES):
         offset = positions.get(number, 0)
         tallies = tuple(
-            Tally(f"{node}.{side}", first_s + 60 * minute, messages, 12_345, scaled, (OffsetRange(0, 1, 9),))
+            Tally(f"{node}.{side}", first_s + 60 * minute, messages, 12_345, lags, (OffsetRange(0, 1, 9),))
             for minute in range(windows)
             for side in ("in", "out")
         )
@@ -156,3 +158,9 @@ def _follow(follower: ReportFollower, messages: int, first_s: int, windows: int,
             tallies,
         )
         follower.follow([ReportRecord(number, offset, now_ms, encode_report(report))], {})
+
+
+def _lags(messages: int) -> Sketch:
+    """The sketch of so many lags; of over 100,000 the shape does not change any more."""
+    sketch = Sketch.of(np.random.default_rng(1).exponential(100, min(messages, 100_000)))
+    return Sketch(sketch.keys, sketch.counts * (messages // sketch.count))

@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from lagloss.sketch import Sketch
 from lagloss.wire import SAMPLE_ALL, BadReason
 
@@ -221,4 +223,5 @@ def _bins(sketch: Sketch) -> tuple[list[int], list[int]]:
 
 
 def _sketch(bins: tuple[list[int], list[int]]) -> Sketch:
-    return Sketch.from_bins(dict(zip(*bins, strict=True)))
+    keys, counts = bins  # ascending, as sketches are
+    return Sketch(np.array(keys, np.int32), np.array(counts, np.int64))

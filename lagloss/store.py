@@ -11,6 +11,7 @@ from typing import Any
 
 import alembic.command
 import alembic.config
+import numpy as np
 from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -319,8 +320,8 @@ class Store:
 
 
 def sketch_of(stored: Sequence[Any]) -> Sketch:
-    keys, counts = stored
-    return Sketch.from_bins(dict(zip(keys, counts, strict=True)))
+    keys, counts = stored  # ascending, as sketches are
+    return Sketch(np.array(keys, np.int32), np.array(counts, np.int64))
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
