@@ -91,10 +91,10 @@ class Closer:
             states = unfinished.read_states(connection, windows)
         windows = [window for window in windows if states.get(window) != "sealed"]
         known = self._known(windows, now_ms)
-        proven = [] if from_log else [window for window in windows if self._is_proven(known, window)]
+        proven = {window for window in windows if not from_log and self._is_proven(known, window)}
         checked = {window for window in proven if random.random() < self._verify_share}
-        self._close_proven(known, [window for window in proven if window not in checked])
-        to_read = [window for window in windows if window in checked or window not in set(proven)]
+        self._close_proven(known, sorted(proven - checked))
+        to_read = [window for window in windows if window in checked or window not in proven]
         known = self._with_newest(known, to_read)
         return sum(self._close_read(known, batch, checked) for batch in self._batches(known, to_read))
 
@@ -136,9 +136,13 @@ class Closer:
         started = time.monotonic()
         with self.engine.connect() as connection:
             sketches = read_sketches(connection, windows)
-        facts = {window: proven_facts(known.graph(*window), sketches[window]) for window in windows}
+        facts = {
+            window: proven_facts(known.graph(*window), sketches[window])
+            for window in windows
+            if {tally for tally, _ in sketches[window]} == set(known.told.tallies[window])  # else one has just changed
+        }
         made = self._commit(known, facts)
-        log.info("proven", windows=len(windows), seconds=round(time.monotonic() - started, 2), changed=made)
+        log.info("proven", windows=len(facts), seconds=round(time.monotonic() - started, 2), changed=made)
 
     def _close_read(self, known: Known, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
         """Read, judge and commit these windows in one go; how many beacons were read."""
@@ -298,13 +302,13 @@ class Closer:
         known = self._with_newest(self._known(batch, caught_up_ms), batch)
         found, straddled = [], []
         with self.engine.begin() as connection:
-            for (pipeline, start), facts in closings.read_facts(connection, batch).items():
-                if agendas[pipeline].entry(start).dirty_since is not None:
-                    continue  # its tallies changed: it will be read once they stand still
+            for window, (facts, basis) in closings.read_facts(connection, batch).items():
+                if known.told.changed.get(window, 0) > basis:
+                    continue  # its tallies changed since it was read: it is closed again once they stand still
                 try:
-                    found.append(close(known, pipeline, start, facts))
+                    found.append(close(known, *window, facts))
                 except Straddled:
-                    straddled.append((pipeline, start))
+                    straddled.append(window)
             made = closings.commit(connection, found)
         self._committed(found, made)
         self.close_windows(straddled, caught_up_ms)

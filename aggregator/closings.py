@@ -49,20 +49,21 @@ class Closing:
         return self.result.pipeline, self.result.window_start_s
 
 
-def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], WindowFacts]:
-    """The stored facts of these windows, with their missing ids."""
+def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
+    """The stored facts of these windows, with their missing ids, and the basis up to which they hold."""
     table, names = tables.table_of(tables.Window), tables.table_of(tables.MissingMessage)
     missing: dict[tuple[str, int], list[MissingId]] = {}
-    facts: dict[tuple[str, int], WindowFacts] = {}
+    found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
     for some in chunks(windows):
         for row in connection.execute(select(names).where(tuple_(names.c.pipeline, names.c.window_start).in_(some))):
             found = MissingId(row.id_hash % (1 << 64), int(row.pattern, 16), row.last_seen_ms, row.message_id)
             missing.setdefault((row.pipeline, row.window_start), []).append(found)
-        packed = select(table.c.pipeline, table.c.window_start, table.c.facts)
+        packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
         for row in connection.execute(packed.where(tuple_(table.c.pipeline, table.c.window_start).in_(some))):
             window = (row.pipeline, row.window_start)
-            facts[window] = replace(WindowFacts.unpack(row.facts), missing=tuple(missing.get(window, ())))
-    return facts
+            facts = replace(WindowFacts.unpack(row.facts), missing=tuple(missing.get(window, ())))
+            found_facts[window] = facts, row.basis
+    return found_facts
 
 
 def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closing, int]]:

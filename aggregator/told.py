@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import Column, Connection, func, select, text, tuple_
@@ -26,13 +26,15 @@ def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]
 
 @dataclass(frozen=True)
 class Told:
-    """What the reports told of some windows, all as of one position (`basis`)."""
+    """What the reports told of some windows, all as of one position (`basis`). `changed`: the basis of the last change
+    of any tally of a window."""
 
     basis: int
     emitters: Mapping[str, Sequence[EmitterState]]
     lanes: Mapping[str, Sequence[LaneState]]
     tallies: Mapping[tuple[str, int], Sequence[TallyState]]
     ranges: Mapping[tuple[str, int], Sequence[OffsetRange]]
+    changed: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
 def read_basis(connection: Connection) -> int:
@@ -54,17 +56,20 @@ def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
     pipelines = sorted({pipeline for pipeline, _ in windows})
     tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
     ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
+    changed: dict[tuple[str, int], int] = {}
     tally = tables.table_of(tables.Tally)
     for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
         window = (row.pipeline, row.window_start)
         tallies[window].append(_tally_state(row))
         ranges[window].extend(OffsetRange(*place) for place in row.ranges)
+        changed[window] = max(row.changed_basis, changed.get(window, 0))
     return Told(
         basis=read_basis(connection),
         emitters=read_emitters(connection, pipelines, now_ms),
         lanes=_read_lanes(connection, pipelines),
         tallies=tallies,
         ranges=ranges,
+        changed=changed,
     )
 
 
