@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -12,11 +11,11 @@ from sqlalchemy import Engine
 
 from aggregator import closings, unfinished
 from aggregator.auditing import Audit, advanced, unseen
-from aggregator.checksums import ChecksumWatch
 from aggregator.closings import Closing
 from aggregator.judging import Known, close, looks_whole, nothing_missing
 from aggregator.metrics import Metrics
 from aggregator.plan import ReadPlan, WindowPlan
+from aggregator.proving import Prover
 from aggregator.reading import BlockReader, Reading
 from aggregator.silence import SilenceWatch
 from aggregator.told import Windows, newest_with_beacons, read_sketches, read_told
@@ -25,7 +24,7 @@ from lagloss.arithmetic import Straddled, horizon
 from lagloss.beacon_log import BeaconLog
 from lagloss.emitters import last_words
 from lagloss.facts import WindowFacts
-from lagloss.proof import proven_facts, proves, sized_links
+from lagloss.proof import proven_facts
 from lagloss.ranges import clamp, merge_ranges
 from lagloss.store import Store
 from lagloss.wire import block_key
@@ -59,8 +58,7 @@ class Closer:
         self.audit = Audit(engine, beacons)
         self.reader = reader
         self.beacons = beacons
-        self._verify_share = verify_share
-        self._checksums = ChecksumWatch(engine, beacons)
+        self._prover = Prover(engine, beacons, metrics, verify_share)
         self._silence = SilenceWatch(engine)
         self._lows: Mapping[int, int] = {}
 
@@ -91,8 +89,8 @@ class Closer:
             states = unfinished.read_states(connection, windows)
         windows = [window for window in windows if states.get(window) != "sealed"]
         known = self._known(windows, now_ms)
-        proven = {window for window in windows if not from_log and self._is_proven(known, window)}
-        checked = {window for window in proven if random.random() < self._verify_share}
+        proven = {window for window in windows if not from_log and self._prover.is_proven(known, window)}
+        checked = self._prover.to_verify(proven)
         self._close_proven(known, sorted(proven - checked))
         to_read = [window for window in windows if window in checked or window not in proven]
         known = self._with_newest(known, to_read)
@@ -151,7 +149,7 @@ class Closer:
         facts = {window: reading.facts[block_key(*window)] for window in windows}
         for window in checked:
             if window in facts:
-                self._compare_with_proof(known, window, facts[window])
+                self._prover.verify(known, window, facts[window])
         made = self._commit(known, facts, reading, position)
         beacons = sum(sum(found.read.values()) for found in facts.values())
         seconds = time.monotonic() - started
@@ -202,26 +200,6 @@ class Closer:
         with self.engine.connect() as connection:
             return replace(known, newest=newest_with_beacons(connection, asked))
 
-    def _is_proven(self, known: Known, window: tuple[str, int]) -> bool:
-        graph, evidence = known.graph(*window), known.evidence(*window)
-        if not proves(graph, evidence):
-            return False
-        links = sized_links(graph, evidence.tallies)
-        return not links or not self._checksums.are_used(*window, links, known.now_ms)
-
-    def _compare_with_proof(self, known: Known, window: tuple[str, int], facts: WindowFacts) -> None:
-        """Raise the alarm where the beacons of a proven window say that a message is missing, or hold fewer than the
-        tallies."""
-        result = close(known, *window, facts).result
-        fewer = any(tally.beacons > facts.read.get(tally.account, 0) for tally in known.evidence(*window).tallies)
-        missing = result.pending or result.unexplained or (result.lost is not None and result.lost.max)
-        self.metrics.proofs_checked.inc()
-        if fewer or missing:
-            self.metrics.proofs_refuted.inc()
-            log.error(
-                "proof refuted", pipeline=window[0], window_start=window[1], fewer=fewer, result=result.document()
-            )
-
     def _batches(self, known: Known, windows: Windows) -> Iterator[Windows]:
         """The windows in reads of bounded size, by what their tallies tell."""
         batch: list[tuple[str, int]] = []
@@ -266,7 +244,7 @@ class Closer:
         if not over:
             return
         known = self._known(over, caught_up_ms)
-        proven = [window for window in over if self._is_proven(known, window)]
+        proven = [window for window in over if self._prover.is_proven(known, window)]
         self.close_windows(proven, caught_up_ms)
         for window in set(over) - set(proven):
             self._try_reading_early(known, window, now_ms)
