@@ -115,7 +115,8 @@ def is_wanted(plan: ReadPlan) -> Column:
     """Blocks of the wanted windows by key, and every block whose key is not one a good block could have."""
     key = F.col("key").cast("string")
     known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
-    start_ms = F.substring_index(key, "/", -1).cast("long") * 1000
+    # no plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number
+    start_ms = F.substring_index(key, "/", -1).try_cast("long") * 1000
     too_old = start_ms < F.col("appended_ms") - RETENTION_MS
     odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | (start_ms > F.col("appended_ms") + MAX_AHEAD_MS)
     wanted = _is_one_of("CAST(key AS string)", [found.decode() for found in plan.windows])
