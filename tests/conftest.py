@@ -24,12 +24,15 @@ TEMPLATE = "migrated_template"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes."""
+    """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes. Slow
+    tests have longer than the others before they count as stuck."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in ("integration", "acceptance"):
             item.add_marker(pytest.mark.servers)
+        if item.get_closest_marker("slow") is not None:
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @dataclass(frozen=True)
