@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -196,26 +196,3 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
     ]
     if rows:
         connection.execute(insert(table), rows)
-
-
-def read_audited(connection: Connection) -> dict[int, int]:
-    table = tables.Audited
-    rows = connection.execute(select(table.topic_partition, table.next_offset))
-    return {row.topic_partition: row.next_offset for row in rows}
-
-
-def write_audited(connection: Connection, audited: Mapping[int, int], topic_id: str) -> None:
-    if not audited:
-        return
-    upsert = insert(tables.Audited).values(
-        [
-            {"topic_partition": partition, "next_offset": offset, "topic_id": topic_id}
-            for partition, offset in audited.items()
-        ]
-    )
-    connection.execute(
-        upsert.on_conflict_do_update(
-            index_elements=["topic_partition"],
-            set_={"next_offset": upsert.excluded.next_offset, "topic_id": upsert.excluded.topic_id},
-        )
-    )

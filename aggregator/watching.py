@@ -37,11 +37,6 @@ class Watch:
         self._refresh_definitions()
         self._seen_basis = self._refresh_agendas(self._seen_basis)
 
-    def entry(self, window: tuple[str, int]) -> Entry:
-        pipeline, start = window
-        agenda = self.agendas.get(pipeline)
-        return Entry() if agenda is None else agenda.entry(start)
-
     def _refresh_definitions(self) -> None:
         if self._store.count_versions() == self._version_count:
             return
