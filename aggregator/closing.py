@@ -89,7 +89,13 @@ class Closer:
             states = unfinished.read_states(connection, windows)
         windows = [window for window in windows if states.get(window) != "sealed"]
         known = self._known(windows, now_ms)
-        proven = {window for window in windows if not from_log and self._prover.is_proven(known, window)}
+        return self._close(known, windows, set() if from_log else self._proven(known, windows))
+
+    def _proven(self, known: Known, windows: Windows) -> set[tuple[str, int]]:
+        return {window for window in windows if self._prover.is_proven(known, window)}
+
+    def _close(self, known: Known, windows: Windows, proven: set[tuple[str, int]]) -> int:
+        """Close windows, of which these are proven; how many beacons were read."""
         checked = self._prover.to_verify(proven)
         self._close_proven(known, sorted(proven - checked))
         to_read = [window for window in windows if window in checked or window not in proven]
@@ -197,6 +203,8 @@ class Closer:
             if any(place.progress not in reported for place in known.graph(pipeline, start).places):
                 due = self.watch.agendas[pipeline].newest_due_s(known.now_ms)
                 asked[pipeline] = min(start, asked.get(pipeline, (start, due))[0]), due
+        if not asked:
+            return known
         with self.engine.connect() as connection:
             return replace(known, newest=newest_with_beacons(connection, asked))
 
@@ -244,9 +252,9 @@ class Closer:
         if not over:
             return
         known = self._known(over, caught_up_ms)
-        proven = [window for window in over if self._prover.is_proven(known, window)]
-        self.close_windows(proven, caught_up_ms)
-        for window in set(over) - set(proven):
+        proven = self._proven(known, over)
+        self._close(known, sorted(proven), proven)
+        for window in set(over) - proven:
             self._try_reading_early(known, window, now_ms)
 
     def _try_reading_early(self, known: Known, window: tuple[str, int], now_ms: int) -> None:

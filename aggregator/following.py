@@ -48,6 +48,14 @@ class DatabaseRestored(RuntimeError):
     """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
 
 
+def hold_follower(connection: Connection) -> None:
+    """Until this transaction ends, nobody else follows reports, or drops what following writes.
+
+    A lock of the table, since there may be no row to lock yet; a follower that lost its lease may work still.
+    """
+    connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
+
+
 class ReportFollower:
     """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
 
@@ -79,8 +87,7 @@ class ReportFollower:
             DatabaseRestored: the records between the database's position and these would never be followed.
         """
         with self.engine.begin() as connection:
-            # one at a time, also where there is no row to lock yet: a follower that lost its lease may work still
-            connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
+            hold_follower(connection)
             followed_to = _read_positions(connection)
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
@@ -252,7 +259,7 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
             "payload_bytes": found.tally.payload_bytes,
             "id_sum": found.tally.id_sum,
             "dropped": found.tally.dropped,
-            "sketch": [found.tally.lag_sketch.keys.tolist(), found.tally.lag_sketch.counts.tolist()],
+            "sketch": found.tally.lag_sketch.pack(),
             "ranges": [[place.partition, place.first, place.last] for place in found.tally.ranges],
             "changed_at": found.changed_at,
             "changed_basis": basis,

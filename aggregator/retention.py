@@ -22,10 +22,11 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import aliased
 
 from aggregator.closing import Closer
+from aggregator.following import hold_follower
 from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.settings import Settings
-from lagloss.store import DAY_S
+from lagloss.store import DAY_S, day_label
 from lagloss.topics import RETENTION_MS
 
 log = structlog.get_logger()
@@ -84,9 +85,9 @@ class Retention:
         for day in days:
             held_by = _unless_locked(partial(drop, day), "a lock")
             if held_by is not None:
-                log.debug("day kept", table=table.name, day=day_name(day), held_by=held_by)
+                log.debug("day kept", table=table.name, day=day_label(day), held_by=held_by)
                 return
-            log.info("day dropped", table=table.name, day=day_name(day))
+            log.info("day dropped", table=table.name, day=day_label(day))
             self._closer.metrics.days_dropped.labels(table.name).inc()
 
     def _delete_rows(self, table: Table, delete_chunk: Callable[[Connection], int]) -> None:
@@ -120,7 +121,7 @@ class Retention:
             return held_by
 
         def drop(connection: Connection) -> str | None:
-            _hold_follower(connection)
+            hold_follower(connection)
             connection.execute(text(f"LOCK TABLE {TALLY.name} IN ACCESS EXCLUSIVE MODE"))
             if _newest_basis(connection, day) != newest:
                 return "a report that was just followed"
@@ -144,7 +145,7 @@ class Retention:
         known = self._closer.watch.checkpoints
         gone = [tuple(row) for row in old if row.checkpoint not in known.get(row.pipeline, ())][:CHUNK]
         if gone:
-            _hold_follower(connection)
+            hold_follower(connection)
             connection.execute(delete(lane).where(tuple_(*keys).in_(gone)))
         return len(gone)
 
@@ -161,11 +162,6 @@ def days_of(connection: Connection, table: Table) -> list[int]:
     return sorted(
         calendar.timegm(time.strptime(name.removeprefix(f"{table.name}_"), "%Y%m%d")) // DAY_S for name in names
     )
-
-
-def day_name(day: int) -> str:
-    """As the partition's name ends (lagloss.store.ensure_days)."""
-    return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
 
 
 def _in_day(column: Any, day: int) -> ColumnElement[bool]:
@@ -186,13 +182,8 @@ def _unless_locked(step: Callable[[], T], otherwise: Other) -> T | Other:
         raise
 
 
-def _hold_follower(connection: Connection) -> None:
-    """Until this transaction ends, no report is followed: following begins with these rows, too."""
-    connection.execute(select(tables.ReportsPosition.next_offset).with_for_update())
-
-
 def _drop_partition(table: Table, day: int, connection: Connection) -> None:
-    connection.execute(text(f'DROP TABLE "{table.name}_{day_name(day)}"'))
+    connection.execute(text(f'DROP TABLE "{table.name}_{day_label(day)}"'))
 
 
 def _drop_rolled_up(day: int, connection: Connection) -> str | None:
@@ -254,7 +245,7 @@ def _forget_emitters(changeable_s: int, connection: Connection) -> int:
         )
         .limit(CHUNK)
     )
-    _hold_follower(connection)
+    hold_follower(connection)
     gone = connection.execute(
         delete(emitter)
         .where(tuple_(emitter.pipeline, emitter.emitter).in_(unneeded))

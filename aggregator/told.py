@@ -12,7 +12,6 @@ from lagloss import tables
 from lagloss.emitters import read_emitters
 from lagloss.evidence import SILENT_AFTER_MS, EmitterState, LaneState, TallyState
 from lagloss.sketch import Sketch
-from lagloss.store import sketch_of
 from lagloss.tables import is_any
 from lagloss.wire import OffsetRange
 
@@ -136,5 +135,5 @@ def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, i
     """The tallies of these windows with their lag sketches."""
     found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
     for row in _tally_rows(connection, windows, tables.table_of(tables.Tally).c):
-        found[row.pipeline, row.window_start].append((_tally_state(row), sketch_of(row.sketch)))
+        found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.unpacked(row.sketch)))
     return found

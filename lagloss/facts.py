@@ -12,8 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from lagloss.sketch import Sketch
 from lagloss.wire import SAMPLE_ALL, BadReason
 
@@ -146,11 +144,11 @@ class WindowFacts:
         return cls(
             patterns=tuple(Pattern(int(mask, 16), *rest) for mask, *rest in raw["patterns"]),
             checkpoints={
-                name: CheckpointFacts(beacons, replayed, distinct, duplicates, _sketch(bins))
+                name: CheckpointFacts(beacons, replayed, distinct, duplicates, Sketch.unpacked(bins))
                 for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
             },
-            e2e_lags=_sketch(raw["e2e_lags"]),
-            durations={label: _sketch(bins) for label, bins in raw["durations"].items()},
+            e2e_lags=Sketch.unpacked(raw["e2e_lags"]),
+            durations={label: Sketch.unpacked(bins) for label, bins in raw["durations"].items()},
             strangers=raw["strangers"],
             read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
             corrupted=raw["corrupted"],
@@ -167,11 +165,11 @@ class WindowFacts:
                 for pattern in self.patterns
             ],
             "checkpoints": {
-                name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, _bins(facts.lags))
+                name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags.pack())
                 for name, facts in sorted(self.checkpoints.items())
             },
-            "e2e_lags": _bins(self.e2e_lags),
-            "durations": {label: _bins(sketch) for label, sketch in sorted(self.durations.items())},
+            "e2e_lags": self.e2e_lags.pack(),
+            "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
             "strangers": dict(sorted(self.strangers.items())),
             "read": sorted(
                 ((emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()),
@@ -216,12 +214,3 @@ def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:
         duplicates=sum(part.duplicates or 0 for part in parts),
         lags=Sketch.merged(part.lags for part in parts),
     )
-
-
-def _bins(sketch: Sketch) -> tuple[list[int], list[int]]:
-    return sketch.keys.tolist(), sketch.counts.tolist()
-
-
-def _sketch(bins: tuple[list[int], list[int]]) -> Sketch:
-    keys, counts = bins  # ascending, as sketches are
-    return Sketch(np.array(keys, np.int32), np.array(counts, np.int64))

@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
-import numpy as np
-
 from lagloss.facts import WindowFacts
 from lagloss.result import Interval, Lags
 from lagloss.sketch import Sketch
@@ -139,9 +137,9 @@ class Rollup:
             "verdicts": self.verdicts,
             "proofs": self.proofs,
             **{name: getattr(self, name) for name in _SUMS},
-            "e2e_lags": _bins(self.e2e_lags),
+            "e2e_lags": self.e2e_lags.pack(),
             "checkpoints": {
-                name: [_bins(sums.lags), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
+                name: [sums.lags.pack(), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
                 for name, sums in self.checkpoints.items()
             },
         }
@@ -151,9 +149,10 @@ class Rollup:
     def unpack(cls, packed: bytes) -> Rollup:
         raw = json.loads(zlib.decompress(packed))
         checkpoints = {
-            name: CheckpointSums(_sketch(bins), *counts) for name, (bins, *counts) in raw.pop("checkpoints").items()
+            name: CheckpointSums(Sketch.unpacked(bins), *counts)
+            for name, (bins, *counts) in raw.pop("checkpoints").items()
         }
-        return cls(e2e_lags=_sketch(raw.pop("e2e_lags")), checkpoints=checkpoints, **raw)
+        return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, **raw)
 
 
 _DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")
@@ -170,12 +169,3 @@ def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 def _merge_checkpoint(parts: Sequence[CheckpointSums]) -> CheckpointSums:
     counts = (sum(getattr(part, name) for part in parts) for name in _CHECKPOINT_COUNTS)
     return CheckpointSums(Sketch.merged(part.lags for part in parts), *counts)
-
-
-def _bins(sketch: Sketch) -> tuple[list[int], list[int]]:
-    return sketch.keys.tolist(), sketch.counts.tolist()
-
-
-def _sketch(bins: Sequence[list[int]]) -> Sketch:
-    keys, counts = bins
-    return Sketch(np.array(keys, np.int32), np.array(counts, np.int64))

@@ -6,7 +6,7 @@ Source: Masson, Rim, Lee, "DDSketch" (VLDB 2019); bin keys as fixed by the wire 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -65,6 +65,12 @@ class Sketch:
         )
 
     @classmethod
+    def unpacked(cls, packed: Sequence[Sequence[int]]) -> Sketch:
+        """What `pack` gave."""
+        keys, counts = packed
+        return cls(np.array(keys, np.int32), np.array(counts, np.int64))
+
+    @classmethod
     def merged(cls, sketches: Iterable[Sketch]) -> Sketch:
         """The sketch of all that went into `sketches`."""
         parts = [sketch for sketch in sketches if sketch.keys.size]
@@ -91,6 +97,10 @@ class Sketch:
     def count_up_to(self, lag_ms: float) -> int:
         """How many of the lags are at most this, as far as bins tell: a bin counts where what it stands for does."""
         return sum(count for key, count in self.bins().items() if bin_value_ms(key) <= lag_ms)
+
+    def pack(self) -> list[list[int]]:
+        """The keys, ascending, and their counts: how a sketch is stored as JSON."""
+        return [self.keys.tolist(), self.counts.tolist()]
 
     def bins(self) -> dict[int, int]:
         return dict(zip(self.keys.tolist(), self.counts.tolist(), strict=True))

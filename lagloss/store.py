@@ -11,7 +11,6 @@ from typing import Any
 
 import alembic.command
 import alembic.config
-import numpy as np
 from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
@@ -48,26 +47,21 @@ def migrate(database_url: str) -> None:
     alembic.command.upgrade(config, "head")
 
 
+def day_label(day: int) -> str:
+    """How the name of a day's partition ends; `day` counts from the epoch."""
+    return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
+
+
 def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
     """Make the day partitions that rows of these windows go to."""
-    days = {time.strftime("%Y%m%d", time.gmtime(start)): start // DAY_S for start in window_starts_s}
-    wanted = {f"{table.name}_{label}": (table.name, day) for label, day in days.items() for table in tables.PARTITIONED}
-    # a scan of the catalog: to_regclass would answer from a cache that may still know a partition just dropped
-    there = connection.execute(
-        text(
-            "SELECT relname FROM pg_class WHERE relname = ANY(CAST(:names AS text[]))"
-            " AND relnamespace = CAST(current_schema() AS regnamespace)"
-        ),
-        {"names": list(wanted)},
-    )
-    for name in sorted(wanted.keys() - set(there.scalars())):
-        parent, day = wanted[name]
-        connection.execute(
-            text(
-                f'CREATE TABLE IF NOT EXISTS "{name}" PARTITION OF "{parent}" '
-                f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
+    for day in sorted({start // DAY_S for start in window_starts_s}):
+        for table in tables.PARTITIONED:
+            connection.execute(
+                text(
+                    f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
+                    f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
+                )
             )
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,18 +304,13 @@ class Store:
         by_window: dict[int, list[LiveTally]] = {}
         for row in rows:
             by_window.setdefault(row.window_start, []).append(
-                LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, sketch_of(row.sketch))
+                LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, Sketch.unpacked(row.sketch))
             )
         return [
             {**live_result(graph, start, tallies).document(), "state": "open", "revision": 0, "closed_at": None}
             | {"history": False}
             for start, tallies in sorted(by_window.items())
         ]
-
-
-def sketch_of(stored: Sequence[Any]) -> Sketch:
-    keys, counts = stored  # ascending, as sketches are
-    return Sketch(np.array(keys, np.int32), np.array(counts, np.int64))
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
