@@ -99,6 +99,18 @@ class Account:
         places = entry.ranges.get(partition)
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
 
+    def restore(self, tally: Tally, now_s: float) -> None:
+        """This tally stands as it did when somebody wrote it down."""
+        key = TallyKey(tally.checkpoint[len(self._node) + 1 :], tally.replay, tally.window_start)
+        if self._entry(key, now_s) is not None:
+            self._live[key] = _Entry.of(tally)
+
+    def forget(self, key: TallyKey) -> None:
+        """Nothing more is said of this tally."""
+        for kept in (self._live, self._touched_s, self._compact):
+            kept.pop(key, None)
+        self._changed.discard(key)
+
     def drop(self, key: TallyKey, beacons: int, now_s: float) -> None:
         """Beacons of this tally that could not be sent, whatever the cause."""
         entry = self._entry(key, now_s)
@@ -134,19 +146,16 @@ class Account:
         """Packs what is quiet, forgets what the topics no longer keep. Cheap enough for once a minute."""
         for key in [key for key, touched in self._touched_s.items() if abs(now_s - touched) > QUIET_S]:
             if key not in self._changed:
-                self._compact[key] = _packed(self._tally(key, self._live.pop(key)))
+                self._compact[key] = packed_tally(self._tally(key, self._live.pop(key)))
                 del self._touched_s[key]
         for key in [key for key in self._keys() if key.window_start < now_s - FORGET_S]:
-            self._live.pop(key, None)
-            self._compact.pop(key, None)
-            self._touched_s.pop(key, None)
-            self._changed.discard(key)
+            self.forget(key)
 
     def tally(self, key: TallyKey) -> Tally | None:
         """The tally of this name, whether live or packed."""
         if key in self._live:
             return self._tally(key, self._live[key])
-        return _unpacked(self._compact[key]) if key in self._compact else None
+        return unpacked_tally(self._compact[key]) if key in self._compact else None
 
     def _keys(self) -> Iterator[TallyKey]:
         yield from self._live
@@ -157,7 +166,7 @@ class Account:
         if entry is None:
             packed = self._compact.pop(key, None)
             if packed is not None:
-                entry = _Entry.of(_unpacked(packed))
+                entry = _Entry.of(unpacked_tally(packed))
             elif len(self) < self._max_tallies:
                 entry = _Entry()
             else:
@@ -182,10 +191,11 @@ class Account:
         )
 
 
-def _packed(tally: Tally) -> bytes:
+def packed_tally(tally: Tally) -> bytes:
     """One tally as Avro, by way of a report that holds nothing else."""
     return encode_report(EmitterReport("", "", _NOBODY, "", 0, 0, 0, False, 0, (), (tally,)))
 
 
-def _unpacked(packed: bytes) -> Tally:
+def unpacked_tally(packed: bytes) -> Tally:
+    """The tally that `packed_tally` made this of."""
     return decode_report(packed).tallies[0]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -297,6 +297,17 @@ class Increment:
     lag_sketch: Sketch
     payload_bytes: int
 
+    @classmethod
+    def of(cls, block: BeaconBlock, payload_bytes: int) -> Self:
+        """What this block adds, whose payloads have so many bytes together."""
+        return cls(
+            TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
+            block.count,
+            int(np.add.reduce(block.id_hash)),
+            Sketch.of(block.lag_ms),
+            payload_bytes,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
@@ -306,6 +317,7 @@ class PackedBlock:
     key: bytes
     value: bytes
     increment: Increment
+    seq: int
 
 
 @dataclass(slots=True)
@@ -356,7 +368,6 @@ class Packer:
         partitions: int,
     ) -> PackedBlock:
         named = self.first and kind.place == "in"
-        id_hash, lag_ms = observed.id_hash[rows], observed.lag_ms[rows].astype(np.float32)
         self.seq += 1
         block = BeaconBlock(
             pipeline=self.pipeline,
@@ -365,8 +376,8 @@ class Packer:
             seq=self.seq,
             window_start=window_start,
             partitions=partitions,
-            id_hash=id_hash,
-            lag_ms=lag_ms,
+            id_hash=observed.id_hash[rows],
+            lag_ms=observed.lag_ms[rows].astype(np.float32),
             replay=kind.replay,
             reason=kind.reason,
             event_offset_ms=(observed.event_ms[rows] - window_start * 1000).astype(np.uint16) if named else None,
@@ -377,11 +388,6 @@ class Packer:
             partition,
             block_key(self.pipeline, window_start),
             encode_block(block),
-            Increment(
-                TallyKey(kind.place, kind.replay, window_start),
-                block.count,
-                int(np.add.reduce(id_hash)),
-                Sketch.of(lag_ms),
-                int(observed.payload_bytes[rows].sum()),
-            ),
+            Increment.of(block, int(observed.payload_bytes[rows].sum())),
+            block.seq,
         )

@@ -9,25 +9,32 @@ The caller pays one clock read and one append; a daemon thread does the rest, ea
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
+import socket
 import sys
 import threading
-import time
 import uuid
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Self
 
+from lagloss.account import Account
+from lagloss.backlog import Backlog
 from lagloss.blocks import KEPT_S, STRIDE, EventTime, Extras, TallyKey, epoch_ms, is_placeable, window_start_of
-from lagloss.flusher import Flusher, ProgressSource
+from lagloss.flusher import Flusher, MakeBacklog, ProgressSource
+from lagloss.host import CLOSE_S, farewell, welcome
 from lagloss.intake import Intake, Processing
+from lagloss.journal import Head
 from lagloss.outlet import KafkaOutlet, Outlet
+from lagloss.settlement import Successor
+from lagloss.shipper import Identity, now_ms
+from lagloss.spool import MAX_BYTES, Spool
+from lagloss.spool_directory import SpoolDirectory
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 
@@ -37,10 +44,10 @@ MAX_BUFFERED: Final = 1_000_000
 """Beacons that wait in memory while the broker is away: some 200 MB with ids of 36 bytes."""
 FIRST_AHEAD_MS: Final = 60_000
 """How far ahead of its clock the first node takes an event time, in ms."""
-CLOSE_S: Final = 2.0
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
 BOOTSTRAP_VARIABLE: Final = "LAGLOSS_KAFKA_BOOTSTRAP"
+SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -56,6 +63,8 @@ class EmitterStats:
 
     buffered: int
     """Waiting in memory."""
+    spooled_bytes: int
+    """Size of the spool's files, which hold what waits for the broker. Its unit is bytes, not beacons."""
     sent: int
     """Acknowledged by the broker."""
     dropped: int
@@ -86,6 +95,13 @@ class Emitter:
         final: report how far back the account is final. False for a collector's clients that pass no counts: what is
             missing at their node is perhaps lost, never for certain.
         max_buffered: beacons that wait in memory at most.
+        spool: a directory for what the broker does not take; several processes and nodes may share it. By default what
+            LAGLOSS_SPOOL_DIR says, else none. Each flush is written there before it is sent, so that it outlives this
+            process; the next process of the node sends what is missing and closes the account.
+        spool_bytes: what the spool may hold; past that, beacons wait in memory.
+        resumes: what this process observed and had not `acknowledged` when it died is observed again, by it or another
+            (a consumer that commits only then). Its account is complete in spite of its death, then.
+        close_on_sigterm: close on SIGTERM, and end then, where the host has no handler of its own.
         kafka_config: further librdkafka properties, for security mostly.
         outlet: makes where records go instead of Kafka, for tests: see `MemoryOutlet`.
 
@@ -102,6 +118,10 @@ class Emitter:
         first: bool = False,
         final: bool = True,
         max_buffered: int = MAX_BUFFERED,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = MAX_BYTES,
+        resumes: bool = False,
+        close_on_sigterm: bool = True,
         kafka_config: Mapping[str, Any] | None = None,
         outlet: Callable[[], Outlet] | None = None,
     ) -> None:
@@ -114,13 +134,17 @@ class Emitter:
         self._final = final
         self._max_items = max_buffered * STRIDE
         address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+        spool = spool or os.environ.get(SPOOL_VARIABLE)
+        self._spool = Path(spool) if spool else None
+        self._spool_bytes = spool_bytes
+        self._resumes = resumes
         self._make_outlet = outlet or ((lambda: KafkaOutlet(address, kafka_config)) if address else None)
         self._reset()
         if self._make_outlet is None:
             log.warning("lagloss: no beacons are sent: expected an address of Kafka in %s", BOOTSTRAP_VARIABLE)
             self._is_open = False
             return
-        _EMITTERS.add(self)
+        welcome(self, close_on_sigterm=close_on_sigterm)
         self._begin()
 
     def _reset(self) -> None:
@@ -133,23 +157,36 @@ class Emitter:
         """Values the buffer may hold for a beacon to take the short way into it; 0 sends them all the long way."""
         self._is_open = True
         self._flusher: Flusher | None = None
+        self._successor: Successor | None = None
         self._lock = threading.Lock()  # of the rare things: starting and reading counts
         self._out_places: dict[str, str] = {}
 
     def _begin(self) -> None:
         """Starts to observe, and the flushing thread."""
         assert self._make_outlet is not None
+        host = f"{socket.gethostname()}:{os.getpid()}"
+        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms())
+        outlet = self._make_outlet()
+        make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
-            self.pipeline,
-            self.node,
-            self.id,
-            self._intake,
-            self._make_outlet(),
-            first=self.first,
-            final=self._final,
+            identity, self._intake, outlet, first=self.first, final=self._final, make_backlog=make_backlog
         )
         self._room = 0 if self.first else self._max_items
         self._flusher.start()
+        if self._spool is not None:
+            self._successor = Successor(self._spool, self.pipeline, self.node, self._make_outlet)
+            self._successor.start()
+
+    def _backlog_maker(self, identity: Identity) -> MakeBacklog | None:
+        below = self._spool
+        if below is None:
+            return None
+
+        def make(account: Account, note: Callable[[Exception], None]) -> Backlog:
+            directory = SpoolDirectory.made(below, identity.pipeline, identity.node, identity.emitter)
+            return Spool(directory, Head(identity, self._resumes), account, note, max_bytes=self._spool_bytes)
+
+        return make
 
     # -- for each message -----------------------------------------------------------------------------------------
 
@@ -290,12 +327,12 @@ class Emitter:
         return self._flusher.drains + 1 if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
-        """Has the broker acknowledged all beacons observed before `mark` was drawn (or were they dropped, and counted
+        """Has the broker or the spool all beacons observed before `mark` was drawn (or were they dropped, and counted
         so)?
 
-        True within two seconds while the broker answers; after a `nudge`, within milliseconds.
+        True within two seconds while either works; after a `nudge`, within milliseconds.
         """
-        return self._flusher is None or self._flusher.acknowledged >= mark
+        return self._flusher is None or self._flusher.safe >= mark
 
     def nudge(self) -> None:
         """Sends what is buffered now rather than at the next second; returns at once."""
@@ -318,8 +355,8 @@ class Emitter:
         """Sends the rest and says that this emitter has ended; takes at most this long, broker or not. Twice does no
         harm.
 
-        What the broker has not acknowledged after three quarters of that time is dropped, and counted so. Also called
-        at exit.
+        What the broker has not acknowledged after three quarters of that time is left in the spool; without one it is
+        dropped, and counted so. Also called at exit, and on SIGTERM where the host does not handle it.
 
         Returns:
             False if the broker did not acknowledge the last report.
@@ -329,6 +366,8 @@ class Emitter:
             self._is_open = False
             return True
         if self._is_open:
+            if self._successor is not None:
+                self._successor.stop()
             flusher.close(timeout_s, self._shut)
             self._shut()
         return flusher.ended
@@ -336,7 +375,7 @@ class Emitter:
     def _shut(self) -> None:
         self._is_open = False
         self._room = 0
-        _EMITTERS.discard(self)
+        farewell(self)
 
     def __enter__(self) -> Self:
         return self
@@ -352,6 +391,7 @@ class Emitter:
         with self._lock:
             return EmitterStats(
                 buffered=len(intake),
+                spooled_bytes=flusher.spooled_bytes if flusher else 0,
                 sent=flusher.sent if flusher else 0,
                 dropped=flusher.dropped if flusher else 0,
                 refused=intake.refused.read(),
@@ -362,11 +402,13 @@ class Emitter:
 
     # -- forks and the end ----------------------------------------------------------------------------------------
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In the child: another emitter, which has observed nothing yet. The parent's beacons are the parent's to
         send."""
         if self._flusher is not None:
-            self._flusher.outlet.leak()
+            self._flusher.leak()
+        if self._successor is not None:
+            self._successor.leak()
         was_open = self._is_open
         self._reset()
         self._is_open = was_open
@@ -380,22 +422,3 @@ class Emitter:
                 from multiprocessing.util import Finalize
 
                 Finalize(self, self.close, exitpriority=100)
-
-
-_EMITTERS: Final[weakref.WeakSet[Emitter]] = weakref.WeakSet()
-
-
-def _all_forked() -> None:
-    for emitter in list(_EMITTERS):
-        emitter._forked()
-
-
-def _close_all() -> None:
-    """At exit: all of them within the time of one."""
-    deadline = time.monotonic() + CLOSE_S
-    for emitter in list(_EMITTERS):
-        emitter.close(max(0.1, deadline - time.monotonic()))
-
-
-os.register_at_fork(after_in_child=_all_forked)
-atexit.register(_close_all)
