@@ -47,6 +47,8 @@ FIRST_AHEAD_MS: Final = 60_000
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
 BOOTSTRAP_VARIABLE: Final = "LAGLOSS_KAFKA_BOOTSTRAP"
+COLLECTOR_VARIABLE: Final = "LAGLOSS_COLLECTOR_URL"
+TOKEN_VARIABLE: Final = "LAGLOSS_COLLECTOR_TOKEN"
 SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -82,14 +84,17 @@ class Emitter:
     """One process of a node. Raises nothing and waits for nothing once it is built; `stats()` says what it swallowed.
 
     Thread-safe, and safe to call from signal handlers. In a forked child it is a new emitter that begins with its first
-    beacon. Without a broker's address it warns once and does nothing. While the broker is away it keeps `max_buffered`
-    beacons; what comes on top is counted as dropped, by window and checkpoint. What else it keeps is bounded in
-    `lagloss.account.Account`.
+    beacon. Without an address of Kafka or of a collector it warns once and does nothing. While the broker is away it
+    keeps `max_buffered` beacons in memory, and more in a spool; what comes on top is counted as dropped, by window and
+    checkpoint. What else it keeps is bounded in `lagloss.account.Account`.
 
     Args:
         pipeline: the pipeline's name.
         node: this node's name.
         bootstrap: Kafka's HOST:PORT,...; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
+        collector: http://HOST:PORT of a collector, which then takes the records instead of Kafka; by default, if no
+            Kafka is named, what LAGLOSS_COLLECTOR_URL says.
+        token: for the collector; by default what LAGLOSS_COLLECTOR_TOKEN says.
         first: this is the pipeline's first node: it names ids, and refuses event times more than 60 s ahead or 7 days
             old.
         final: report how far back the account is final. False for a collector's clients that pass no counts: what is
@@ -115,6 +120,8 @@ class Emitter:
         node: str,
         bootstrap: str | None = None,
         *,
+        collector: str | None = None,
+        token: str | None = None,
         first: bool = False,
         final: bool = True,
         max_buffered: int = MAX_BUFFERED,
@@ -133,15 +140,18 @@ class Emitter:
         self.first = first
         self._final = final
         self._max_items = max_buffered * STRIDE
-        address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
         spool = spool or os.environ.get(SPOOL_VARIABLE)
         self._spool = Path(spool) if spool else None
         self._spool_bytes = spool_bytes
         self._resumes = resumes
-        self._make_outlet = outlet or ((lambda: KafkaOutlet(address, kafka_config)) if address else None)
+        self._make_outlet = outlet or _outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
         self._reset()
         if self._make_outlet is None:
-            log.warning("lagloss: no beacons are sent: expected an address of Kafka in %s", BOOTSTRAP_VARIABLE)
+            log.warning(
+                "lagloss: no beacons are sent: expected an address of Kafka in %s, or of a collector in %s",
+                BOOTSTRAP_VARIABLE,
+                COLLECTOR_VARIABLE,
+            )
             self._is_open = False
             return
         welcome(self, close_on_sigterm=close_on_sigterm)
@@ -422,3 +432,22 @@ class Emitter:
                 from multiprocessing.util import Finalize
 
                 Finalize(self, self.close, exitpriority=100)
+
+
+def _outlet_maker(
+    pipeline: str,
+    bootstrap: str | None,
+    kafka_config: Mapping[str, Any] | None,
+    collector: str | None,
+    token: str | None,
+) -> Callable[[], Outlet] | None:
+    """What is said in code goes before the environment, Kafka before the collector; None where nothing is said."""
+    address = bootstrap or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
+    if address:
+        return lambda: KafkaOutlet(address, kafka_config)
+    url = collector or os.environ.get(COLLECTOR_VARIABLE)
+    if not url:
+        return None
+    from lagloss.http_outlet import HttpOutlet  # httpx is for those who use it
+
+    return lambda: HttpOutlet(url, pipeline, token or os.environ.get(TOKEN_VARIABLE))

@@ -58,7 +58,8 @@ class Settings(BaseSettings):
 
     alert_webhook_url: str = Field("", description="where incidents are posted; empty: nowhere")
     spool_dir: str = Field(
-        "", description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere"
+        "",
+        description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",
     )
     verify_share: float = Field(
         0.01,
