@@ -11,7 +11,7 @@ from typing import Final
 
 from lagloss.blocks import KEPT_S, Increment, TallyKey
 from lagloss.sketch import Sketch
-from lagloss.wire import EmitterReport, OffsetRange, Tally, decode_report, encode_report
+from lagloss.wire import SAMPLE_ALL, EmitterReport, OffsetRange, Tally, decode_report, encode_report
 
 MAX_RANGES: Final = 4
 """Offset ranges a tally names in each partition; the nearest are merged beyond that."""
@@ -50,6 +50,7 @@ class _Entry:
     id_sum: int = 0
     payload_bytes: int = 0
     dropped: int = 0
+    sample: int = SAMPLE_ALL
     lag_sketch: Sketch = field(default_factory=Sketch)
     ranges: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
@@ -59,7 +60,13 @@ class _Entry:
         for place in tally.ranges:
             ranges.setdefault(place.partition, []).append(place)
         return cls(
-            tally.beacons, tally.id_sum % (1 << 64), tally.payload_bytes, tally.dropped, tally.lag_sketch, ranges
+            tally.beacons,
+            tally.id_sum % (1 << 64),
+            tally.payload_bytes,
+            tally.dropped,
+            tally.sample,
+            tally.lag_sketch,
+            ranges,
         )
 
 
@@ -95,6 +102,7 @@ class Account:
         entry.beacons += increment.beacons
         entry.id_sum = (entry.id_sum + increment.id_sum) % (1 << 64)
         entry.payload_bytes += increment.payload_bytes
+        entry.sample = min(entry.sample, increment.sample)
         entry.lag_sketch = Sketch.merged((entry.lag_sketch, increment.lag_sketch))
         places = entry.ranges.get(partition)
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
@@ -104,6 +112,15 @@ class Account:
         entry = self._entry(key, now_s)
         if entry is not None:
             entry.dropped += beacons
+
+    def thin(self, key: TallyKey, sample: int, now_s: float) -> None:
+        """Beacons of this tally were left out by a sample of this size: from now on it speaks of no larger one."""
+        known = self._live.get(key)
+        if known is not None and known.sample <= sample:
+            return
+        entry = self._entry(key, now_s)
+        if entry is not None:
+            entry.sample = min(entry.sample, sample)
 
     def settle(self, t_ms: float) -> None:
         """All that was observed up to `t_ms` on the emitter's clock is acknowledged, or counted as dropped.
@@ -179,6 +196,7 @@ class Account:
             replay=key.replay,
             payload_bytes=entry.payload_bytes,
             dropped=entry.dropped,
+            sample=entry.sample,
         )
 
 

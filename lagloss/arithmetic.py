@@ -258,6 +258,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         verdict=_verdict(graph, evidence, messages, lost, pending, graph.first_node not in incomplete),
         reasons=_reasons(census, evidence, incomplete, scale),
         proof="tallies" if facts.proven else "beacons",
+        sample=scale.sample / SAMPLE_ALL,
         messages=messages,
         delivered=scale.count(census.fates[Fate.DELIVERED]),
         filtered=scale.count(census.fates[Fate.FILTERED]),

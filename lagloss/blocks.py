@@ -19,6 +19,7 @@ from lagloss.sketch import Sketch
 from lagloss.wire import (
     MAX_BLOCK_BEACONS,
     MAX_ID_BYTES,
+    SAMPLE_ALL,
     U64,
     WINDOW_S,
     BeaconBlock,
@@ -110,8 +111,25 @@ class Observed:
     payload_bytes: npt.NDArray[np.int64]
     raw_ids: list[bytes]
 
+    def __len__(self) -> int:
+        return int(self.code.size)
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Observed:
+        """These rows alone."""
+        return Observed(
+            self.code[rows],
+            self.id_hash[rows],
+            self.event_ms[rows],
+            self.lag_ms[rows],
+            self.crc[rows],
+            self.payload_bytes[rows],
+            [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
+        )
+
     @classmethod
     def joined(cls, parts: Sequence[Observed]) -> Observed:
+        if len(parts) == 1:
+            return parts[0]
         return cls(
             np.concatenate([part.code for part in parts]),
             np.concatenate([part.id_hash for part in parts]),
@@ -289,13 +307,14 @@ def _text(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What one block adds to its tally. `id_sum` modulo 2^64."""
+    """What one block adds to its tally. `id_sum` modulo 2^64; `sample` as in the block."""
 
     key: TallyKey
     beacons: int
     id_sum: int
     lag_sketch: Sketch
     payload_bytes: int
+    sample: int = SAMPLE_ALL
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,18 +327,39 @@ class PackedBlock:
     increment: Increment
 
 
+def thinned(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
+    """The beacons that a sample takes, and the tallies of those that it leaves out."""
+    if sample >= SAMPLE_ALL:
+        return observed, []
+    is_taken = (observed.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
+    left = np.flatnonzero(~is_taken)
+    minute = np.floor(observed.event_ms[left] / WINDOW_MS).astype(np.int64)
+    code_and_minute = np.unique(np.stack((observed.code[left], minute)), axis=1).T.tolist()
+    keys = {TallyKey(kinds[code].place, kinds[code].replay, minute * WINDOW_S) for code, minute in code_and_minute}
+    return observed.at(np.flatnonzero(is_taken)), list(keys)
+
+
 @dataclass(slots=True)
 class Packer:
-    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`."""
+    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`. At the first node, `in` has
+    ids by name, unless they are private."""
 
     pipeline: str
     node: str
     emitter: bytes
     first: bool
+    names_ids: bool = True
     seq: int = 0
 
-    def pack(self, observed: Observed, kinds: Sequence[Kind], partitions: int) -> Iterator[PackedBlock]:
-        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed."""
+    def pack(
+        self, observed: Observed, kinds: Sequence[Kind], partitions: int, sample: int = SAMPLE_ALL
+    ) -> Iterator[PackedBlock]:
+        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed.
+
+        `sample`: the one that left these rows in (see `thinned`).
+        """
+        if not len(observed):
+            return
         window = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64) * WINDOW_S
         partition = partitions_of(observed.id_hash, partitions)
         order = np.lexsort((partition, window, observed.code))
@@ -330,9 +370,8 @@ class Packer:
         starts = [0, *edge.tolist()]
         for start, end in zip(starts, [*starts[1:], order.size], strict=True):
             kind = kinds[int(sorted_code[start])]
-            named = self.first and kind.place == "in"
             rows, step = order[start:end], MAX_BLOCK_BEACONS
-            if named:
+            if self.first and self.names_ids and kind.place == "in":
                 longest = max(map(len, map(observed.raw_ids.__getitem__, rows.tolist())))
                 step = min(step, MAX_BLOCK_ID_BYTES // (longest + 1))
             for cut in range(0, rows.size, step):
@@ -343,6 +382,7 @@ class Packer:
                     window_start=int(sorted_window[start]),
                     partition=int(sorted_partition[start]),
                     partitions=partitions,
+                    sample=sample,
                 )
 
     def _packed(
@@ -354,8 +394,10 @@ class Packer:
         window_start: int,
         partition: int,
         partitions: int,
+        sample: int,
     ) -> PackedBlock:
-        named = self.first and kind.place == "in"
+        is_first = self.first and kind.place == "in"
+        named = is_first and self.names_ids
         id_hash, lag_ms = observed.id_hash[rows], observed.lag_ms[rows].astype(np.float32)
         self.seq += 1
         block = BeaconBlock(
@@ -367,9 +409,10 @@ class Packer:
             partitions=partitions,
             id_hash=id_hash,
             lag_ms=lag_ms,
+            sample=sample,
             replay=kind.replay,
             reason=kind.reason,
-            event_offset_ms=(observed.event_ms[rows] - window_start * 1000).astype(np.uint16) if named else None,
+            event_offset_ms=(observed.event_ms[rows] - window_start * 1000).astype(np.uint16) if is_first else None,
             message_ids=pack_ids(map(observed.raw_ids.__getitem__, rows.tolist())) if named else None,
             payload_crc=observed.crc[rows] if kind.has_crc else None,
         )
@@ -383,5 +426,6 @@ class Packer:
                 int(np.add.reduce(id_hash)),
                 Sketch.of(lag_ms),
                 int(observed.payload_bytes[rows].sum()),
+                sample,
             ),
         )

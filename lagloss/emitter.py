@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import time_ns
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from lagloss.blocks import KEPT_S, STRIDE, EventTime, Extras, TallyKey, epoch_ms, is_placeable, window_start_of
 from lagloss.flusher import Flusher, ProgressSource
@@ -58,6 +58,8 @@ class EmitterStats:
     """Waiting in memory."""
     sent: int
     """Acknowledged by the broker."""
+    sampled_out: int
+    """Left out since the pipeline is sampled."""
     dropped: int
     """Of a known window, and could not be sent; the tallies say so, too. Counted when the flushing thread comes by."""
     refused: int
@@ -83,6 +85,7 @@ class Emitter:
         bootstrap: Kafka's HOST:PORT,...; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
         first: this is the pipeline's first node: it names ids, and refuses event times more than 60 s ahead or 7 days
             old.
+        ids: "hash" keeps message ids private: the first node sends their hashes only, as every other node does anyway.
         final: report how far back the account is final. False for a collector's clients that pass no counts: what is
             missing at their node is perhaps lost, never for certain.
         max_buffered: beacons that wait in memory at most.
@@ -90,7 +93,8 @@ class Emitter:
         outlet: makes where records go instead of Kafka, for tests: see `MemoryOutlet`.
 
     Raises:
-        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`.
+        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`, and for
+            `ids` that are neither.
     """
 
     def __init__(
@@ -100,6 +104,7 @@ class Emitter:
         bootstrap: str | None = None,
         *,
         first: bool = False,
+        ids: Literal["names", "hash"] = "names",
         final: bool = True,
         max_buffered: int = MAX_BUFFERED,
         kafka_config: Mapping[str, Any] | None = None,
@@ -110,7 +115,10 @@ class Emitter:
                 raise ValueError(f"expected a name of letters, digits, - and _, at most 100, found {name!r}")
         self.pipeline = pipeline
         self.node = node
+        if ids not in ("names", "hash"):
+            raise ValueError(f"expected ids to be 'names' or 'hash', found {ids!r}")
         self.first = first
+        self._names_ids = ids == "names"
         self._final = final
         self._max_items = max_buffered * STRIDE
         address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
@@ -146,6 +154,7 @@ class Emitter:
             self._intake,
             self._make_outlet(),
             first=self.first,
+            names_ids=self._names_ids,
             final=self._final,
         )
         self._room = 0 if self.first else self._max_items
@@ -353,6 +362,7 @@ class Emitter:
             return EmitterStats(
                 buffered=len(intake),
                 sent=flusher.sent if flusher else 0,
+                sampled_out=flusher.sampled_out if flusher else 0,
                 dropped=flusher.dropped if flusher else 0,
                 refused=intake.refused.read(),
                 unplaced=intake.unplaced.read() + (flusher.unplaced if flusher else 0),

@@ -12,7 +12,7 @@ from time import time_ns
 from typing import Any, Final, Protocol
 
 from lagloss.account import Account
-from lagloss.blocks import STRIDE, Increment, Observed, PackedBlock, Packer, Reader, Refused
+from lagloss.blocks import STRIDE, Increment, Observed, PackedBlock, Packer, Reader, Refused, thinned
 from lagloss.intake import Intake
 from lagloss.outlet import Outgoing, Outlet
 from lagloss.topics import BEACONS, REPORTS
@@ -51,7 +51,16 @@ class Flusher:
     """
 
     def __init__(
-        self, pipeline: str, node: str, emitter: bytes, intake: Intake, outlet: Outlet, *, first: bool, final: bool
+        self,
+        pipeline: str,
+        node: str,
+        emitter: bytes,
+        intake: Intake,
+        outlet: Outlet,
+        *,
+        first: bool,
+        names_ids: bool,
+        final: bool,
     ) -> None:
         self.outlet = outlet
         self.account = Account(node, final=final)
@@ -71,6 +80,7 @@ class Flusher:
         """The broker has the closing report."""
         self.sent = 0
         self.dropped = 0
+        self.sampled_out = 0
         self.unplaced = 0
         self.errors = 0
         self.last_error: str | None = None
@@ -81,8 +91,8 @@ class Flusher:
         self._intake = intake
         self._host = f"{socket.gethostname()}:{os.getpid()}"
         self._started_at = _now_ms()
-        self._reader = Reader(keep_ids=first)
-        self._packer = Packer(pipeline, node, emitter, first)
+        self._reader = Reader(keep_ids=first and names_ids)
+        self._packer = Packer(pipeline, node, emitter, first, names_ids)
         self._waiting_for = 0
         self._heartbeat_is_out = False
         self._report_seq = 0
@@ -191,7 +201,7 @@ class Flusher:
         parts = list(self._read(flat, now_s * 1000, refused))
         if parts and partitions is not None:
             try:
-                for block in self._packer.pack(Observed.joined(parts), self._reader.kinds, partitions):
+                for block in self._packed(parts, partitions, now_s):
                     self._send_block(block)
             except Exception:
                 self.account.blind = True  # some beacons are in no block and no tally knows
@@ -216,6 +226,16 @@ class Flusher:
                 continue
             if part is not None:
                 yield part
+
+    def _packed(self, parts: Sequence[Observed], partitions: int, now_s: float) -> Iterator[PackedBlock]:
+        """Blocks of the beacons that the pipeline's sample takes. The tallies of the others are told of the sample,
+        whether a block says so or not."""
+        sample, observed = self.outlet.sample(self._pipeline), Observed.joined(parts)
+        taken, left_out = thinned(observed, self._reader.kinds, sample)
+        for key in left_out:
+            self.account.thin(key, sample, now_s)
+        self.sampled_out += len(observed) - len(taken)
+        return self._packer.pack(taken, self._reader.kinds, partitions, sample)
 
     def _send_block(self, block: PackedBlock) -> None:
         increment: Increment = block.increment
