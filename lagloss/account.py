@@ -5,6 +5,7 @@ Pure bookkeeping, free of Kafka and of clocks: whoever keeps the account says wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -30,7 +31,9 @@ def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) 
     are too many."""
     if not ranges:
         raise ValueError("expected at least one range, whose partition the new one takes")
-    partition = ranges[0].partition
+    partition, newest = ranges[0].partition, ranges[-1]
+    if offset == newest.last + 1:
+        return [*ranges[:-1], OffsetRange(partition, newest.first, offset)]
     ordered = sorted([*ranges, OffsetRange(partition, offset, offset)], key=lambda place: (place.first, place.last))
     merged = [ordered[0]]
     for place in ordered[1:]:
@@ -51,7 +54,8 @@ class _Entry:
     payload_bytes: int = 0
     dropped: int = 0
     sample: int = SAMPLE_ALL
-    lag_sketch: Sketch = field(default_factory=Sketch)
+    bins: Counter[int] = field(default_factory=Counter)
+    """The lag sketch, as long as it grows: a block adds few lags to many."""
     ranges: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
     @classmethod
@@ -65,7 +69,7 @@ class _Entry:
             tally.payload_bytes,
             tally.dropped,
             tally.sample,
-            tally.lag_sketch,
+            Counter(tally.lag_sketch.bins()),
             ranges,
         )
 
@@ -103,7 +107,7 @@ class Account:
         entry.id_sum = (entry.id_sum + increment.id_sum) % (1 << 64)
         entry.payload_bytes += increment.payload_bytes
         entry.sample = min(entry.sample, increment.sample)
-        entry.lag_sketch = Sketch.merged((entry.lag_sketch, increment.lag_sketch))
+        entry.bins.update(increment.lag_sketch.bins())
         places = entry.ranges.get(partition)
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
 
@@ -191,7 +195,7 @@ class Account:
             window_start=key.window_start,
             beacons=entry.beacons,
             id_sum=entry.id_sum,
-            lag_sketch=entry.lag_sketch,
+            lag_sketch=Sketch.from_bins(entry.bins),
             ranges=tuple(place for _, places in sorted(entry.ranges.items()) for place in places),
             replay=key.replay,
             payload_bytes=entry.payload_bytes,

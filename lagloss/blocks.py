@@ -6,6 +6,7 @@ more than that; everything that costs something is done here, by the flushing th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -15,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lagloss.sketch import Sketch
+from lagloss.sketch import Sketch, bin_keys
 from lagloss.wire import (
     MAX_BLOCK_BEACONS,
     MAX_ID_BYTES,
@@ -126,6 +127,18 @@ class Observed:
             [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
         )
 
+    def cut(self, start: int, end: int) -> Observed:
+        """The rows from `start` to before `end`, as views."""
+        return Observed(
+            self.code[start:end],
+            self.id_hash[start:end],
+            self.event_ms[start:end],
+            self.lag_ms[start:end],
+            self.crc[start:end],
+            self.payload_bytes[start:end],
+            self.raw_ids[start:end],
+        )
+
     @classmethod
     def joined(cls, parts: Sequence[Observed]) -> Observed:
         if len(parts) == 1:
@@ -165,6 +178,8 @@ class Reader:
         self.kinds: list[Kind] = []
         self._codes: dict[Kind, int] = {}
         self._plain: dict[str, int] = {}
+        self._sized: dict[tuple[str, bool], int] = {}
+        """Codes of beacons with nothing but a checksum or a size, by place and whether there is a checksum."""
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
 
@@ -216,9 +231,7 @@ class Reader:
                     if extra.payload_crc is not None:
                         crc[row] = extra.payload_crc
                     payload_bytes[row] = extra.payload_bytes
-                    code[row] = self._code(
-                        Kind(place, _text(extra.replay), self._reason(extra.reason), extra.payload_crc is not None)
-                    )
+                    code[row] = self._extra_code(place, extra)
                 except (ValueError, TypeError, OverflowError):
                     return None
         return Observed(
@@ -238,6 +251,15 @@ class Reader:
             for place in set(places):
                 self._plain[place] = self._code(Kind(place, None, None, has_crc=False))
             return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
+
+    def _extra_code(self, place: str, extra: Extras) -> int:
+        has_crc = extra.payload_crc is not None
+        if extra.replay is not None or extra.reason is not None:
+            return self._code(Kind(place, _text(extra.replay), self._reason(extra.reason), has_crc))
+        code = self._sized.get((place, has_crc))
+        if code is None:
+            code = self._sized[place, has_crc] = self._code(Kind(place, None, None, has_crc))
+        return code
 
     def _code(self, kind: Kind) -> int:
         code = self._codes.setdefault(kind, len(self.kinds))
@@ -363,32 +385,33 @@ class Packer:
         window = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64) * WINDOW_S
         partition = partitions_of(observed.id_hash, partitions)
         order = np.lexsort((partition, window, observed.code))
-        sorted_code, sorted_window, sorted_partition = observed.code[order], window[order], partition[order]
-        edge = (
-            (np.diff(sorted_code) != 0) | (np.diff(sorted_window) != 0) | (np.diff(sorted_partition) != 0)
-        ).nonzero()[0] + 1
-        starts = [0, *edge.tolist()]
-        for start, end in zip(starts, [*starts[1:], order.size], strict=True):
-            kind = kinds[int(sorted_code[start])]
-            rows, step = order[start:end], MAX_BLOCK_BEACONS
-            if self.first and self.names_ids and kind.place == "in":
-                longest = max(map(len, map(observed.raw_ids.__getitem__, rows.tolist())))
-                step = min(step, MAX_BLOCK_ID_BYTES // (longest + 1))
-            for cut in range(0, rows.size, step):
+        ordered, window, partition = observed.at(order), window[order], partition[order]
+        keys = bin_keys(ordered.lag_ms.astype(np.float32))  # of what is sent; once for all blocks, which may be small
+        edges = (np.diff(ordered.code) != 0) | (np.diff(window) != 0) | (np.diff(partition) != 0)
+        starts = [0, *(np.flatnonzero(edges) + 1).tolist(), len(ordered)]
+        for start, end in itertools.pairwise(starts):
+            kind, step = kinds[int(ordered.code[start])], MAX_BLOCK_BEACONS
+            if self._is_named(kind):
+                step = min(step, MAX_BLOCK_ID_BYTES // (max(map(len, ordered.raw_ids[start:end])) + 1))
+            for cut in range(start, end, step):
+                upto = min(cut + step, end)
                 yield self._packed(
-                    observed,
-                    rows[cut : cut + step],
+                    ordered.cut(cut, upto),
+                    keys[cut:upto],
                     kind,
-                    window_start=int(sorted_window[start]),
-                    partition=int(sorted_partition[start]),
+                    window_start=int(window[start]),
+                    partition=int(partition[start]),
                     partitions=partitions,
                     sample=sample,
                 )
 
+    def _is_named(self, kind: Kind) -> bool:
+        return self.first and self.names_ids and kind.place == "in"
+
     def _packed(
         self,
-        observed: Observed,
-        rows: npt.NDArray[np.intp],
+        rows: Observed,
+        keys: npt.NDArray[np.int32],
         kind: Kind,
         *,
         window_start: int,
@@ -396,9 +419,7 @@ class Packer:
         partitions: int,
         sample: int,
     ) -> PackedBlock:
-        is_first = self.first and kind.place == "in"
-        named = is_first and self.names_ids
-        id_hash, lag_ms = observed.id_hash[rows], observed.lag_ms[rows].astype(np.float32)
+        offsets = rows.event_ms - window_start * 1000 if self.first and kind.place == "in" else None
         self.seq += 1
         block = BeaconBlock(
             pipeline=self.pipeline,
@@ -407,14 +428,14 @@ class Packer:
             seq=self.seq,
             window_start=window_start,
             partitions=partitions,
-            id_hash=id_hash,
-            lag_ms=lag_ms,
+            id_hash=rows.id_hash,
+            lag_ms=rows.lag_ms.astype(np.float32),
             sample=sample,
             replay=kind.replay,
             reason=kind.reason,
-            event_offset_ms=(observed.event_ms[rows] - window_start * 1000).astype(np.uint16) if is_first else None,
-            message_ids=pack_ids(map(observed.raw_ids.__getitem__, rows.tolist())) if named else None,
-            payload_crc=observed.crc[rows] if kind.has_crc else None,
+            event_offset_ms=None if offsets is None else offsets.astype(np.uint16),
+            message_ids=pack_ids(rows.raw_ids) if self._is_named(kind) else None,
+            payload_crc=rows.crc if kind.has_crc else None,
         )
         return PackedBlock(
             partition,
@@ -423,9 +444,9 @@ class Packer:
             Increment(
                 TallyKey(kind.place, kind.replay, window_start),
                 block.count,
-                int(np.add.reduce(id_hash)),
-                Sketch.of(lag_ms),
-                int(observed.payload_bytes[rows].sum()),
+                int(np.add.reduce(rows.id_hash)),
+                Sketch.of_keys(keys),
+                int(np.add.reduce(rows.payload_bytes)),
                 sample,
             ),
         )

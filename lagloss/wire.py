@@ -210,9 +210,12 @@ def block_key(pipeline: str, window_start: int) -> bytes:
     return f"{pipeline}/{window_start}".encode()
 
 
+_LENGTHS: Final = [bytes((length,)) for length in range(256)]
+
+
 def pack_ids(message_ids: Iterable[bytes]) -> bytes:
     """Ids as (uint8 length, UTF-8 bytes) one after another."""
-    return b"".join(bytes((len(raw),)) + raw for raw in message_ids)
+    return b"".join([_LENGTHS[len(raw)] + raw for raw in message_ids])
 
 
 def count_ids(packed: bytes) -> int:
