@@ -24,9 +24,9 @@ from requests.adapters import BaseAdapter
 from lagloss import Emitter
 from lagloss.outlet import MemoryOutlet
 
-ROUNDS = 7
-ITEMS = 20_000
-A_FLUSH = (1_000, 5_000)
+ROUNDS = 5
+ITEMS = 10_000
+A_FLUSH = (100, 1_000, 10_000)
 """Items between two flushes: a service's beacons of a second."""
 ASKED_CALLER, ASKED_ALL = 1 / 20, 1 / 10
 SPAN = "span"
