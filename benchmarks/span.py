@@ -26,7 +26,7 @@ from lagloss.outlet import MemoryOutlet
 
 ROUNDS = 5
 ITEMS = 10_000
-A_FLUSH = (100, 1_000, 10_000)
+A_FLUSH = (100, 500, 5_000)
 """Items between two flushes: a service's beacons of a second."""
 ASKED_CALLER, ASKED_ALL = 1 / 20, 1 / 10
 SPAN = "span"

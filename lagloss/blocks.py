@@ -61,6 +61,10 @@ class Extras(NamedTuple):
     payload_bytes: int = 0
 
 
+RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int]
+"""`Extras` as callers leave them: a plain tuple costs them a quarter."""
+
+
 class TallyKey(NamedTuple):
     """A tally's name within its emitter. `place` is the checkpoint without its node: in, out, out:M, filtered, dead."""
 
@@ -178,8 +182,8 @@ class Reader:
         self.kinds: list[Kind] = []
         self._codes: dict[Kind, int] = {}
         self._plain: dict[str, int] = {}
-        self._sized: dict[tuple[str, bool], int] = {}
-        """Codes of beacons with nothing but a checksum or a size, by place and whether there is a checksum."""
+        self._unlabelled: dict[tuple[str, bool], int] = {}
+        """Codes of beacons with neither replay nor reason, by place and whether there is a checksum."""
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
 
@@ -223,15 +227,16 @@ class Reader:
             code = np.empty(n, np.int64)
             for row, (place, extra) in enumerate(zip(places, extras, strict=True)):
                 if extra is None:
-                    code[row] = self._code(Kind(place, None, None, has_crc=False))
+                    code[row] = self._code_of(place, None, None, has_crc=False)
                     continue
+                observed_at, replay, reason, payload_crc, size = extra
                 try:
-                    if extra.observed_at is not None:
-                        lag_ms[row] = epoch_ms(extra.observed_at) - event_ms[row]
-                    if extra.payload_crc is not None:
-                        crc[row] = extra.payload_crc
-                    payload_bytes[row] = extra.payload_bytes
-                    code[row] = self._extra_code(place, extra)
+                    if observed_at is not None:
+                        lag_ms[row] = epoch_ms(observed_at) - event_ms[row]
+                    if payload_crc is not None:
+                        crc[row] = payload_crc
+                    payload_bytes[row] = size
+                    code[row] = self._code_of(place, replay, reason, has_crc=payload_crc is not None)
                 except (ValueError, TypeError, OverflowError):
                     return None
         return Observed(
@@ -252,13 +257,12 @@ class Reader:
                 self._plain[place] = self._code(Kind(place, None, None, has_crc=False))
             return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
 
-    def _extra_code(self, place: str, extra: Extras) -> int:
-        has_crc = extra.payload_crc is not None
-        if extra.replay is not None or extra.reason is not None:
-            return self._code(Kind(place, _text(extra.replay), self._reason(extra.reason), has_crc))
-        code = self._sized.get((place, has_crc))
+    def _code_of(self, place: str, replay: object, reason: object, *, has_crc: bool) -> int:
+        if replay is not None or reason is not None:
+            return self._code(Kind(place, _text(replay), self._reason(reason), has_crc))
+        code = self._unlabelled.get((place, has_crc))
         if code is None:
-            code = self._sized[place, has_crc] = self._code(Kind(place, None, None, has_crc))
+            code = self._unlabelled[place, has_crc] = self._code(Kind(place, None, None, has_crc))
         return code
 
     def _code(self, kind: Kind) -> int:
@@ -282,7 +286,8 @@ class Reader:
     def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: Refused) -> Iterator[Any]:
         """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
         for at in range(0, len(flat), STRIDE):
-            place, message_id, event_time, clock, extras = flat[at : at + STRIDE]
+            place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
+            extras = None if raw is None else Extras(*raw)
             try:
                 event_ms = epoch_ms(event_time)
             except (ValueError, OverflowError):

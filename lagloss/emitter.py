@@ -24,7 +24,7 @@ from time import time_ns
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
-from lagloss.blocks import KEPT_S, STRIDE, EventTime, Extras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.blocks import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
 from lagloss.flusher import Flusher, ProgressSource
 from lagloss.intake import Intake, Processing
 from lagloss.outlet import KafkaOutlet, Outlet
@@ -37,6 +37,8 @@ MAX_BUFFERED: Final = 1_000_000
 """Beacons that wait in memory while the broker is away: some 200 MB with ids of 36 bytes."""
 FIRST_AHEAD_MS: Final = 60_000
 """How far ahead of its clock the first node takes an event time, in ms."""
+FIRST_AHEAD_NS: Final = FIRST_AHEAD_MS * 1_000_000
+FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
 CLOSE_S: Final = 2.0
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
@@ -157,7 +159,7 @@ class Emitter:
             names_ids=self._names_ids,
             final=self._final,
         )
-        self._room = 0 if self.first else self._max_items
+        self._room = self._max_items
         self._flusher.start()
 
     # -- for each message -----------------------------------------------------------------------------------------
@@ -186,10 +188,14 @@ class Emitter:
             False if the beacon was refused or dropped, and counted so. What turns out to be bad later counts, too.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        if plain and len(self._buffer) < self._room:
-            self._append(("in", message_id, event_time, time_ns(), None))
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        clock_ns = time_ns()
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append(("in", message_id, event_time, clock_ns, extras))
             return True
-        extras = None if plain else Extras(observed_at, replay, None, payload_crc, payload_bytes)
         return self._observe("in", message_id, event_time, extras)
 
     def sent_out(
@@ -206,12 +212,18 @@ class Emitter:
         """The sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node where there
         are several."""
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        if plain and to is None and len(self._buffer) < self._room:
-            self._append(("out", message_id, event_time, time_ns(), None))
-            return True
-        extras = None if plain else Extras(observed_at, replay, None, payload_crc, payload_bytes)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
         place = "out" if to is None else self._out_place(to)
-        return place is not None and self._observe(place, message_id, event_time, extras)
+        if place is None:
+            return False
+        clock_ns = time_ns()
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append((place, message_id, event_time, clock_ns, extras))
+            return True
+        return self._observe(place, message_id, event_time, extras)
 
     def filtered(
         self,
@@ -223,7 +235,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """A message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
-        return self._observe("filtered", message_id, event_time, Extras(observed_at, replay, reason))
+        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def dead(
         self,
@@ -235,10 +247,11 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """A message was put in a dead-letter queue; see `taken_in`."""
-        return self._observe("dead", message_id, event_time, Extras(observed_at, replay, reason))
+        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
 
-    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: Extras | None) -> bool:
-        """The long way: beacons of the first node, those with extras, and all of them where there is no room."""
+    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
+        """The long way, which decides everything: whether it is observed at all, and what becomes of it where there is
+        no room. What is plainly good has gone the short way, with one comparison or two."""
         intake = self._intake
         try:
             clock_ns = time_ns()
@@ -254,7 +267,7 @@ class Emitter:
             if not is_placeable(event_ms, clock_ns / 1e6):
                 intake.unplaced.add()
                 return False
-            intake.overflow(TallyKey(place, extras.replay if extras else None, window_start_of(event_ms)))
+            intake.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
         except (ValueError, OverflowError):
             intake.unplaced.add()
         except Exception:

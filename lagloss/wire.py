@@ -342,7 +342,9 @@ def _tally_record(tally: Tally) -> dict[str, Any]:
         "id_sum": signed64(tally.id_sum),
         "dropped": tally.dropped,
         "lag_sketch": [{"key": key, "count": count} for key, count in tally.lag_sketch.bins().items()],
-        "ranges": [asdict(place) for place in tally.ranges],
+        "ranges": [  # by hand: `asdict` takes longer than the encoding
+            {"partition": place.partition, "first": place.first, "last": place.last} for place in tally.ranges
+        ],
     }
 
 
