@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.sampling import SampleTable, encode_sample
 from lagloss.topics import SAMPLING
-from lagloss.wire import SAMPLE_ALL
+from lagloss.wire import SAMPLE_ALL, share_of
 
 log = structlog.get_logger()
 
@@ -64,7 +64,7 @@ class SampleAnnouncer:
         if failed:
             raise KafkaException(failed[0])
         for pipeline, sample in changes.items():
-            log.info("sample announced", pipeline=pipeline, share=round(sample / SAMPLE_ALL, 6))
+            log.info("sample announced", pipeline=pipeline, share=share_of(sample))
         return len(changes)
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ from lagloss.errors import UnknownCheckpoint
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.window_blocks import read_window
-from lagloss.wire import SAMPLE_ALL
+from lagloss.wire import share_of
 
 MAX_NAMES = 1_000
 
@@ -60,5 +60,4 @@ def difference(
     found = read_window(store, log, pipeline, window_start_s)
     ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
     names = found.names(ids[:MAX_NAMES])
-    share = found.sample / SAMPLE_ALL
-    return Difference(source, target, window_start_s, int(ids.size), tuple(sorted(names)), share)
+    return Difference(source, target, window_start_s, int(ids.size), tuple(sorted(names)), share_of(found.sample))

@@ -9,7 +9,7 @@ from lagloss.arithmetic import Scale
 from lagloss.graph import Graph
 from lagloss.result import CheckpointResult, Lags, LinkResult, NodeResult, WindowResult
 from lagloss.sketch import Sketch
-from lagloss.wire import SAMPLE_ALL
+from lagloss.wire import SAMPLE_ALL, share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         verdict=None,
         reasons=("sample",) if sample < SAMPLE_ALL else (),
         proof="tallies",
-        sample=sample / SAMPLE_ALL,
+        sample=share_of(sample),
         messages=seen([graph.first]),
         # beacons at several delivery checkpoints may be of the same messages: only a closing can tell
         delivered=seen(graph.delivery) if len(graph.delivery) == 1 else None,

@@ -15,7 +15,7 @@ from lagloss.graph import Graph
 from lagloss.presenting import duration
 from lagloss.result import rfc3339
 from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import F32, SAMPLE_ALL, U64
+from lagloss.wire import F32, U64, share_of
 
 MAX_ROWS = 1_000
 Bools = npt.NDArray[np.bool_]
@@ -113,7 +113,7 @@ def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_
         )
         for place, row in enumerate(shown.tolist())
     )
-    share = found.sample / SAMPLE_ALL
+    share = share_of(found.sample)
     return Matrix(graph.definition.name, found.window_start_s, tuple(at), messages, int(rows.size), share)
 
 

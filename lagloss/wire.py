@@ -373,6 +373,11 @@ def decode_report(value: bytes | memoryview) -> EmitterReport:
     )
 
 
+def share_of(sample: int) -> float:
+    """A sample as the share of all ids that it takes, to six digits: 0.1 and not 0.09999999986."""
+    return float(f"{sample / SAMPLE_ALL:.6g}")
+
+
 def signed64(value: int) -> int:
     """`value` modulo 2^64, read as signed."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)
