@@ -189,7 +189,7 @@ class Emitter:
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
         extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
-        clock_ns = time_ns()
+        clock_ns = time_ns()  # from here on as in `sent_out`, in line: a call of a function would cost a third more
         if len(self._buffer) < self._room and (
             not self.first
             or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)

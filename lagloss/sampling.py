@@ -90,9 +90,9 @@ class SampleTable:
         try:
             if time.monotonic() >= self._begin_at:
                 is_first = self._consumer is None
-                self._begin()
+                consumer = self._begin()
                 if is_first:
-                    self._take_to_end(QUERY_TIMEOUT_S)
+                    self._take_to_end(consumer, QUERY_TIMEOUT_S)
             if self._consumer is not None:
                 self._take(self._consumer, 0)
         except KafkaException:
@@ -100,14 +100,18 @@ class SampleTable:
         return self._known or {}
 
     def read(self, timeout_s: float) -> Mapping[str, int]:
-        """The sampled pipelines as the topic tells from its beginning to its end.
+        """The sampled pipelines as the topic tells from its beginning to its end, and no more of it until it is read
+        again.
 
         Raises:
             KafkaException: the broker did not tell in time.
         """
-        self._begin()
-        if not self._take_to_end(timeout_s):
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        consumer = self._begin()
+        try:
+            if not self._take_to_end(consumer, timeout_s):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        finally:
+            consumer.unassign()
         return self._known or {}
 
     def close(self) -> None:
@@ -121,7 +125,7 @@ class SampleTable:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
         self._consumer = None
 
-    def _begin(self) -> None:
+    def _begin(self) -> Consumer:
         """Begins to read the topic from its beginning. Raises KafkaException."""
         self._begin_at = time.monotonic() + RETRY_S
         if self._consumer is None:
@@ -132,15 +136,16 @@ class SampleTable:
         self._read, self._end = {}, high
         if low >= high:
             self._reached_end()
+        return self._consumer
 
-    def _take_to_end(self, timeout_s: float) -> bool:
+    def _take_to_end(self, consumer: Consumer, timeout_s: float) -> bool:
         """Whether the reading under way came to its end in that time."""
         deadline = time.monotonic() + timeout_s
-        while self._end is not None and self._consumer is not None:
+        while self._end is not None:
             left_s = deadline - time.monotonic()
             if left_s <= 0:
                 return False
-            self._take(self._consumer, left_s)
+            self._take(consumer, left_s)
         return True
 
     def _take(self, consumer: Consumer, timeout_s: float) -> None:
