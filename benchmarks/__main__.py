@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import closing, live, pipelines, sizes
+from benchmarks import closing, live, pipelines, sizes, span
 
-ALL = {"closing": closing.run, "sizes": sizes.run, "pipelines": pipelines.run, "live": live.run}
+ALL = {"closing": closing.run, "sizes": sizes.run, "pipelines": pipelines.run, "live": live.run, "span": span.run}
 
 
 def main() -> None:

@@ -5,13 +5,14 @@ Pure bookkeeping, free of Kafka and of clocks: whoever keeps the account says wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from lagloss.blocks import KEPT_S, Increment, TallyKey
 from lagloss.sketch import Sketch
-from lagloss.wire import EmitterReport, OffsetRange, Tally, decode_report, encode_report
+from lagloss.wire import SAMPLE_ALL, EmitterReport, OffsetRange, Tally, decode_report, encode_report
 
 MAX_RANGES: Final = 4
 """Offset ranges a tally names in each partition; the nearest are merged beyond that."""
@@ -30,7 +31,9 @@ def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) 
     are too many."""
     if not ranges:
         raise ValueError("expected at least one range, whose partition the new one takes")
-    partition = ranges[0].partition
+    partition, newest = ranges[0].partition, ranges[-1]
+    if offset == newest.last + 1:
+        return [*ranges[:-1], OffsetRange(partition, newest.first, offset)]
     ordered = sorted([*ranges, OffsetRange(partition, offset, offset)], key=lambda place: (place.first, place.last))
     merged = [ordered[0]]
     for place in ordered[1:]:
@@ -50,7 +53,9 @@ class _Entry:
     id_sum: int = 0
     payload_bytes: int = 0
     dropped: int = 0
-    lag_sketch: Sketch = field(default_factory=Sketch)
+    sample: int = SAMPLE_ALL
+    bins: Counter[int] = field(default_factory=Counter)
+    """The lag sketch, as long as it grows: a block adds few lags to many."""
     ranges: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
     @classmethod
@@ -59,7 +64,13 @@ class _Entry:
         for place in tally.ranges:
             ranges.setdefault(place.partition, []).append(place)
         return cls(
-            tally.beacons, tally.id_sum % (1 << 64), tally.payload_bytes, tally.dropped, tally.lag_sketch, ranges
+            tally.beacons,
+            tally.id_sum % (1 << 64),
+            tally.payload_bytes,
+            tally.dropped,
+            tally.sample,
+            Counter(tally.lag_sketch.bins()),
+            ranges,
         )
 
 
@@ -95,7 +106,8 @@ class Account:
         entry.beacons += increment.beacons
         entry.id_sum = (entry.id_sum + increment.id_sum) % (1 << 64)
         entry.payload_bytes += increment.payload_bytes
-        entry.lag_sketch = Sketch.merged((entry.lag_sketch, increment.lag_sketch))
+        entry.sample = min(entry.sample, increment.sample)
+        entry.bins.update(increment.lag_sketch.bins())
         places = entry.ranges.get(partition)
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
 
@@ -116,6 +128,15 @@ class Account:
         entry = self._entry(key, now_s)
         if entry is not None:
             entry.dropped += beacons
+
+    def thin(self, key: TallyKey, sample: int, now_s: float) -> None:
+        """Beacons of this tally were left out by a sample of this size: from now on it speaks of no larger one."""
+        known = self._live.get(key)
+        if known is not None and known.sample <= sample:
+            return
+        entry = self._entry(key, now_s)
+        if entry is not None:
+            entry.sample = min(entry.sample, sample)
 
     def settle(self, t_ms: float) -> None:
         """All that was observed up to `t_ms` on the emitter's clock is acknowledged, or counted as dropped.
@@ -183,11 +204,12 @@ class Account:
             window_start=key.window_start,
             beacons=entry.beacons,
             id_sum=entry.id_sum,
-            lag_sketch=entry.lag_sketch,
+            lag_sketch=Sketch.from_bins(entry.bins),
             ranges=tuple(place for _, places in sorted(entry.ranges.items()) for place in places),
             replay=key.replay,
             payload_bytes=entry.payload_bytes,
             dropped=entry.dropped,
+            sample=entry.sample,
         )
 
 

@@ -140,7 +140,8 @@ def diff(
     if as_json:
         typer.echo(json.dumps(found.document()))
     else:
-        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}")
+        sample = _sample_note(found.sample)
+        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}")
         for message_id in found.message_ids:
             typer.echo(message_id)
 
@@ -168,7 +169,7 @@ def matrix(
     # in a pipe, a row is a line of its own, however wide
     Console(width=None if sys.stdout.isatty() else UNBOUNDED_COLUMNS).print(found.table())
     rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
-    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}")
+    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(found.sample)}")
 
 
 @app.command()
@@ -240,6 +241,13 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
             yield store, log
         finally:
             log.close()
+
+
+def _sample_note(sample: float) -> str:
+    """What is to be said of a count that is of a sample: it is not scaled."""
+    from lagloss.presenting import percent_of_ids
+
+    return f" (of a sample of {percent_of_ids(sample)})" if sample < 1 else ""
 
 
 def _window_start(moment: str) -> int:

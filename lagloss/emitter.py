@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from lagloss.account import Account
 from lagloss.backlog import Backlog
-from lagloss.blocks import KEPT_S, STRIDE, EventTime, Extras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.blocks import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
 from lagloss.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.host import CLOSE_S, farewell, welcome
 from lagloss.intake import Intake, Processing
@@ -44,6 +44,8 @@ MAX_BUFFERED: Final = 1_000_000
 """Beacons that wait in memory while the broker is away: some 200 MB with ids of 36 bytes."""
 FIRST_AHEAD_MS: Final = 60_000
 """How far ahead of its clock the first node takes an event time, in ms."""
+FIRST_AHEAD_NS: Final = FIRST_AHEAD_MS * 1_000_000
+FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
 BOOTSTRAP_VARIABLE: Final = "LAGLOSS_KAFKA_BOOTSTRAP"
@@ -69,6 +71,8 @@ class EmitterStats:
     """Size of the spool's files, which hold what waits for the broker. Its unit is bytes, not beacons."""
     sent: int
     """Acknowledged by the broker."""
+    sampled_out: int
+    """Left out since the pipeline is sampled."""
     dropped: int
     """Of a known window, and could not be sent; the tallies say so, too. Counted when the flushing thread comes by."""
     refused: int
@@ -97,6 +101,7 @@ class Emitter:
         token: for the collector; by default what LAGLOSS_COLLECTOR_TOKEN says.
         first: this is the pipeline's first node: it names ids, and refuses event times more than 60 s ahead or 7 days
             old.
+        ids: "hash" keeps message ids private: the first node sends their hashes only, as every other node does anyway.
         final: report how far back the account is final. False for a collector's clients that pass no counts: what is
             missing at their node is perhaps lost, never for certain.
         max_buffered: beacons that wait in memory at most.
@@ -111,7 +116,8 @@ class Emitter:
         outlet: makes where records go instead of Kafka, for tests: see `MemoryOutlet`.
 
     Raises:
-        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`.
+        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`, and for
+            `ids` that are neither.
     """
 
     def __init__(
@@ -123,6 +129,7 @@ class Emitter:
         collector: str | None = None,
         token: str | None = None,
         first: bool = False,
+        ids: Literal["names", "hash"] = "names",
         final: bool = True,
         max_buffered: int = MAX_BUFFERED,
         spool: str | os.PathLike[str] | None = None,
@@ -137,7 +144,10 @@ class Emitter:
                 raise ValueError(f"expected a name of letters, digits, - and _, at most 100, found {name!r}")
         self.pipeline = pipeline
         self.node = node
+        if ids not in ("names", "hash"):
+            raise ValueError(f"expected ids to be 'names' or 'hash', found {ids!r}")
         self.first = first
+        self._names_ids = ids == "names"
         self._final = final
         self._max_items = max_buffered * STRIDE
         spool = spool or os.environ.get(SPOOL_VARIABLE)
@@ -179,9 +189,15 @@ class Emitter:
         outlet = self._make_outlet()
         make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
-            identity, self._intake, outlet, first=self.first, final=self._final, make_backlog=make_backlog
+            identity,
+            self._intake,
+            outlet,
+            first=self.first,
+            names_ids=self._names_ids,
+            final=self._final,
+            make_backlog=make_backlog,
         )
-        self._room = 0 if self.first else self._max_items
+        self._room = self._max_items
         self._flusher.start()
         if self._spool is not None:
             self._successor = Successor(self._spool, self.pipeline, self.node, self._make_outlet)
@@ -224,10 +240,14 @@ class Emitter:
             False if the beacon was refused or dropped, and counted so. What turns out to be bad later counts, too.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        if plain and len(self._buffer) < self._room:
-            self._append(("in", message_id, event_time, time_ns(), None))
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        clock_ns = time_ns()  # from here on as in `sent_out`, in line: a call of a function would cost a third more
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append(("in", message_id, event_time, clock_ns, extras))
             return True
-        extras = None if plain else Extras(observed_at, replay, None, payload_crc, payload_bytes)
         return self._observe("in", message_id, event_time, extras)
 
     def sent_out(
@@ -244,12 +264,18 @@ class Emitter:
         """The sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node where there
         are several."""
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        if plain and to is None and len(self._buffer) < self._room:
-            self._append(("out", message_id, event_time, time_ns(), None))
-            return True
-        extras = None if plain else Extras(observed_at, replay, None, payload_crc, payload_bytes)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
         place = "out" if to is None else self._out_place(to)
-        return place is not None and self._observe(place, message_id, event_time, extras)
+        if place is None:
+            return False
+        clock_ns = time_ns()
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append((place, message_id, event_time, clock_ns, extras))
+            return True
+        return self._observe(place, message_id, event_time, extras)
 
     def filtered(
         self,
@@ -261,7 +287,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """A message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
-        return self._observe("filtered", message_id, event_time, Extras(observed_at, replay, reason))
+        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def dead(
         self,
@@ -273,10 +299,11 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """A message was put in a dead-letter queue; see `taken_in`."""
-        return self._observe("dead", message_id, event_time, Extras(observed_at, replay, reason))
+        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
 
-    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: Extras | None) -> bool:
-        """The long way: beacons of the first node, those with extras, and all of them where there is no room."""
+    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
+        """The long way, which decides everything: whether it is observed at all, and what becomes of it where there is
+        no room. What is plainly good has gone the short way, with one comparison or two."""
         intake = self._intake
         try:
             clock_ns = time_ns()
@@ -292,7 +319,7 @@ class Emitter:
             if not is_placeable(event_ms, clock_ns / 1e6):
                 intake.unplaced.add()
                 return False
-            intake.overflow(TallyKey(place, extras.replay if extras else None, window_start_of(event_ms)))
+            intake.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
         except (ValueError, OverflowError):
             intake.unplaced.add()
         except Exception:
@@ -403,6 +430,7 @@ class Emitter:
                 buffered=len(intake),
                 spooled_bytes=flusher.spooled_bytes if flusher else 0,
                 sent=flusher.sent if flusher else 0,
+                sampled_out=flusher.sampled_out if flusher else 0,
                 dropped=flusher.dropped if flusher else 0,
                 refused=intake.refused.read(),
                 unplaced=intake.unplaced.read() + (flusher.unplaced if flusher else 0),

@@ -55,6 +55,7 @@ class Flusher:
         outlet: Outlet,
         *,
         first: bool,
+        names_ids: bool,
         final: bool,
         make_backlog: MakeBacklog | None = None,
     ) -> None:
@@ -75,12 +76,12 @@ class Flusher:
         self.errors = 0
         self.last_error: str | None = None
 
-        self._node = identity.node
+        self._pipeline, self._node = identity.pipeline, identity.node
         self._intake = intake
         self._drain = Drain(
             intake,
-            Reader(keep_ids=first),
-            Packer(identity.pipeline, identity.node, identity.emitter, first),
+            Reader(keep_ids=first and names_ids),
+            Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
             self._note,
         )
         self._shipper = Shipper(identity, outlet, self.account)
@@ -110,6 +111,10 @@ class Flusher:
     @property
     def unplaced(self) -> int:
         return self._drain.unplaced
+
+    @property
+    def sampled_out(self) -> int:
+        return self._drain.sampled_out
 
     @property
     def spooled_bytes(self) -> int:
@@ -200,7 +205,8 @@ class Flusher:
             return
         self._drained_at = time.monotonic()
         observed_until_ms = now_ms()  # before progress: what it claims was observed before it was looked at
-        flush = self._drain.take(observed_until_ms, look(), partitions)
+        sample = self.outlet.sample(self._pipeline)
+        flush = self._drain.take(observed_until_ms, look(), partitions, sample)
         if self._backlog.put(flush, self._shipper.report_seq):
             self.safe = flush.number
 

@@ -18,6 +18,7 @@ import httpx
 
 from lagloss.outlet import METADATA_REFRESH_S, METADATA_TIMEOUT_S, RETRY_S, Outgoing
 from lagloss.topics import BEACONS
+from lagloss.wire import SAMPLE_ALL
 
 log = logging.getLogger("lagloss")
 
@@ -75,6 +76,7 @@ class HttpOutlet:
         """So many records are sent one by one: one of them is bad, and nobody said which."""
         self._not_before = 0.0
         self._partitions: int | None = None
+        self._sample = SAMPLE_ALL
         self._asked_at = -METADATA_REFRESH_S
         self._trouble = False
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
@@ -92,6 +94,9 @@ class HttpOutlet:
         while self._partitions is None and self._in_flight is not None and time.monotonic() < deadline:
             self._listen(deadline - time.monotonic())
         return self._partitions
+
+    def sample(self, pipeline: str) -> int:
+        return self._sample
 
     def send(self, record: Outgoing) -> None:
         self._unsent.append(record)
@@ -169,7 +174,7 @@ class HttpOutlet:
         records = answer.request.records
         if answer.status in (200, 202):
             if not records:
-                self._partitions = int(answer.body["partitions"])
+                self._partitions, self._sample = int(answer.body["partitions"]), int(answer.body["sample"])
                 self._asked_at = time.monotonic()
             elif answer.request.is_for_blocks:
                 places = [(int(place["partition"]), int(place["offset"])) for place in answer.body["positions"]]

@@ -113,8 +113,9 @@ def _summary(flush: Flush, after: int, report_seq: int, final_through: int) -> d
         "report_seq": report_seq,
         "final_through": final_through,
         "progress": None if flush.progress is None else [(p.checkpoint, p.lane, p.until) for p in flush.progress],
-        "dropped": [(*key, beacons) for key, beacons in (flush.dropped or {}).items()],
+        "dropped": [(*key, beacons) for key, beacons in flush.dropped.items()],
         "is_blind": flush.is_blind,
+        "thinned": [(*key, sample) for key, sample in flush.thinned.items()],
         "blocks": [
             (block.seq, *block.increment.key, block.increment.beacons, block.increment.payload_bytes)
             for block in flush.blocks
@@ -204,6 +205,7 @@ class _Gathered:
             tuple(blocks),
             dropped,
             summary["is_blind"],
+            {TallyKey(*row[:3]): row[3] for row in summary["thinned"]},
             None if progress is None else tuple(Progress(*row) for row in progress),
         )
         return StoredFlush(flush, summary["after"], summary["report_seq"], summary["final_through"])

@@ -16,7 +16,9 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.sampling import SampleTable
 from lagloss.topics import BEACONS
+from lagloss.wire import SAMPLE_ALL
 
 log = logging.getLogger("lagloss")
 
@@ -57,6 +59,9 @@ class Outlet(Protocol):
     def partitions(self) -> int | None:
         """How many partitions the beacons topic has, None while nobody knows."""
 
+    def sample(self, pipeline: str) -> int:
+        """Which ids of this pipeline to send beacons of: those whose hash modulo 2^32 is below it."""
+
     def send(self, record: Outgoing) -> None:
         """Takes a record; never blocks and never refuses."""
 
@@ -95,6 +100,7 @@ class KafkaOutlet:
             **(config or {}),
             "error_cb": self._on_error,
         }
+        self._samples = SampleTable(bootstrap, config)
         self._producer: Producer | None = None
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: dict[Outgoing, None] = {}
@@ -125,6 +131,9 @@ class KafkaOutlet:
         self._partitions = len(found.partitions)
         return self._partitions
 
+    def sample(self, pipeline: str) -> int:
+        return self._samples.current(pipeline)
+
     def send(self, record: Outgoing) -> None:
         self._unsent.append(record)
         self._push()
@@ -149,8 +158,10 @@ class KafkaOutlet:
         if self._producer is not None:
             self._producer.purge()
         self._producer = None
+        self._samples.close()
 
     def leak(self) -> None:
+        self._samples.leak()
         # Destroying the handle would wait for threads that do not exist on this side of the fork.
         if self._producer is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
@@ -245,6 +256,8 @@ class MemoryOutlet:
 
     partition_count: int = 8
     down: bool = False
+    sampled: int = SAMPLE_ALL
+    """The sample of every pipeline, of 2^32."""
     records: list[tuple[str, int, bytes, bytes]] = field(default_factory=list)
     """(topic, partition, key, value) in the order they were acknowledged; a record's offset is its place in its
     partition."""
@@ -254,6 +267,9 @@ class MemoryOutlet:
 
     def partitions(self) -> int | None:
         return None if self.down else self.partition_count
+
+    def sample(self, pipeline: str) -> int:
+        return self.sampled
 
     def send(self, record: Outgoing) -> None:
         self._waiting.append(record)

@@ -104,8 +104,10 @@ class Shipper:
 
     def _settle(self, flush: Flush) -> None:
         self.account.blind = self.account.blind or flush.is_blind
-        for key, beacons in (flush.dropped or {}).items():
+        for key, beacons in flush.dropped.items():
             self._drop(key, beacons)
+        for key, sample in flush.thinned.items():
+            self.account.thin(key, sample, time.time())
         self.account.settle(flush.observed_until_ms)
         if flush.progress is not None:
             self._next_progress = flush.progress

@@ -118,7 +118,7 @@ class Store:
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
             newest = _newest_version(connection, definition.name)
-            if newest is not None and newest.definition == as_document(definition):
+            if newest is not None and Definition.model_validate(newest.definition) == definition:
                 return int(newest.version)
             version = 1 if newest is None else newest.version + 1
             connection.execute(

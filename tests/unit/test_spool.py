@@ -65,7 +65,7 @@ class Life:
 
     def put(self) -> bool:
         self.now_ms += 1_000
-        flush = self.drain.take(self.now_ms, (), 8)
+        flush = self.drain.take(self.now_ms, (), 8, 1 << 32)
         is_durable = self.spool.put(flush, self.shipper.report_seq)
         for block in flush.blocks:
             put_in = self.durable if is_durable else self.fleeting
