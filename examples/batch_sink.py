@@ -30,12 +30,11 @@ def main() -> None:
                 post([message.value() or b"" for message in messages])
             count += len(messages)
 
-    with Emitter(chosen.pipeline, "import", first=True) as emitter:
-        with batch(emitter) as rows:
-            for number in range(chosen.messages):
-                rows.take(f"row-{number}", time.time_ns() // 1_000_000)
-            post([message_id.encode() for message_id, _ in rows.messages])
-        print(f"import: {emitter.stats()}")
+    with Emitter(f"{chosen.pipeline}-import", "import", first=True) as emitter, batch(emitter) as rows:
+        for number in range(chosen.messages):
+            rows.take(f"row-{number}", time.time_ns() // 1_000_000)
+        post([message_id.encode() for message_id, _ in rows.messages])
+    print(f"warehouse: {node.emitter.stats()}\nimport: {emitter.stats()}")
 
 
 if __name__ == "__main__":

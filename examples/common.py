@@ -84,9 +84,14 @@ def feed(chosen: Options) -> None:
                 producer.poll(0)
 
 
-def consumer_config(chosen: Options) -> dict[str, str]:
-    """Of a service that begins with the oldest order."""
-    return {"bootstrap.servers": BOOTSTRAP, "group.id": chosen.pipeline, "auto.offset.reset": "earliest"}
+def consumer_config(chosen: Options) -> dict[str, str | int]:
+    """Of a service that begins with the oldest order; its successor takes over 6 s after it was killed."""
+    return {
+        "bootstrap.servers": BOOTSTRAP,
+        "group.id": chosen.pipeline,
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": 6_000,
+    }
 
 
 def polled(consumer: NodeConsumer, chosen: Options) -> Iterator[Message]:

@@ -19,7 +19,7 @@ from lagloss.processes import choose_port
 chosen = options(__doc__)
 make_topics(chosen)
 node = KafkaNode(chosen.pipeline, "shop", first=True)
-producer = node.producer({"bootstrap.servers": BOOTSTRAP})
+producer = node.producer({"bootstrap.servers": BOOTSTRAP}, polls=True)
 
 
 class Order(BaseModel):
@@ -41,7 +41,6 @@ app.add_middleware(BeaconMiddleware, emitter=node.emitter, success="nothing", pa
 @app.post("/orders", status_code=202)
 def take_order(order: Order, identity: Annotated[Identity, Depends(current_identity)]) -> dict[str, str]:
     producer.produce(chosen.orders, order.model_dump_json())
-    producer.poll(0)
     return {"id": identity.message_id}
 
 

@@ -93,18 +93,21 @@ class KafkaNode:
         self._consumers.append(made)
         return made
 
-    def producer(self, config: Mapping[str, Any], *, next_nodes: Mapping[str, str] | None = None) -> NodeProducer:
+    def producer(
+        self, config: Mapping[str, Any], *, next_nodes: Mapping[str, str] | None = None, polls: bool = False
+    ) -> NodeProducer:
         """A confluent_kafka Producer that tells what went out once it is acknowledged.
 
         Args:
             config: as for confluent_kafka's.
             next_nodes: where the node has several next nodes, which one reads each topic. A record to a topic that is
                 not named is no `out`. Without it, every record is an `out` to the one next node.
+            polls: a thread of its own waits for delivery reports, for services that have no loop to call `poll` in.
 
         Raises:
             ValueError: for a transactional producer: an acknowledged record may still be aborted.
         """
-        made = NodeProducer(self, config, next_nodes)
+        made = NodeProducer(self, config, next_nodes, polls=polls)
         self._producers.append(made)
         return made
 
@@ -212,6 +215,8 @@ class KafkaNode:
         ended = self.emitter.close()
         for consumer in self._consumers:
             consumer.close()
+        for producer in self._producers:
+            producer.end()
         return ended
 
     def __enter__(self) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -18,8 +19,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lagloss")
 
+log = logging.getLogger("lagloss")
+
 OnDelivery = Callable[[KafkaError | None, Message], Any]
 Headers = dict[str, str | bytes] | list[tuple[str, str | bytes]]
+POLL_S: Final = 0.1
 _OURS: Final = frozenset({ID_HEADER, TIME_HEADER})
 
 
@@ -30,12 +34,28 @@ class NodeProducer(Producer):
     `out`; as ever, reports come in `poll` and `flush`, so call them.
     """
 
-    def __init__(self, node: KafkaNode, config: Mapping[str, Any], next_nodes: Mapping[str, str] | None) -> None:
+    def __init__(
+        self, node: KafkaNode, config: Mapping[str, Any], next_nodes: Mapping[str, str] | None, *, polls: bool
+    ) -> None:
         if config.get("transactional.id"):
             raise ValueError("expected no transactional.id: a record that is acknowledged may still be aborted")
         super().__init__(dict(config))
         self._node = node
         self._next_nodes = dict(next_nodes) if next_nodes is not None else None
+        self._ending = threading.Event()
+        if polls:
+            threading.Thread(target=self._poll_on, name="lagloss-delivery-reports", daemon=True).start()
+
+    def _poll_on(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self.poll(POLL_S)
+            except Exception:
+                log.exception("lagloss: on_delivery raised")
+
+    def end(self) -> None:
+        """Polls by itself no more."""
+        self._ending.set()
 
     def produce(  # type: ignore[override]  # more keywords than confluent_kafka's
         self,
