@@ -1,6 +1,7 @@
 """Workers made by a fork: each is an emitter of its own, which begins with its first beacon.
 
-A process of `multiprocessing` closes it at its end by itself; after a bare `os.fork`, call `close`.
+A process of `multiprocessing` closes it at its end by itself; after a bare `os.fork`, call `close`. Fork while no Kafka
+client is being made or closed: librdkafka's threads do not survive a fork, and locks that they hold stay locked.
 """
 
 import multiprocessing
@@ -8,7 +9,7 @@ import os
 import time
 import warnings
 
-from common import make_topics, options
+from common import options
 
 from lagloss import Emitter
 
@@ -26,8 +27,8 @@ def work(worker: str) -> None:
 
 
 def main() -> None:
-    make_topics(chosen)
     work("parent")
+    emitter.flush()
     warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)  # of Python 3.12
 
     process = multiprocessing.get_context("fork").Process(target=work, args=("multiprocessing",))

@@ -12,7 +12,8 @@ from lagloss.emitter import Emitter, Processing
 from lagloss.identity import Identity
 
 HANDLER: Final = "the host's block"
-"""Stands for the host's own `with` among a message's outputs; no topic has such a name."""
+BATCH: Final = "the host's batch"
+"""Stand for the host's own `with` blocks among a message's outputs; no topic has such a name."""
 _CURRENT: Final[ContextVar[tuple[Handling, ...]]] = ContextVar("lagloss_handling", default=())
 """What this thread or task handles: one message, or those that were read at once."""
 

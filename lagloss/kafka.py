@@ -19,7 +19,7 @@ from confluent_kafka import Message
 
 from lagloss.commits import Partition, Taken, place_of
 from lagloss.emitter import Emitter
-from lagloss.handling import HANDLER, Handling, handling_now
+from lagloss.handling import BATCH, Handling, handling_now
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka_consumer import NodeConsumer
 from lagloss.kafka_producer import NodeProducer
@@ -136,12 +136,12 @@ class KafkaNode:
         batch = list(messages)
         handlings = [handling for message in batch if (handling := self.in_hand(message)) is not None]
         for handling in handlings:
-            handling.add_output(HANDLER)
+            handling.add_output(BATCH)
         try:
             yield
         except BaseException:
             for handling in handlings:
-                handling.failed(HANDLER)
+                handling.failed(BATCH)
             raise
         for message in batch:
             self.sent_out(message, to)
@@ -193,6 +193,15 @@ class KafkaNode:
             if place[0] in gone:
                 self._in_hand.pop(place, None)
                 handling.forgive()
+
+    def has_work(self) -> bool:
+        """Whether a message is in hand."""
+        return bool(self._in_hand)
+
+    def serve_producers(self) -> None:
+        """Calls the delivery reports that have come."""
+        for producer in self._producers:
+            producer.poll(0)
 
     def flush_producers(self, timeout_s: float) -> None:
         """Waits for what is on its way."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 SLICE_S: Final = 0.5
 """How long a poll waits before it looks again for what may be committed meanwhile."""
+BUSY_SLICE_S: Final = 0.02
+"""The same while a message is in hand: its `out` is observed when its delivery report is called."""
 FLUSH_S: Final = 5.0
 """How long a revocation waits for outputs on their way, so that the next owner repeats less."""
 _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "oauth", "client.dns", "broker.address")
@@ -28,8 +30,8 @@ _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "oauth"
 class NodeConsumer(Consumer):
     """A confluent_kafka Consumer; made by `KafkaNode.consumer`.
 
-    Commits by itself, in `poll` and `consume`, what is finished. A message's own handling is over when the next is
-    polled or consumed, or at a `commit` (unless `explicit_done`).
+    In `poll` and `consume` it calls the delivery reports of the node's producers, and commits what is finished. A
+    message's own handling is over when the next is polled or consumed, or at a `commit` (unless `explicit_done`).
     """
 
     def __init__(self, node: KafkaNode, config: Mapping[str, Any], *, explicit_done: bool) -> None:
@@ -54,21 +56,27 @@ class NodeConsumer(Consumer):
         deadline = float("inf") if timeout is None or timeout < 0 else time.monotonic() + timeout
         self._end_polled()
         while True:
-            self._commits.commit_confirmed()
+            self._look_back()
             left = deadline - time.monotonic()
-            message = super().poll(max(0.0, min(left, SLICE_S)))
+            slice_s = BUSY_SLICE_S if self._node.has_work() else SLICE_S
+            message = super().poll(max(0.0, min(left, slice_s)))
             if message is not None:
                 kept = self._take([message])
                 return kept[0] if kept else None
-            if left <= SLICE_S:
+            if left <= slice_s:
                 return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
         """As confluent_kafka's. Of several messages nobody can say which one is handled: name it with `handling`, or as
         `source` of what is produced."""
         self._end_polled()
-        self._commits.commit_confirmed()
+        self._look_back()
         return self._take(super().consume(num_messages, timeout))
+
+    def _look_back(self) -> None:
+        """What is on its way may have arrived: a host that hears of no new message may not poll its producers."""
+        self._node.serve_producers()
+        self._commits.commit_confirmed()
 
     def _take(self, messages: Sequence[Message]) -> list[Message]:
         kept, handlings = [], []

@@ -31,7 +31,7 @@ class NodeProducer(Producer):
     """A confluent_kafka Producer; made by `KafkaNode.producer`.
 
     A record is an output of the message that this thread or task handles, or of `source`. Its delivery report says
-    `out`; as ever, reports come in `poll` and `flush`, so call them.
+    `out`; reports come in `poll` and `flush`, as ever, and in those of the node's consumers.
     """
 
     def __init__(

@@ -6,7 +6,7 @@ orders = emit(orders, "orders", "load", "in", id_column="id", time_column="time"
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Literal
@@ -99,7 +99,7 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
     raise ValueError(f"expected a column {column} of {what}, found {kind}")
 
 
-def tell(telling: Telling, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def tell(telling: Telling, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
     """One task: the batches, unchanged, each after its beacons were handed to the emitter."""
     emitter = Emitter(telling.pipeline, telling.node, telling.bootstrap, **telling.options)
     observe = _observer(emitter, telling)
