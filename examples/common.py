@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.kafka import KafkaNode, NodeConsumer
-from lagloss.topics import create_topics
+from lagloss.topics import create_topics, kafka_error
 
 BOOTSTRAP = os.environ.get("LAGLOSS_KAFKA_BOOTSTRAP", "")
 STOPPING = threading.Event()
@@ -69,7 +69,7 @@ def make_topics(chosen: Options) -> None:
         try:
             made.result(10)
         except KafkaException as error:
-            if error.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
+            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
 
 

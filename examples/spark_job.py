@@ -5,6 +5,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from common import make_topics, options
 from pyspark.sql import DataFrame, SparkSession
@@ -24,7 +25,7 @@ def main() -> None:
     orders = spark.range(chosen.messages, numPartitions=2).select(
         f.format_string("order-%s", "id").alias("order_id"), f.lit(now_s).cast("timestamp").alias("ordered_at")
     )
-    columns = {"id_column": "order_id", "time_column": "ordered_at"}
+    columns: dict[str, Any] = {"id_column": "order_id", "time_column": "ordered_at"}
 
     with tempfile.TemporaryDirectory() as folder, Emitter(chosen.pipeline, "load") as emitter:
         # A batch job: in when the rows are read; the file is the next node's input.

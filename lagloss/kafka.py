@@ -65,9 +65,8 @@ class KafkaNode:
         emitter: Emitter | None = None,
         **options: Any,
     ) -> None:
-        self.identities = Identities(identity, missing, first=first)
+        self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **options)
-        self.bootstrap = bootstrap
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
         self._in_hand: dict[Place, Handling] = {}
@@ -120,11 +119,13 @@ class KafkaNode:
     def filtered(self, message: Message | Identity, reason: str) -> None:
         """It is dropped on purpose, or handed back with an error. Outputs of it that failed no longer count."""
         self._exit(message, partial(self.emitter.filtered, reason=reason))
+        self._give_up(message)
 
     def dead(self, message: Message | Identity, reason: str) -> None:
         """It is in a dead-letter queue. Outputs of it that failed no longer count. Where that queue is a topic,
         `producer.produce(topic, ..., dead=reason)` says so once the broker has it."""
         self._exit(message, partial(self.emitter.dead, reason=reason))
+        self._give_up(message)
 
     @contextlib.contextmanager
     def batch(self, messages: Iterable[Message], to: str | None = None) -> Iterator[None]:
@@ -149,10 +150,12 @@ class KafkaNode:
             handling.acknowledged()
 
     def _exit(self, message: Message | Identity, tell: Callable[[str, int], bool]) -> None:
-        handling = None if isinstance(message, Identity) else self.in_hand(message)
         identity = message if isinstance(message, Identity) else self.identity_of(message)
         if identity is not None:
             tell(*identity)
+
+    def _give_up(self, message: Message | Identity) -> None:
+        handling = None if isinstance(message, Identity) else self.in_hand(message)
         if handling is not None:
             handling.forgive()
 
