@@ -172,10 +172,14 @@ class KafkaNode:
 
         handling = Handling(self.emitter, None, is_redone=True, finished=finished)
         self._in_hand[place] = handling
-        with handling_now(handling):
+        if not self.identities.is_handed_over:
+            handling.identity = self.identities.of(_carrier(message))
+            handling.take_in()
+            return handling
+        with handling_now(handling):  # the function's outputs are this message's
             handling.identity = self.identities.of(_carrier(message))
         handling.take_in()
-        if handling.identity is None and self.identities.is_handed_over:
+        if handling.identity is None:
             handling.over()
             return None
         return handling

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -126,6 +127,11 @@ class NodeConsumer(Consumer):
         for handling in polled:
             handling.over()
 
+    def _end_polled_in_good_order(self) -> None:
+        """On the way out: if an exception is, too, what was polled last may be half done, and is done again."""
+        if sys.exc_info()[0] is None:
+            self._end_polled()
+
     # -- commits --------------------------------------------------------------------------------------------------
 
     def commit(
@@ -147,7 +153,7 @@ class NodeConsumer(Consumer):
     def settle(self) -> None:
         """Commits what is finished, waiting for its beacons for 5 s at most."""
         if not self._is_closed:
-            self._end_polled()
+            self._end_polled_in_good_order()
             self._commits.settle()
 
     # -- partitions -----------------------------------------------------------------------------------------------
@@ -208,7 +214,7 @@ class NodeConsumer(Consumer):
         harm. The emitter goes on until the node is closed, or at exit."""
         if self._is_closed:
             return
-        self._end_polled()
+        self._end_polled_in_good_order()
         self._node.flush_producers(FLUSH_S)
         self._commits.settle()
         self._is_closed = True

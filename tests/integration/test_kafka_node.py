@@ -282,6 +282,27 @@ def test_a_revoked_message_is_somebody_elses_to_commit(make_service: MakeService
     assert service.committed(successor) == 2
 
 
+@pytest.mark.parametrize("closes", ["node", "consumer"])
+def test_a_message_whose_handling_raises_up_to_close_is_taken_in_again(make_service: MakeService, closes: str) -> None:
+    service = make_service()
+    service.put("a", "b")
+
+    def handle_badly() -> None:
+        consumer = service.consumer()
+        with service.node if closes == "node" else consumer:
+            polled(consumer)
+            assert polled(consumer).value() == b"value of b"
+            raise ValueError("bad")
+
+    with pytest.raises(ValueError, match="bad"):
+        handle_badly()
+    with KafkaNode("it-orders", "mid", "unused", outlet=MemoryOutlet) as successor:
+        config = {"bootstrap.servers": service.bootstrap, "group.id": service.topic, "auto.offset.reset": "earliest"}
+        consumer = successor.consumer(config)
+        consumer.subscribe([service.topic])
+        assert polled(consumer).value() == b"value of b"
+
+
 def test_transactions_and_batches_of_confluent_kafka_are_refused(make_service: MakeService) -> None:
     service = make_service()
     with pytest.raises(ValueError, match=r"transactional\.id"):
