@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import uvicorn
+from sqlalchemy import make_url
 
 from collector.app import create_app
 from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.processes import choose_port
 from lagloss.settings import Settings
+from lagloss.store import Store
+
+MAX_HEAD_BYTES: Final = 16 * 1024
+"""Request line and headers."""
+DATABASE_TIMEOUT_S: Final = 5
 
 
 def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     try:
-        app = create_app(settings.require_kafka())
+        app = create_app(settings.require_kafka(), _store(settings))
         port = choose_port("The collector", settings.collector_port)
     except LaglossError as error:
         print(f"collector: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
@@ -27,11 +34,20 @@ def main() -> int:
         app,
         host=settings.bind_address,
         port=port,
+        http="h11",  # the only one of uvicorn's that bounds headers
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=3,
     )
     return 0
+
+
+def _store(settings: Settings) -> Store | None:
+    if not settings.database_url:
+        return None
+    url = make_url(settings.database_url).update_query_dict({"connect_timeout": str(DATABASE_TIMEOUT_S)})
+    return Store(url.render_as_string(hide_password=False))
 
 
 if __name__ == "__main__":
