@@ -10,6 +10,7 @@ from typing import Final
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from collector import beacons, definitions, intake, problems
@@ -52,10 +53,8 @@ def create_app(bootstrap: str, store: Store | None = None, *, ack_timeout_s: flo
 
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
     problems.install(app)
-    # before definitions: /v1/pipelines/{name}/intake is the emitters'
-    for router in (beacons.routes(services), intake.routes(services), definitions.routes(services)):
-        app.include_router(router)
-    app.include_router(definitions.schemas())
+    for resource in (beacons, intake, definitions):
+        resource.add_routes(app, services)
     answers = _health_of(bootstrap)
 
     @app.get("/healthz", responses={503: {"description": "The broker does not answer"}})
@@ -65,7 +64,7 @@ def create_app(bootstrap: str, store: Store | None = None, *, ack_timeout_s: flo
         postgresql = "not given" if services.knowledge.is_open else services.knowledge.error or "ok"
         return json_answer({"kafka": kafka or "ok", "postgresql": postgresql}, 503 if kafka else 200)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
         """For Prometheus."""
         return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import FastAPI, Request, Response
 
 from collector import cloud_events, spans
 from collector.access import Caller
@@ -20,12 +20,12 @@ from lagloss.topics import BEACONS
 BINARY: Final = {"type": "string", "format": "binary"}
 
 
-def routes(services: Services) -> APIRouter:
-    """The routes, on these services."""
-    router = APIRouter()
+def add_routes(app: FastAPI, services: Services) -> None:
+    """Adds the routes, on these services."""
     beacons = Beacons(services)
+    otlp = {spans.PROTOBUF: {"schema": BINARY}, spans.JSON: {"schema": {"type": "object"}}}
 
-    @router.post(
+    @app.post(
         "/v1/beacons",
         status_code=202,
         response_model=Accepted,
@@ -36,16 +36,14 @@ def routes(services: Services) -> APIRouter:
         """Takes a batch whole or not at all; 202 once the broker has acknowledged every beacon of it."""
         return await services.answered("beacons", request, beacons.post_batch)
 
-    @router.post(
+    @app.post(
         "/v1/traces",
-        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503),
-        openapi_extra=body_document({spans.PROTOBUF: BINARY, spans.JSON: {"type": "object"}}),
+        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503) | {200: {"content": otlp}},
+        openapi_extra={"requestBody": {"content": otlp}},  # of no bytes is a request of no spans
     )
     async def post_traces(request: Request) -> Response:
         """OTLP/HTTP: messaging spans as beacons. Those that cannot be used are told in `partial_success`."""
         return await services.answered("traces", request, beacons.post_spans)
-
-    return router
 
 
 class Beacons:
@@ -117,4 +115,8 @@ class Beacons:
 def _bodies() -> dict[str, Any]:
     event = {"type": "object", "required": ["specversion", "id", "source", "type", "subject", "eventtime"]}
     schema = BATCH.json_schema()
-    return {JSON: schema, cloud_events.SINGLE: event, cloud_events.BATCHED: {"type": "array", "items": event}}
+    return {
+        JSON: schema,
+        cloud_events.SINGLE: event,
+        cloud_events.BATCHED: {"type": "array", "items": event, "minItems": 1},
+    }

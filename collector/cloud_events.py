@@ -88,7 +88,7 @@ def _batch(events: Sequence[CloudEvent]) -> BatchJson:
     try:
         return BATCH.validate_python({"pipeline": source[1], "node": source[2], "beacons": beacons})
     except ValidationError as error:
-        problem = invalid(error, "beacons", "source")
+        problem = invalid(error, "source", "event", "beacons")
         field = problem.document.field
         problem.document.field = _ATTRIBUTE_OF.get(field, field) if field else None
         raise problem from None

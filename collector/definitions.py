@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
-from fastapi import APIRouter, Request, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -33,29 +33,28 @@ class PipelineJson(BaseModel):
     definition: dict[str, Any]
 
 
-def routes(services: Services) -> APIRouter:
-    """The routes, on these services."""
-    router = APIRouter(prefix="/v1/pipelines")
+def add_routes(app: FastAPI, services: Services) -> None:
+    """Adds the routes, on these services."""
     api = Definitions(services)
     refused = documented(401, 403, 404, 422, 503)
 
-    @router.get("", response_model=list[PipelineJson], responses=documented(401, 503))
+    @app.get("/v1/pipelines", response_model=list[PipelineJson], responses=documented(401, 503))
     async def list_pipelines(request: Request) -> Response:
         """The newest versions of the pipelines that this caller may see."""
         return await services.answered("definitions", request, api.list_all)
 
-    @router.get("/{name}", response_model=PipelineJson, responses=refused)
+    @app.get("/v1/pipelines/{name}", response_model=PipelineJson, responses=refused)
     async def get_pipeline(name: Name, request: Request) -> Response:
         """The newest version."""
         return await services.answered("definitions", request, lambda asked: api.get(asked, name))
 
-    @router.get("/{name}/versions", response_model=list[PipelineJson], responses=refused)
+    @app.get("/v1/pipelines/{name}/versions", response_model=list[PipelineJson], responses=refused)
     async def get_versions(name: Name, request: Request) -> Response:
         """All versions, oldest first."""
         return await services.answered("definitions", request, lambda asked: api.versions(asked, name))
 
-    @router.put(
-        "/{name}",
+    @app.put(
+        "/v1/pipelines/{name}",
         response_model=PipelineJson,
         responses=documented(400, 401, 403, 413, 415, 422, 503)
         | {201: {"model": PipelineJson, "description": "A new version"}},
@@ -65,24 +64,15 @@ def routes(services: Services) -> APIRouter:
         """Stores a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
         return await services.answered("definitions", request, lambda asked: api.put(asked, name))
 
-    @router.delete("/{name}", status_code=204, responses=refused)
+    @app.delete("/v1/pipelines/{name}", status_code=204, responses=refused)
     async def delete_pipeline(name: Name, request: Request) -> Response:
         """Deletes a pipeline. Its windows stay until retention takes them; PUT makes its next version."""
         return await services.answered("definitions", request, lambda asked: api.delete(asked, name))
 
-    return router
-
-
-def schemas() -> APIRouter:
-    """The published JSON Schema."""
-    router = APIRouter()
-
-    @router.get("/v1/schemas/pipeline.json")
+    @app.get("/v1/schemas/pipeline.json")
     async def pipeline_schema() -> Response:
         """JSON Schema of a pipeline's definition, for editors."""
         return json_answer(_schema())
-
-    return router
 
 
 class Definitions:
@@ -173,5 +163,6 @@ def _document(stored: StoredPipeline) -> dict[str, Any]:
 
 
 def _schema() -> dict[str, Any]:
-    schema = Definition.model_json_schema(by_alias=True)
+    # the mode in which durations are the text that people write
+    schema = Definition.model_json_schema(mode="serialization")
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from fastapi import APIRouter, Request, Response
+from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 
 from collector.blocks import check_known, check_report, read_blocks, read_report, report_record
@@ -20,12 +20,11 @@ REPORT: Final = "application/vnd.lagloss.report"
 BINARY: Final = {"type": "string", "format": "binary"}
 
 
-def routes(services: Services) -> APIRouter:
-    """The routes, on these services."""
-    router = APIRouter()
+def add_routes(app: FastAPI, services: Services) -> None:
+    """Adds the routes, on these services."""
     intake = Intake(services)
 
-    @router.get(
+    @app.get(
         "/v1/pipelines/{name}/intake",
         response_model=IntakeJson,
         responses=documented(401, 403, 404, 422, 503),
@@ -40,7 +39,7 @@ def routes(services: Services) -> APIRouter:
 
         return await services.answered("intake", request, answer)
 
-    @router.post(
+    @app.post(
         "/v1/blocks",
         status_code=202,
         response_model=Written,
@@ -52,7 +51,7 @@ def routes(services: Services) -> APIRouter:
         acknowledged them all."""
         return await services.answered("blocks", request, intake.post_blocks)
 
-    @router.post(
+    @app.post(
         "/v1/reports",
         status_code=202,
         response_model=Accepted,
@@ -62,8 +61,6 @@ def routes(services: Services) -> APIRouter:
     async def post_report(request: Request) -> Response:
         """One emitter report; 202 once the broker has acknowledged it."""
         return await services.answered("reports", request, intake.post_report)
-
-    return router
 
 
 class Intake:
@@ -102,4 +99,4 @@ def _from_json(body: bytes) -> EmitterReport:
     try:
         return ReportJson.model_validate_json(body).report()
     except ValidationError as error:
-        raise invalid(error, "tallies", "report") from None
+        raise invalid(error, "report", "tally", "tallies") from None

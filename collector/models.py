@@ -88,7 +88,7 @@ def read_batch(body: bytes) -> BatchJson:
     try:
         return BATCH.validate_json(body)
     except ValidationError as error:
-        raise invalid(error, "beacons", "batch") from None
+        raise invalid(error, "batch", "beacon", "beacons") from None
 
 
 def as_batch(raw: BatchJson, known: Known | None) -> Batch:
@@ -139,14 +139,14 @@ def time_ms(value: object, position: int, field: str) -> float:
         raise Problem(422, "Bad beacon", BAD_TIME, position=position, field=field) from None
 
 
-def invalid(error: ValidationError, parts: str, whole: str) -> Problem:
-    """Names the first thing that is wrong, and where in the list called `parts` it is."""
+def invalid(error: ValidationError, whole: str, part: str, parts: str) -> Problem:
+    """Names the first thing that is wrong; if that is a `part` in the list called `parts`, its position, too."""
     found = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = found["loc"]
     if place[:1] == (parts,) and len(place) > 1 and isinstance(place[1], int):
         field = str(place[2]) if len(place) > 2 else None  # the rest names members of unions
         detail = BAD_TIME if field in ("event_time", "observed_at") and len(place) > 3 else found["msg"]
-        return Problem(422, f"Bad {parts.removesuffix('s')}", detail, position=place[1], field=field)
+        return Problem(422, f"Bad {part}", detail, position=place[1], field=field)
     return Problem(422, f"Bad {whole}", found["msg"], field=".".join(map(str, place)) or None)
 
 

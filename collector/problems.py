@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
 
 RETRY_AFTER_S: Final = 5
 
@@ -84,9 +85,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
         detail = f"{request.method} {request.url.path}: see /openapi.json for what there is"
-        return Problem(
-            error.status_code, HTTPStatus(error.status_code).phrase, detail, headers=error.headers
-        ).response()
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(app, request)))
+        return Problem(error.status_code, HTTPStatus(error.status_code).phrase, detail, headers=headers).response()
 
     @app.exception_handler(RequestValidationError)
     async def on_invalid(_: Request, error: RequestValidationError) -> Response:
@@ -96,3 +98,14 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:
         return Problem(500, "A fault of the collector", f"{type(error).__name__}; its log tells more").response()
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """The methods of all routes of this path: each route by itself knows only its own."""
+    routes = (route for route in app.routes if isinstance(route, Route))
+    return {
+        method
+        for route in routes
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }

@@ -68,5 +68,17 @@ def json_answer(content: Any, status: int = 200) -> Response:
 
 def body_document(schemas: dict[str, Any]) -> dict[str, Any]:
     """For OpenAPI: what bodies a route takes, by their type."""
-    content = {kind: {"schema": schema} for kind, schema in schemas.items()}
+    content = {kind: {"schema": _inlined(schema, schema.get("$defs", {}))} for kind, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
+    """A schema without references into itself, which would lead nowhere in a larger document."""
+    if isinstance(part, list):
+        return [_inlined(each, definitions) for each in part]
+    if not isinstance(part, dict):
+        return part
+    target = part.get("$ref")
+    whole = part | definitions[target.removeprefix("#/$defs/")] if isinstance(target, str) else part
+    hidden = ("$ref", "$defs", "$schema")
+    return {name: _inlined(each, definitions) for name, each in whole.items() if name not in hidden}

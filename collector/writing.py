@@ -130,22 +130,26 @@ class Writer:
 
     def _run(self) -> None:
         outlet = self._make_outlet()
-        while True:
-            self._look_at_partitions(outlet)
-            with self._condition:
-                if not self._incoming and not self._in_flight and not self._closing:
-                    self._condition.wait(IDLE_S)
-                groups, self._incoming = self._incoming, []
-                if self._closing and not groups and not self._in_flight:
-                    break
+        is_over = False
+        while not is_over:
             try:
-                for group in groups:
-                    self._send(outlet, group)
-                if self._in_flight:
-                    outlet.poll(POLL_S)
+                self._look_at_partitions(outlet)
+                is_over = self._turn(outlet)
             except Exception:
                 log.exception("writer stumbled")
         outlet.close()
+
+    def _turn(self, outlet: Outlet) -> bool:
+        """Sends what came in, listens for what is in flight. True once it is closing and all is done."""
+        with self._condition:
+            if not self._incoming and not self._in_flight and not self._closing:
+                self._condition.wait(IDLE_S)
+            groups, self._incoming = self._incoming, []
+        for group in groups:
+            self._send(outlet, group)
+        if self._in_flight:
+            outlet.poll(POLL_S)
+        return self._closing and not groups and not self._in_flight
 
     def _send(self, outlet: Outlet, group: _Group) -> None:
         group.left = len(group.records)
