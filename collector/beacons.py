@@ -12,7 +12,7 @@ from collector.access import Caller
 from collector.batches import Batch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
 from collector.models import BATCH, Accepted, TallyJson, as_batch, read_batch
-from collector.problems import documented
+from collector.problems import Problem, documented
 from collector.services import JSON, Services, body_document, json_answer, media_type
 from collector.writing import Record
 from lagloss.topics import BEACONS
@@ -66,8 +66,11 @@ class Beacons:
 
             async def put() -> Response:
                 known = await services.access.pipeline(caller, raw["pipeline"])
-                batch = as_batch(raw, known)
-                check(batch, known)
+                try:
+                    batch = as_batch(raw, known)
+                    check(batch, known)
+                except Problem as problem:
+                    raise problem if kind == JSON else cloud_events.renamed(problem) from None
                 await services.access.spend(caller, len(batch.seen))
                 return json_answer(await self._put(batch), 202)
 

@@ -88,10 +88,14 @@ def _batch(events: Sequence[CloudEvent]) -> BatchJson:
     try:
         return BATCH.validate_python({"pipeline": source[1], "node": source[2], "beacons": beacons})
     except ValidationError as error:
-        problem = invalid(error, "source", "event", "beacons")
-        field = problem.document.field
-        problem.document.field = _ATTRIBUTE_OF.get(field, field) if field else None
-        raise problem from None
+        raise renamed(invalid(error, "source", "event", "beacons")) from None
+
+
+def renamed(problem: Problem) -> Problem:
+    """The problem of a beacon, told of the event's attribute."""
+    field = problem.document.field or ""
+    problem.document.field = _ATTRIBUTE_OF.get(field, problem.document.field)
+    return problem
 
 
 def _beacon(attributes: Mapping[str, Any]) -> dict[str, Any]:

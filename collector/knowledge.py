@@ -20,8 +20,8 @@ from lagloss.wire import SAMPLE_ALL
 log = structlog.get_logger()
 
 REFRESH_S: Final = 2.0
-ASK_AGAIN_S: Final = 1.0
-"""An unknown token or pipeline is looked up at once, but not more often than this."""
+ASK_AGAIN_S: Final = 0.25
+"""An unknown token or pipeline is looked up at once, but all of them together not more often than this."""
 TRUSTED_S: Final = 600.0
 """While PostgreSQL is away, what was known last holds for this long, in seconds."""
 
@@ -82,11 +82,14 @@ class Knowledge:
         """The newest, None while there is none to be trusted."""
         return self._snapshot if self.age_s <= self._trusted_s else None
 
-    async def refresh(self, max_age_s: float = 0.0) -> None:
-        """Asks the database, unless somebody did less than `max_age_s` ago by the time it is our turn."""
+    async def refresh(self, pause_s: float = 0.0) -> None:
+        """Asks the database, `pause_s` after it was asked before or later, unless somebody did since this was called."""
+        called_at = time.monotonic()
         async with self._asking:
-            if self.store is None or time.monotonic() - self._asked_at < max_age_s:
+            if self.store is None or self._asked_at >= called_at:
                 return
+            await asyncio.sleep(max(0.0, self._asked_at + pause_s - time.monotonic()))
+            self._asked_at = time.monotonic()
             try:
                 self._snapshot = await asyncio.to_thread(self._read, self.store)
             except SQLAlchemyError as error:
@@ -95,7 +98,6 @@ class Knowledge:
                 self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
             else:
                 self.error = None
-            self._asked_at = time.monotonic()
 
     async def keep_fresh(self) -> None:
         """Refreshes for as long as it is not cancelled."""

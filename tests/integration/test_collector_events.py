@@ -64,7 +64,7 @@ def test_events_that_come_again_put_nothing(collector: Collector, pipeline: str)
         ({"type": "com.example.other"}, "type"),
         ({"type": "io.lagloss.beacon.elsewhere"}, "type"),
         ({"subject": ""}, "subject"),
-        ({"eventtime": "soon"}, "event_time"),
+        ({"eventtime": "soon"}, "eventtime"),
         ({"source": "/somewhere"}, "source"),
         ({"specversion": "2.0"}, "specversion"),
         ({"time": "no time"}, "time"),
