@@ -104,7 +104,7 @@ class Definitions:
         await self._admit(request, name)
         media_type(request, YAML, JSON, "application/x-yaml", "text/yaml")
         async with self._services.bodies.read(request, MAX_DEFINITION_BYTES) as body:
-            definition = await asyncio.to_thread(_parsed, body)
+            definition = await asyncio.to_thread(parsed, body)
         if definition.name != name:
             raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
         before = await self._ask(lambda store: {each.name: each.version for each in store.pipelines()}.get(name))
@@ -143,7 +143,8 @@ class Definitions:
             raise Problem(404, "Unknown pipeline", str(error)) from None
 
 
-def _parsed(body: bytes) -> Definition:
+def parsed(body: bytes) -> Definition:
+    """The definition in a body; a Problem (422) with the line where it is none."""
     try:
         return parse_definition(body.decode(), "body")
     except UnicodeDecodeError:

@@ -89,13 +89,14 @@ class Intake:
         caller = await services.access.caller(request)
         kind = media_type(request, REPORT, JSON)
         async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
-            report = read_report(body) if kind == REPORT else _from_json(body)
+            report = read_report(body) if kind == REPORT else report_of_json(body)
             check_report(report, await services.access.pipeline(caller, report.pipeline))
             await services.writer.put([report_record(report)])
         return json_answer({"accepted": 0}, 202)
 
 
-def _from_json(body: bytes) -> EmitterReport:
+def report_of_json(body: bytes) -> EmitterReport:
+    """The report in a JSON body; a Problem (422) where it is none."""
     try:
         return ReportJson.model_validate_json(body).report()
     except ValidationError as error:

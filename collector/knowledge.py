@@ -83,7 +83,7 @@ class Knowledge:
         return self._snapshot if self.age_s <= self._trusted_s else None
 
     async def refresh(self, pause_s: float = 0.0) -> None:
-        """Asks the database, `pause_s` after it was asked before or later, unless somebody did since this was called."""
+        """Asks the database, at least `pause_s` after the last time, unless somebody did since this was called."""
         called_at = time.monotonic()
         async with self._asking:
             if self.store is None or self._asked_at >= called_at:
