@@ -13,6 +13,8 @@ import httpx
 import pytest
 import yaml
 
+from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.store import Store
 from tests.integration.conftest import DEFINITION, Collector
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_collector import batch, beacon
@@ -149,14 +151,15 @@ def test_secrets_are_kept_as_hashes_only(collector: Collector, pipeline: str, la
 
 
 def test_without_postgresql_what_is_known_goes_on_and_definitions_wait(
-    collector: Collector, pipeline: str, lagloss: LagLoss
+    collector: Collector, postgres: EmbeddedPostgres, pipeline: str, lagloss: LagLoss
 ) -> None:
     headers = bearer(lagloss("token", "create", pipeline, "--scope", "admin", "--json")["token"])
     client, path = collector.client, f"/v1/pipelines/{pipeline}"
     assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=headers).status_code == 202
     name = collector.store.engine.url.database
 
-    with collector.store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as held:
+    elsewhere = Store(postgres.url)  # a database lets nobody shut it from inside
+    with elsewhere.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as held:
         held.exec_driver_sql(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
         others = "FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
         held.exec_driver_sql(f"SELECT pg_terminate_backend(pid) {others}", (name,))
@@ -169,4 +172,5 @@ def test_without_postgresql_what_is_known_goes_on_and_definitions_wait(
         finally:
             held.exec_driver_sql(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
     wait_for(lambda: client.get("/healthz").json()["postgresql"] == "ok", what="it to be back")
+    elsewhere.close()
     assert client.get(path, headers=headers).status_code == 200
