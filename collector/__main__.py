@@ -9,14 +9,16 @@ import uvicorn
 from sqlalchemy import make_url
 
 from collector.app import create_app
+from collector.http import BoundedHttp
 from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.processes import choose_port
 from lagloss.settings import Settings
 from lagloss.store import Store
 
-MAX_HEAD_BYTES: Final = 16 * 1024
-"""Request line and headers."""
+SWITCH_S: Final = 0.0005
+"""The event loop waits this long for the interpreter while an emitter's thread packs; Python's default is 5 ms. A
+quarter more requests by it, with 32 connections."""
 DATABASE_TIMEOUT_S: Final = 5
 
 
@@ -29,13 +31,13 @@ def main() -> int:
     except LaglossError as error:
         print(f"collector: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
+    sys.setswitchinterval(SWITCH_S)
     print(f"collector: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
     uvicorn.run(
         app,
         host=settings.bind_address,
         port=port,
-        http="h11",  # the only one of uvicorn's that bounds headers
-        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=3,

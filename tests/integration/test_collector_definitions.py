@@ -13,8 +13,10 @@ import httpx
 import pytest
 import yaml
 
+from lagloss import tokens
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.store import Store
+from lagloss.tokens import Scope
 from tests.integration.conftest import DEFINITION, Collector
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_collector import batch, beacon
@@ -32,6 +34,10 @@ def lagloss(collector: Collector, tmp_path: Path) -> LagLoss:
         return json.loads(done.stdout) if "--json" in words and done.returncode == 0 else (done.returncode, done.stderr)
 
     return run
+
+
+def new_token(collector: Collector, pipeline: str, scope: Scope = "intake", rate: int | None = None) -> dict[str, str]:
+    return bearer(tokens.create(collector.store, pipeline, scope, rate)[1])
 
 
 def bearer(token: str) -> dict[str, str]:
@@ -86,24 +92,27 @@ def test_the_schema_accepts_what_is_stored(collector: Collector, pipeline: str) 
     assert (target["type"], target["default"]) == ("string", "5000ms")
 
 
-def test_a_token_opens_its_pipeline_and_no_other(collector: Collector, pipeline: str, lagloss: LagLoss) -> None:
+def test_a_token_opens_its_pipeline_and_no_other(collector: Collector, pipeline: str) -> None:
     client, path = collector.client, f"/v1/pipelines/{pipeline}"
-    intake = lagloss("token", "create", pipeline, "--json")
-    admin = lagloss("token", "create", pipeline, "--scope", "admin", "--json")
+    intake, admin = new_token(collector, pipeline), new_token(collector, pipeline, "admin")
 
     def post(headers: dict[str, str], name: str = pipeline) -> int:
         return client.post("/v1/beacons", json=batch(name, beacon()), headers=headers).status_code
 
-    assert post(bearer(intake["token"])) == post(bearer(admin["token"])) == 202
-    assert post(bearer(intake["token"]), "another") == 403
-    for wrong in (bearer(intake["token"] + "x"), bearer("lagloss_0_0"), {"Authorization": "Basic eA=="}):
+    assert post(intake) == post(admin) == 202
+    assert post(intake, "another") == 403
+    for wrong in (
+        {"Authorization": intake["Authorization"] + "x"},
+        bearer("lagloss_0_0"),
+        {"Authorization": "Basic eA=="},
+    ):
         assert post(wrong) == 401
     wait_for(lambda: post({}) == 401, what="the pipeline to ask for a token")  # even on this machine
     for method in ("GET", "DELETE"):
-        assert client.request(method, path, headers=bearer(intake["token"])).status_code == 403
+        assert client.request(method, path, headers=intake).status_code == 403
         assert client.request(method, path).status_code == 401
-    assert client.get(path, headers=bearer(admin["token"])).status_code == 200
-    assert [each["name"] for each in client.get("/v1/pipelines", headers=bearer(admin["token"])).json()] == [pipeline]
+    assert client.get(path, headers=admin).status_code == 200
+    assert [each["name"] for each in client.get("/v1/pipelines", headers=admin).json()] == [pipeline]
     assert pipeline not in [each["name"] for each in client.get("/v1/pipelines").json()]
 
 
@@ -127,8 +136,8 @@ def test_who_is_not_on_this_machine_needs_a_token(collector: Collector, pipeline
         assert (answer.status_code, "Bearer" in answer.headers["www-authenticate"]) == (401, True)
 
 
-def test_a_token_sends_no_faster_than_its_rate(collector: Collector, pipeline: str, lagloss: LagLoss) -> None:
-    headers = bearer(lagloss("token", "create", pipeline, "--rate", "10", "--json")["token"])
+def test_a_token_sends_no_faster_than_its_rate(collector: Collector, pipeline: str) -> None:
+    headers = new_token(collector, pipeline, rate=10)
 
     def post(beacons: int) -> httpx.Response:
         body = batch(pipeline, *(beacon(message_id=str(i)) for i in range(beacons)))
@@ -141,8 +150,8 @@ def test_a_token_sends_no_faster_than_its_rate(collector: Collector, pipeline: s
     assert post(101).status_code == 413
 
 
-def test_secrets_are_kept_as_hashes_only(collector: Collector, pipeline: str, lagloss: LagLoss) -> None:
-    token = lagloss("token", "create", pipeline, "--json")["token"]
+def test_secrets_are_kept_as_hashes_only(collector: Collector, pipeline: str) -> None:
+    token = tokens.create(collector.store, pipeline)[1]
     secret = token.split("_", 2)[2]
     with collector.store.engine.connect() as connection:
         kept = connection.exec_driver_sql("SELECT t::text FROM token t").scalars().all()
@@ -151,9 +160,9 @@ def test_secrets_are_kept_as_hashes_only(collector: Collector, pipeline: str, la
 
 
 def test_without_postgresql_what_is_known_goes_on_and_definitions_wait(
-    collector: Collector, postgres: EmbeddedPostgres, pipeline: str, lagloss: LagLoss
+    collector: Collector, postgres: EmbeddedPostgres, pipeline: str
 ) -> None:
-    headers = bearer(lagloss("token", "create", pipeline, "--scope", "admin", "--json")["token"])
+    headers = new_token(collector, pipeline, "admin")
     client, path = collector.client, f"/v1/pipelines/{pipeline}"
     assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=headers).status_code == 202
     name = collector.store.engine.url.database
