@@ -159,7 +159,7 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none; lists without end
         mark = getattr(error, "problem_mark", None)
         problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
         raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error
