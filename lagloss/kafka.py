@@ -24,7 +24,7 @@ from lagloss.identity import Carrier, Identities, Identity, Missing, Source, fro
 from lagloss.kafka_consumer import NodeConsumer
 from lagloss.kafka_producer import NodeProducer
 
-__all__ = ["KafkaNode", "NodeConsumer", "NodeProducer"]
+__all__ = ["KafkaNode", "NodeConsumer", "NodeProducer", "carrier_of"]
 
 CLOSE_S: Final = 10.0
 
@@ -173,11 +173,11 @@ class KafkaNode:
         handling = Handling(self.emitter, None, is_redone=True, finished=finished)
         self._in_hand[place] = handling
         if not self.identities.is_handed_over:
-            handling.identity = self.identities.of(_carrier(message))
+            handling.identity = self.identities.of(carrier_of(message))
             handling.take_in()
             return handling
         with handling_now(handling):  # the function's outputs are this message's
-            handling.identity = self.identities.of(_carrier(message))
+            handling.identity = self.identities.of(carrier_of(message))
         handling.take_in()
         if handling.identity is None:
             handling.over()
@@ -191,7 +191,7 @@ class KafkaNode:
     def identity_of(self, message: Message) -> Identity | None:
         """The identity that this message has here."""
         handling = self.in_hand(message)
-        return handling.identity if handling is not None else self.identities.find(_carrier(message))
+        return handling.identity if handling is not None else self.identities.find(carrier_of(message))
 
     def give_away(self, partitions: Iterable[Partition]) -> None:
         """Messages of these partitions are another consumer's to finish."""
@@ -244,5 +244,6 @@ class KafkaNode:
         self.close()
 
 
-def _carrier(message: Message) -> Carrier:
+def carrier_of(message: Message) -> Carrier:
+    """What a Kafka message's identity is looked for in."""
     return Carrier(mapping_of(message.headers()), message.value() or b"", message)
