@@ -217,7 +217,7 @@ class Flusher:
 
     def _report(self, until: Callable[[], float]) -> bool:
         """Reports what was shipped so far. False if the time was up."""
-        if not self._shipper.report(until=until):
+        if not self._shipper.report(until=until, meanwhile=self._meanwhile):
             return False
         self.reported = self._shipped_to
         self._backlog.reported(self._shipper.report_seq)
@@ -225,6 +225,8 @@ class Flusher:
 
     def _meanwhile(self) -> None:
         """While acknowledgements are late. Lanes are not looked at: that may take seconds while brokers are away."""
+        if self._closing:
+            return
         self._shipper.heartbeat()
         is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
         if is_due and self._backlog.has_room:

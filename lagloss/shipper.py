@@ -142,7 +142,7 @@ class Shipper:
         self.account.drop(key, beacons, time.time())
         self.dropped += beacons
 
-    def _wait(self, until: Callable[[], float], meanwhile: Callable[[], None] = lambda: None) -> bool:
+    def _wait(self, until: Callable[[], float], meanwhile: Callable[[], None]) -> bool:
         """Until everything that was sent is acknowledged or given up. False if the time was up before."""
         while self._waiting_for:
             if time.monotonic() >= until():
@@ -166,13 +166,20 @@ class Shipper:
             or time.monotonic() - self._reported_at >= IDLE_REPORT_S
         )
 
-    def report(self, *, closed_at_ms: int | None = None, until: Callable[[], float] = lambda: NEVER) -> bool:
+    def report(
+        self,
+        *,
+        closed_at_ms: int | None = None,
+        until: Callable[[], float] = lambda: NEVER,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> bool:
         """The tallies that changed, in one report or several, one after the other; True once the broker has them all.
 
         Only the last brings the new progress and final_through: nobody may believe them before all tallies are there.
 
         Args:
             closed_at_ms: the emitter has ended, and is expected in windows up to then; None while it lives.
+            until, meanwhile: as for `ship`.
         """
         parts = _parts(self.account.changed())
         for number, tallies in enumerate(parts):
@@ -182,7 +189,7 @@ class Shipper:
             self._send_record(
                 self._next_report(tallies, closed_at_ms) if is_last else self._same_again(tallies), acknowledged.append
             )
-            if not self._wait(until) or not acknowledged[0]:
+            if not self._wait(until, meanwhile) or not acknowledged[0]:
                 return False
             self.account.reported(tallies)
         self._progress, self._final_through = self._next_progress, self.account.final_through

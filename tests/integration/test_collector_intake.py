@@ -88,7 +88,6 @@ def test_blocks_made_for_more_partitions_than_there_are_find_one(collector: Coll
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"checkpoint": "mid.elsewhere"}, "checkpoint"),
         ({"window_start": 1_000_000_020}, "window_start"),
         ({"window_start": 30}, "window_start"),
         ({"partitions": 0}, "partitions"),

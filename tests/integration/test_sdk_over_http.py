@@ -74,6 +74,7 @@ def test_while_the_collector_is_stopped_nothing_is_lost_and_nothing_counts_twice
 
 def test_a_token_that_does_not_hold_makes_beacons_wait_and_not_be_lost(collector: Collector, pipeline: str) -> None:
     token, secret = create(collector.store, pipeline)
+    wait_for(lambda: collector.client.get(f"/v1/pipelines/{pipeline}/intake").status_code == 401, what="the token")
     with Emitter(pipeline, "mid", collector=collector.url) as locked_out:
         locked_out.taken_in("m", now_ms())
         wait_for(lambda: "401" in (locked_out.stats().last_error or ""), what="a refusal")
