@@ -181,7 +181,7 @@ class Flusher:
         if partitions is None:
             return
         while (flush := self._backlog.head()) is not None:
-            positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._meanwhile)
+            positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._beat_and_drain)
             if positions is None:
                 return
             self._shipped(flush, positions)
@@ -217,19 +217,23 @@ class Flusher:
 
     def _report(self, until: Callable[[], float]) -> bool:
         """Reports what was shipped so far. False if the time was up."""
-        if not self._shipper.report(until=until, meanwhile=self._meanwhile):
+        if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
             return False
         self.reported = self._shipped_to
         self._backlog.reported(self._shipper.report_seq)
         return True
 
-    def _meanwhile(self) -> None:
-        """While acknowledgements are late. Lanes are not looked at: that may take seconds while brokers are away."""
-        if self._closing:
-            return
-        self._shipper.heartbeat()
+    def _beat_and_drain(self) -> None:
+        """While blocks are not acknowledged."""
+        if not self._closing:
+            self._shipper.heartbeat()
+        self._drain_if_due()
+
+    def _drain_if_due(self) -> None:
+        """While acknowledgements are late, flushes go on as far as the backlog has room. Lanes are not looked at: that
+        may take seconds while brokers are away."""
         is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
-        if is_due and self._backlog.has_room:
+        if is_due and not self._closing and self._backlog.has_room:
             self.wake.clear()
             self._take(lambda: self._look_at_progress(lanes=False))
             self._notify()
