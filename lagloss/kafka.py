@@ -66,7 +66,8 @@ class KafkaNode:
         **options: Any,
     ) -> None:
         self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
-        self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **options)
+        # What a consumer took in and had not committed is taken in again; what a first node made is not.
+        self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
         self._in_hand: dict[Place, Handling] = {}

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.host import fork_gate
 from lagloss.sampling import SampleTable
 from lagloss.topics import BEACONS
 from lagloss.wire import SAMPLE_ALL
@@ -145,19 +146,15 @@ class KafkaOutlet:
         self._connected().poll(timeout_s)
 
     def abandon(self) -> None:
-        producer, self._producer = self._producer, None
         given_up = [*self._in_flight, *self._unsent]
         self._in_flight.clear()
         self._unsent.clear()
-        if producer is not None:
-            producer.purge()
+        self._disconnect()
         for record in given_up:
             record.done(None, -1)
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._producer.purge()
-        self._producer = None
+        self._disconnect()
         self._samples.close()
 
     def leak(self) -> None:
@@ -169,8 +166,18 @@ class KafkaOutlet:
 
     def _connected(self) -> Producer:
         if self._producer is None:
-            self._producer = Producer(self._config)
+            with fork_gate:
+                self._producer = Producer(self._config)
         return self._producer
+
+    def _disconnect(self) -> None:
+        """Ends the client; what it has not sent is not sent."""
+        with fork_gate:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                with contextlib.suppress(KafkaException):
+                    producer.purge()
+            del producer  # with which its threads end
 
     def _push(self) -> None:
         """Hands the client as many unsent records as it takes, in order."""
@@ -226,13 +233,11 @@ class KafkaOutlet:
 
         What arrives twice by this has the same emitter and seq, and counts once.
         """
-        producer, self._producer, self._fatal = self._producer, None, False
+        self._fatal = False
         again = [*self._in_flight, *self._unsent]
         self._in_flight.clear()
         self._unsent = deque(again)
-        if producer is not None:
-            with contextlib.suppress(KafkaException):
-                producer.purge()
+        self._disconnect()
 
     def _on_error(self, error: KafkaError) -> None:
         self._note(error.str())

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lagloss.host import fork_gate
 from lagloss.topics import SAMPLING
 from lagloss.wire import SAMPLE_ALL
 
@@ -116,8 +117,9 @@ class SampleTable:
 
     def close(self) -> None:
         if self._consumer is not None:
-            self._consumer.close()
-        self._consumer = None
+            with fork_gate:
+                self._consumer.close()
+                self._consumer = None
 
     def leak(self) -> None:
         """In a forked child: forgets the parent's client without touching it, whose threads are not there."""
@@ -129,7 +131,8 @@ class SampleTable:
         """Begins to read the topic from its beginning. Raises KafkaException."""
         self._begin_at = time.monotonic() + RETRY_S
         if self._consumer is None:
-            self._consumer = Consumer(self._config)
+            with fork_gate:
+                self._consumer = Consumer(self._config)
         low, high = self._consumer.get_watermark_offsets(self._place, timeout=QUERY_TIMEOUT_S)
         self._consumer.assign([self._place])
         self._begin_at = time.monotonic() + REREAD_S

@@ -197,8 +197,8 @@ class Shipper:
         return True
 
     def heartbeat(self) -> None:
-        """While blocks are not acknowledged: that this emitter lives, and nothing else that is new. Never while a report
-        is on its way, which may say more."""
+        """While blocks are not acknowledged: that this emitter lives, and nothing else that is new. Not to be called
+        while a report is on its way, which may say more."""
         if self._heartbeat_is_out or time.monotonic() - self._reported_at < IDLE_REPORT_S:
             return
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -14,6 +17,8 @@ from lagloss.tokens import create, revoke
 from lagloss.wire import hash_id
 from tests.integration.conftest import DEFINITION, Collector
 from tests.integration.kafka_log import blocks_of, in_ranges, newest_tallies, reports_of, wait_for
+
+ROOT = Path(__file__).parents[2]
 
 
 def now_ms() -> int:
@@ -48,6 +53,15 @@ def test_beacons_reports_and_the_closing_one_reach_the_log_through_the_collector
     assert_exact(collector, emitter, expected)
     named = [at.block for at in blocks_of(collector.bootstrap, emitter.id) if at.block.checkpoint == "src.in"]
     assert all(block.message_ids for block in named)
+
+
+def test_the_example_runs_as_it_stands(collector: Collector, pipeline: str) -> None:
+    env = os.environ | {"LAGLOSS_COLLECTOR_URL": collector.url, "PYTHONPATH": str(ROOT)}
+    env.pop("LAGLOSS_KAFKA_BOOTSTRAP", None)
+    command = [sys.executable, str(ROOT / "examples" / "http_service.py"), "--pipeline", pipeline]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=True)
+    assert "sent=200" in done.stdout
+    assert done.stderr == ""
 
 
 def test_while_the_collector_is_stopped_nothing_is_lost_and_nothing_counts_twice(
