@@ -17,7 +17,6 @@ import sys
 import threading
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from time import time_ns
 from types import TracebackType
@@ -26,15 +25,17 @@ from typing import Any, Final, Literal, Self
 from lagloss.account import Account
 from lagloss.backlog import Backlog
 from lagloss.blocks import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.destination import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
 from lagloss.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.host import CLOSE_S, farewell, welcome
 from lagloss.intake import Intake, Processing
 from lagloss.journal import Head
-from lagloss.outlet import KafkaOutlet, Outlet
+from lagloss.outlet import Outlet
 from lagloss.settlement import Successor
 from lagloss.shipper import Identity, now_ms
 from lagloss.spool import MAX_BYTES, Spool
 from lagloss.spool_directory import SpoolDirectory
+from lagloss.stats import EmitterStats
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 
@@ -48,9 +49,6 @@ FIRST_AHEAD_NS: Final = FIRST_AHEAD_MS * 1_000_000
 FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
-BOOTSTRAP_VARIABLE: Final = "LAGLOSS_KAFKA_BOOTSTRAP"
-COLLECTOR_VARIABLE: Final = "LAGLOSS_COLLECTOR_URL"
-TOKEN_VARIABLE: Final = "LAGLOSS_COLLECTOR_TOKEN"
 SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
@@ -58,30 +56,6 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 def event_time_fits(event_ms: float, now_ms: float) -> bool:
     """Does a pipeline's first node take a message with this event time? Both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
-
-
-@dataclass(frozen=True, slots=True)
-class EmitterStats:
-    """What an emitter did and what it swallowed, since it began. All but the last are counts of beacons, or of
-    errors."""
-
-    buffered: int
-    """Waiting in memory."""
-    spooled_bytes: int
-    """Size of the spool's files, which hold what waits for the broker. Its unit is bytes, not beacons."""
-    sent: int
-    """Acknowledged by the broker."""
-    sampled_out: int
-    """Left out since the pipeline is sampled."""
-    dropped: int
-    """Of a known window, and could not be sent; the tallies say so, too. Counted when the flushing thread comes by."""
-    refused: int
-    """At the first node, with an event time out of bounds; and any after `close`."""
-    unplaced: int
-    """Without a usable event time or checkpoint, so that no tally can name them."""
-    errors: int
-    """Errors that the emitter went on after."""
-    last_error: str | None
 
 
 class Emitter:
@@ -154,7 +128,7 @@ class Emitter:
         self._spool = Path(spool) if spool else None
         self._spool_bytes = spool_bytes
         self._resumes = resumes
-        self._make_outlet = outlet or _outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
+        self._make_outlet = outlet or outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
         self._reset()
         if self._make_outlet is None:
             log.warning(
@@ -460,22 +434,3 @@ class Emitter:
                 from multiprocessing.util import Finalize
 
                 Finalize(self, self.close, exitpriority=100)
-
-
-def _outlet_maker(
-    pipeline: str,
-    bootstrap: str | None,
-    kafka_config: Mapping[str, Any] | None,
-    collector: str | None,
-    token: str | None,
-) -> Callable[[], Outlet] | None:
-    """What is said in code goes before the environment, Kafka before the collector; None where nothing is said."""
-    address = bootstrap or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
-    if address:
-        return lambda: KafkaOutlet(address, kafka_config)
-    url = collector or os.environ.get(COLLECTOR_VARIABLE)
-    if not url:
-        return None
-    from lagloss.http_outlet import HttpOutlet  # httpx is for those who use it
-
-    return lambda: HttpOutlet(url, pipeline, token or os.environ.get(TOKEN_VARIABLE))

@@ -88,8 +88,11 @@ class Flusher:
         self._make_backlog = make_backlog
         self._backlog: Backlog = MemoryBacklog()
         self._partitions: int | None = None
-        self._shipped_to = 0
+        self._looked_up_to = 0
+        """The newest flush shipped for which somebody looked at progress: as far as a report covers."""
         self._drained_at = self._tidied_at = time.monotonic()
+        self._was_woken = False
+        """Somebody wanted a turn while one was under way."""
         self._closing = False
         self._shut: Callable[[], None] = lambda: None
         self._blocks_until = self._all_until = NEVER
@@ -143,14 +146,18 @@ class Flusher:
         self._guarded(self._open_backlog)
         while not self._closing:
             self._guarded(self._turn)
-            if not self._closing:
-                self.wake.wait(FLUSH_S)
-            self.wake.clear()
+            self._pause()
         self._guarded(self._last_turn)
         self._shut()
         self.outlet.close()
         self._backlog.close(settled=self.ended)
         self._notify()
+
+    def _pause(self) -> None:
+        if not self._was_woken:
+            self.wake.wait(FLUSH_S)
+        self._was_woken = False
+        self.wake.clear()
 
     def _open_backlog(self) -> None:
         """A disk that fails is tried again each minute."""
@@ -177,7 +184,7 @@ class Flusher:
         partitions = self.outlet.partitions()
         self._partitions = partitions or self._partitions
         if self._backlog.has_room:
-            self._take(lambda: self._look_at_progress(lanes=True) if may_report else None)
+            self._take(self._look_at_progress if may_report else None)
         if partitions is None:
             return
         while (flush := self._backlog.head()) is not None:
@@ -185,7 +192,8 @@ class Flusher:
             if positions is None:
                 return
             self._shipped(flush, positions)
-            is_due = self._is_report_wanted or (self._shipper.may_report and self._shipper.has_news)
+            is_covering = self._is_report_wanted and flush.progress is not None
+            is_due = is_covering or (self._shipper.may_report and self._shipper.has_news)
             if (is_due or self._backlog.wants_report) and not self._report(self._until_closing):
                 return
         self._notify()
@@ -198,7 +206,7 @@ class Flusher:
     def _is_report_wanted(self) -> bool:
         return self.report_wanted > self.reported
 
-    def _take(self, look: Callable[[], tuple[Progress, ...] | None]) -> None:
+    def _take(self, look: Callable[[], tuple[Progress, ...]] | None) -> None:
         """Drains the intake into the backlog, if it is known how many partitions blocks are for."""
         partitions = self._partitions or self._backlog.presumed_partitions
         if partitions is None:
@@ -206,20 +214,21 @@ class Flusher:
         self._drained_at = time.monotonic()
         observed_until_ms = now_ms()  # before progress: what it claims was observed before it was looked at
         sample = self.outlet.sample(self._pipeline)
-        flush = self._drain.take(observed_until_ms, look(), partitions, sample)
+        flush = self._drain.take(observed_until_ms, look() if look else None, partitions, sample)
         if self._backlog.put(flush, self._shipper.report_seq):
             self.safe = flush.number
 
     def _shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
         self._backlog.shipped(flush, positions)
-        self._shipped_to = flush.number
+        if flush.progress is not None:
+            self._looked_up_to = flush.number
         self.safe = max(self.safe, flush.number)
 
     def _report(self, until: Callable[[], float]) -> bool:
         """Reports what was shipped so far. False if the time was up."""
         if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
             return False
-        self.reported = self._shipped_to
+        self.reported = self._looked_up_to
         self._backlog.reported(self._shipper.report_seq)
         return True
 
@@ -230,19 +239,20 @@ class Flusher:
         self._drain_if_due()
 
     def _drain_if_due(self) -> None:
-        """While acknowledgements are late, flushes go on as far as the backlog has room. Lanes are not looked at: that
-        may take seconds while brokers are away."""
+        """While acknowledgements are late, flushes go on as far as the backlog has room. Progress is not looked at:
+        that may take seconds while brokers are away."""
         is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
         if is_due and not self._closing and self._backlog.has_room:
+            self._was_woken = self._was_woken or self.wake.is_set()
             self.wake.clear()
-            self._take(lambda: self._look_at_progress(lanes=False))
+            self._take(None)
             self._notify()
 
     def _last_turn(self) -> None:
         """Puts the rest into the backlog and ships as much as the time allows. What then has not been acknowledged is
         left to whoever finds the spool; without one, it is dropped and reported so."""
         closed_at_ms = now_ms()
-        progress = self._look_at_progress(lanes=self._backlog.head() is None)
+        progress = self._look_at_progress() if self._backlog.head() is None else ()
         self._shut()
         self._partitions = self._partitions or self.outlet.partitions() or BEACONS_PARTITIONS
         self._take(lambda: progress)
@@ -262,14 +272,14 @@ class Flusher:
 
     # -- progress -------------------------------------------------------------------------------------------------
 
-    def _look_at_progress(self, *, lanes: bool) -> tuple[Progress, ...]:
+    def _look_at_progress(self) -> tuple[Progress, ...]:
         """How far work in hand and lanes are, now or a little later; a source that fails says nothing."""
         found: list[Progress] = []
         if self._intake.has_hand:
             t_ms = now_ms()  # work that begins from here on was taken in later
             since = self._intake.in_hand_since()
             found.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
-        for source in list(self.sources) if lanes else ():
+        for source in list(self.sources):
             try:
                 found.extend(source.snapshot())
             except Exception as error:

@@ -221,6 +221,8 @@ class NodeConsumer(Consumer):
         self._lanes.close()
         held = self.assignment()
         super().close()
+        if not self._explicit_done:
+            set_current()  # nothing any more: what is produced after this belongs to no message of ours
         self._node.give_away((place.topic, place.partition) for place in held)
 
     def __enter__(self) -> Self:

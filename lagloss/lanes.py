@@ -32,7 +32,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from lagloss.emitter import BOOTSTRAP_VARIABLE
+from lagloss.destination import BOOTSTRAP_VARIABLE
 from lagloss.log_bounds import ANSWER_TIMEOUT_S, QUERY_TIMEOUT_S, Key, LogBounds
 from lagloss.wire import Progress
 

@@ -16,7 +16,8 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
-from lagloss.emitter import BOOTSTRAP_VARIABLE, Emitter
+from lagloss.destination import BOOTSTRAP_VARIABLE
+from lagloss.emitter import Emitter
 
 Kind = Literal["in", "out", "filtered", "dead"]
 CLOSE_S: Final = 10.0

@@ -82,7 +82,7 @@ def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres, server_dir: Path
                 store.close()
         decoded = [decode_report(value) for _, _, _, value in read_all(kafka_bootstrap, REPORTS)]
         own = {report.emitter: report for report in decoded if report.host.endswith(f":{process.pid}")}
-        assert {report.closed for report in own.values()} == {True}
+        assert all(report.closed for report in own.values())
 
 
 def _is_healthy(client: httpx.Client) -> bool:
