@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 import time
 import uuid
 from collections import Counter
@@ -242,32 +241,3 @@ def test_a_forked_child_is_an_emitter_of_its_own(bootstrap: str, now_ms: int) ->
         emitter.taken_in("parent's again", now_ms)
         assert emitter.flush()
         assert sum(at.block.count for at in blocks_of(bootstrap, emitter.id)) == 2
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
-def test_children_forked_while_clients_are_made_and_closed_have_working_emitters(bootstrap: str, now_ms: int) -> None:
-    stopping = threading.Event()
-
-    def make_and_close() -> None:
-        while not stopping.is_set():
-            with Emitter("it-clicks", "other", bootstrap) as other:
-                other.taken_in("m", now_ms)
-                other.flush()
-
-    threads = [threading.Thread(target=make_and_close) for _ in range(2)]
-    with Emitter("it-clicks", "mid", bootstrap) as emitter:
-        assert emitter.flush()
-        for thread in threads:
-            thread.start()
-        try:
-            for _ in range(80):
-                child = os.fork()
-                if child == 0:
-                    emitter.taken_in("child's", now_ms)
-                    os._exit(0 if emitter.close(timeout_s=10) else 1)
-                assert os.waitpid(child, 0)[1] == 0
-        finally:
-            stopping.set()
-            for thread in threads:
-                thread.join()
