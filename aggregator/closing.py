@@ -87,7 +87,8 @@ class Closer:
         self.seal_gone()
         with self.engine.connect() as connection:
             states = unfinished.read_states(connection, windows)
-        windows = [window for window in windows if states.get(window) != "sealed"]
+        defined = self.watch.versions  # a recompute may have been asked of a pipeline that was deleted since
+        windows = [window for window in windows if states.get(window) != "sealed" and window[0] in defined]
         known = self._known(windows, now_ms)
         return self._close(known, windows, set() if from_log else self._proven(known, windows))
 

@@ -26,7 +26,7 @@ from aggregator.following import hold_follower
 from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.settings import Settings
-from lagloss.store import DAY_S, day_label
+from lagloss.store import DAY_S, day_label, names_not_deleted
 from lagloss.topics import RETENTION_MS
 
 log = structlog.get_logger()
@@ -211,7 +211,7 @@ def _unsealed(connection: Connection, day: int) -> str | None:
 def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | None:
     """Whether a tally's window has no result yet; once its blocks are gone, only where there is a definition for it."""
     closed = exists().where(WINDOW.c.pipeline == TALLY.c.pipeline, WINDOW.c.window_start == TALLY.c.window_start)
-    defined = exists().where(tables.Pipeline.name == TALLY.c.pipeline)
+    defined = TALLY.c.pipeline.in_(names_not_deleted())
     waits = or_(TALLY.c.window_start >= changeable_s, defined)
     found = exists().where(_in_day(TALLY.c.window_start, day), ~closed, waits)
     return "a window to be closed" if connection.execute(select(found)).scalar_one() else None

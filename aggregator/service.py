@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
 from aggregator import quarantine, told
+from aggregator.announcing import SampleAnnouncer
 from aggregator.catchup import Catchup
 from aggregator.closing import Closer
 from aggregator.following import ReportFollower, following
@@ -25,7 +26,7 @@ from aggregator.upkeep import Upkeep
 from lagloss.beacon_log import BeaconLog
 from lagloss.settings import Settings
 from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS
+from lagloss.topics import BEACONS, REPORTS, SAMPLING
 
 log = structlog.get_logger()
 
@@ -38,14 +39,16 @@ MAX_PAUSE_S = 30.0
 class Aggregator:
     """Everything in one process; `run` returns when `stop` is set."""
 
-    def __init__(self, settings: Settings, beacons: str = BEACONS, reports: str = REPORTS) -> None:
+    def __init__(
+        self, settings: Settings, beacons: str = BEACONS, reports: str = REPORTS, sampling: str = SAMPLING
+    ) -> None:
         self.settings = settings
         self.metrics = Metrics()
         self.ready = threading.Event()
         self.trouble: Trouble | None = None
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
         self.metrics.waiting(lambda: self.trouble)
-        self._beacons, self._reports = beacons, reports
+        self._beacons, self._reports, self._sampling = beacons, reports, sampling
 
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until told to stop; servers that are away are waited for with backoff.
@@ -100,7 +103,8 @@ class Aggregator:
             notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             closer = Closer(store.engine, store, reader, beacons, self.metrics, self.settings.verify_share)
-            upkeep, catchup = Upkeep(closer, self.settings), Catchup()
+            announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
+            upkeep, catchup = Upkeep(closer, self.settings, announcer), Catchup()
             closer.watch.refresh()
             stream = stack.enter_context(
                 following(spark, bootstrap, follower, reports.partitions(), lambda: closer.watch.checkpoints)

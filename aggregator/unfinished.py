@@ -129,15 +129,20 @@ def seal_gone(connection: Connection, held: Mapping[int, Watermarks]) -> list[tu
 
 
 def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
-    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are."""
+    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are.
+
+    Those of a deleted pipeline, too, changed or not: nobody closes them any more.
+    """
     # tallies before windows, as following locks them where it makes a day's partitions
     connection.execute(text("LOCK TABLE tally IN ACCESS SHARE MODE"))
     rows = connection.execute(
         text(
             "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE (pipeline, window_start) IN ("
             " SELECT pipeline, window_start FROM \"window\" w WHERE state = 'closed' AND window_start < :before"
-            " AND NOT EXISTS (SELECT FROM tally t WHERE t.pipeline = w.pipeline"
+            " AND (NOT EXISTS (SELECT FROM tally t WHERE t.pipeline = w.pipeline"
             " AND t.window_start = w.window_start AND changed_basis > w.basis)"
+            " OR (SELECT deleted_at IS NOT NULL FROM pipeline p WHERE p.name = w.pipeline"
+            " ORDER BY version DESC LIMIT 1))"
             " ORDER BY window_start LIMIT :at_most) RETURNING pipeline, window_start"
         ),
         {"before": before_s, "at_most": at_most},

@@ -1,5 +1,5 @@
 """Upkeep beside closing: answering recompute requests, sealing what the log no longer holds, auditing stray blocks,
-rolling up, pruning."""
+rolling up, pruning, announcing samples."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 from sqlalchemy import select, update
 
 from aggregator import rollups, unfinished
+from aggregator.announcing import SampleAnnouncer
 from aggregator.closing import Closer
 from aggregator.retention import Retention
 from lagloss import tables
@@ -23,6 +24,7 @@ AUDIT_EVERY_S = 30
 SEAL_EVERY_S = 60
 ROLL_UP_EVERY_S = 5
 RETAIN_EVERY_S = 600
+ANNOUNCE_EVERY_S = 5
 WINDOWS_A_ROUND = 50
 """Windows that a recompute closes again before windows that are due have their turn, and before it says how far it
 is."""
@@ -45,15 +47,19 @@ class Chore:
 class Upkeep:
     """Does what is asked for or has become due, a little a call."""
 
-    def __init__(self, closer: Closer, settings: Settings | None = None) -> None:
+    def __init__(
+        self, closer: Closer, settings: Settings | None = None, announcer: SampleAnnouncer | None = None
+    ) -> None:
         self._closer = closer
         retention = Retention(closer, settings or Settings())
-        self._chores = (
+        self._chores = [
             Chore(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
             Chore(SEAL_EVERY_S, lambda _: closer.seal_gone()),
             Chore(ROLL_UP_EVERY_S, self.roll_up),
             Chore(RETAIN_EVERY_S, retention.round),
-        )
+        ]
+        if announcer is not None:
+            self._chores.append(Chore(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
         """One round; whether a request was answered."""
@@ -67,6 +73,11 @@ class Upkeep:
         done, waiting = rollups.roll_up(self._closer.engine, now_ms)
         self._closer.metrics.rollups.inc(done)
         self._closer.metrics.rollups_dirty.set(waiting)
+
+    def announce_samples(self, announcer: SampleAnnouncer) -> None:
+        """One round of telling emitters what the newest definitions sample."""
+        versions = self._closer.watch.versions
+        announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
 
     def answer_recompute(self, now_ms: int) -> bool:
         """One round of the oldest `lagloss recompute`: close some of its windows again from the log, and answer after

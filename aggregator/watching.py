@@ -26,7 +26,7 @@ class Watch:
         self._engine = engine
         self._store = store
         self._metrics = metrics
-        self._version_count = 0
+        self._changes_seen = 0
         self._seen_basis: int | None = None
 
     def refresh(self) -> None:
@@ -38,11 +38,14 @@ class Watch:
         self._seen_basis = self._refresh_agendas(self._seen_basis)
 
     def _refresh_definitions(self) -> None:
-        if self._store.count_versions() == self._version_count:
+        changes = self._store.count_changes()
+        if changes == self._changes_seen:
             return
+        self._changes_seen = changes
+        for name in self.versions.keys() - set(self._store.names()):
+            del self.versions[name], self.agendas[name]
         known = {name: len(versions) for name, versions in self.versions.items()}
         fresh = self._store.versions(known)
-        self._version_count += len(fresh)
         for stored in fresh:
             self.versions.setdefault(stored.name, Versions()).add(stored)
         for name in {stored.name for stored in fresh}:

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import closing, live, pipelines, sizes
+from benchmarks import closing, intake, live, pipelines, sizes, span
 
-ALL = {"closing": closing.run, "sizes": sizes.run, "pipelines": pipelines.run, "live": live.run}
+ALL = {
+    "closing": closing.run,
+    "sizes": sizes.run,
+    "pipelines": pipelines.run,
+    "live": live.run,
+    "span": span.run,
+    "intake": intake.run,
+}
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""HTTP intake: beacons of services that do without the SDK, put on the log through it."""
+"""HTTP intake of beacons, blocks and reports, for services that do without a Kafka client; definitions and tokens."""

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 import uvicorn
+from sqlalchemy import make_url
 
 from collector.app import create_app
+from collector.http import BoundedHttp
 from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.processes import choose_port
 from lagloss.settings import Settings
+from lagloss.store import Store
+
+SWITCH_S: Final = 0.0005
+"""The event loop waits this long for the interpreter while an emitter's thread packs; Python's default is 5 ms. A
+quarter more requests by it, with 32 connections."""
+DATABASE_TIMEOUT_S: Final = 5
 
 
 def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     try:
-        app = create_app(settings.require_kafka())
+        app = create_app(settings.require_kafka(), _store(settings), spool_dir=settings.spool_dir)
         port = choose_port("The collector", settings.collector_port)
     except LaglossError as error:
         print(f"collector: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
+    sys.setswitchinterval(SWITCH_S)
     print(f"collector: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
     uvicorn.run(
         app,
         host=settings.bind_address,
         port=port,
+        http=BoundedHttp,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=3,
     )
     return 0
+
+
+def _store(settings: Settings) -> Store | None:
+    if not settings.database_url:
+        return None
+    url = make_url(settings.database_url).update_query_dict({"connect_timeout": str(DATABASE_TIMEOUT_S)})
+    return Store(url.render_as_string(hide_password=False))
 
 
 if __name__ == "__main__":

@@ -10,8 +10,11 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.batches = Counter(
-            "lagloss_collector_batches", "Batches answered, by status code.", ["status"], registry=self.registry
+        self.requests = Counter(
+            "lagloss_collector_requests",
+            "Requests answered, by route and status code.",
+            ["route", "status"],
+            registry=self.registry,
         )
         self.beacons = Counter(
             "lagloss_collector_beacons", "Beacons that the broker acknowledged.", registry=self.registry
@@ -22,3 +25,18 @@ class Metrics:
             registry=self.registry,
         )
         self.emitters = Gauge("lagloss_collector_emitters", "Nodes being served.", registry=self.registry)
+        self.waiting_bytes = Gauge(
+            "lagloss_collector_waiting_bytes",
+            "Blocks and reports of clients that wait for the broker, in bytes.",
+            registry=self.registry,
+        )
+        self.waiting_beacons = Gauge(
+            "lagloss_collector_waiting_beacons",
+            "Beacons in the collector's own emitters that wait for the broker.",
+            registry=self.registry,
+        )
+        self.knowledge_age = Gauge(
+            "lagloss_collector_knowledge_age_seconds",
+            "How old what is known of tokens and definitions is.",
+            registry=self.registry,
+        )

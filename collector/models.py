@@ -1,34 +1,37 @@
-"""What clients send: a batch of beacons of one node, as JSON."""
+"""What clients send as JSON, and what they are answered: batches of beacons, and reports."""
 
 from __future__ import annotations
 
+import uuid
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, NotRequired
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
+from collector.batches import Batch, Numbered, Seen
+from collector.knowledge import Known
+from collector.problems import Problem
 from lagloss.blocks import MAX_REASON_CHARS, epoch_ms
-from lagloss.wire import MAX_ID_BYTES
+from lagloss.sketch import Sketch
+from lagloss.wire import MAX_ID_BYTES, SAMPLE_ALL, EmitterReport, OffsetRange, Progress, Tally, signed64
 
-
-def _time_ms(value: object) -> float:
-    if isinstance(value, str):
-        try:
-            value = datetime.fromisoformat(value)
-        except ValueError:
-            value = None
-    elif isinstance(value, datetime):
-        value = None
-    try:
-        return epoch_ms(value)
-    except ValueError:
-        raise ValueError("expected whole epoch milliseconds or RFC 3339 with a zone") from None
-
-
-def _id_fits(value: str) -> str:
-    if not 1 <= len(value.encode()) <= MAX_ID_BYTES:
-        raise ValueError(f"expected 1 to {MAX_ID_BYTES} bytes of UTF-8")
-    return value
+MAX_SEQ: Final = (1 << 31) - 1
+MAX_NAME_BYTES: Final = 500
+"""Of lanes, replays and hosts in reports: more does not fit an index of PostgreSQL."""
+BAD_TIME: Final = "expected epoch milliseconds or RFC 3339 with a zone"
+PLACE: Final = r"^(in|out(:[A-Za-z0-9][A-Za-z0-9_-]{0,99})?|filtered|dead)$"
 
 
 def _is_text(value: str) -> str:
@@ -36,50 +39,236 @@ def _is_text(value: str) -> str:
     return value
 
 
-TimeMs = Annotated[float, BeforeValidator(_time_ms, json_schema_input_type=int | str)]
-"""Epoch milliseconds as a number, or RFC 3339 text."""
+def _fits_the_tables(value: str) -> str:
+    if "\0" in value or len(value.encode()) > MAX_NAME_BYTES:
+        raise ValueError(f"expected at most {MAX_NAME_BYTES} bytes of UTF-8 without NUL")
+    return value
+
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Label = Annotated[str, Field(min_length=1, max_length=MAX_REASON_CHARS), AfterValidator(_is_text)]
+Text = Annotated[str, AfterValidator(_fits_the_tables)]
+Time = StrictInt | StrictFloat | StrictStr
+"""Epoch milliseconds as a number, or RFC 3339 text with a zone."""
+Int64 = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Int32 = Annotated[int, Field(ge=-(1 << 31), lt=1 << 31)]
+Count32 = Annotated[int, Field(ge=0, lt=1 << 31)]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class BeaconJson(TypedDict):
+    """One message at one checkpoint."""
+
+    checkpoint: Annotated[str, Field(pattern=PLACE)]
+    message_id: Annotated[str, Field(min_length=1, max_length=MAX_ID_BYTES)]
+    event_time: Time
+    observed_at: NotRequired[Time | None]
+    reason: NotRequired[Label | None]
+    replay: NotRequired[Label | None]
+
+
+@with_config(ConfigDict(extra="forbid"))
+class BatchJson(TypedDict):
+    """Beacons of one node of one pipeline; taken whole or not at all."""
+
+    pipeline: Name
+    node: Name
+    first: NotRequired[bool]
+    emitter: NotRequired[uuid.UUID]
+    seq: NotRequired[Annotated[int, Field(ge=1, le=MAX_SEQ, strict=True)]]
+    beacons: Annotated[list[BeaconJson], Field(min_length=1)]
+
+
+BATCH: Final = TypeAdapter(BatchJson)
+
+
+def read_batch(body: bytes) -> BatchJson:
+    """The batch in a body; a Problem (422) that names position and field where it is none."""
+    try:
+        return BATCH.validate_json(body)
+    except ValidationError as error:
+        raise invalid(error, "batch", "beacon", "beacons") from None
+
+
+def as_batch(raw: BatchJson, known: Known | None) -> Batch:
+    """The batch in the form that is checked and put; a Problem (422) for times and ids that are none."""
+    if ("emitter" in raw) != ("seq" in raw):
+        raise Problem(422, "Bad batch", "expected emitter and seq, or neither", field="seq")
+    node = raw["node"]
+    return Batch(
+        raw["pipeline"],
+        node,
+        raw.get("first", False) if known is None else node == known.first_node,
+        [as_seen(at, beacon) for at, beacon in enumerate(raw["beacons"])],
+        Numbered(raw["emitter"].bytes, raw["seq"]) if "emitter" in raw else None,
+    )
+
+
+def as_seen(at: int, beacon: BeaconJson) -> Seen:
+    """The beacon at this position of a batch; see `as_batch`."""
+    message_id = beacon["message_id"]
+    if not message_id.isascii() and not _id_fits(message_id):
+        detail = f"expected 1 to {MAX_ID_BYTES} bytes of UTF-8"
+        raise Problem(422, "Bad beacon", detail, position=at, field="message_id")
+    observed_at = beacon.get("observed_at")
+    return Seen(
+        beacon["checkpoint"],
+        message_id,
+        time_ms(beacon["event_time"], at, "event_time"),
+        None if observed_at is None else time_ms(observed_at, at, "observed_at"),
+        beacon.get("reason"),
+        beacon.get("replay"),
+    )
+
+
+def _id_fits(message_id: str) -> bool:
+    try:
+        return len(message_id.encode()) <= MAX_ID_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
+def time_ms(value: object, position: int, field: str) -> float:
+    """A time as clients spell it, in epoch ms; a Problem (422) for what is none."""
+    if type(value) is int and 0 <= value < 10**15:  # nearly all of them
+        return value
+    try:
+        return epoch_ms(datetime.fromisoformat(value) if isinstance(value, str) else value)
+    except (ValueError, OverflowError):
+        raise Problem(422, "Bad beacon", BAD_TIME, position=position, field=field) from None
+
+
+def invalid(error: ValidationError, whole: str, part: str, parts: str) -> Problem:
+    """Names the first thing that is wrong; if that is a `part` in the list called `parts`, its position, too."""
+    found = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = found["loc"]
+    if place[:1] == (parts,) and len(place) > 1 and isinstance(place[1], int):
+        field = str(place[2]) if len(place) > 2 else None  # the rest names members of unions
+        detail = BAD_TIME if field in ("event_time", "observed_at") and len(place) > 3 else found["msg"]
+        return Problem(422, f"Bad {part}", detail, position=place[1], field=field)
+    return Problem(422, f"Bad {whole}", found["msg"], field=".".join(map(str, place)) or None)
 
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Beacon(_Strict):
-    """One message at one checkpoint."""
-
-    checkpoint: Annotated[str, Field(pattern=r"^(in|out(:[A-Za-z0-9][A-Za-z0-9_-]{0,99})?|filtered|dead)$")]
-    message_id: Annotated[str, AfterValidator(_id_fits)]
-    event_time: TimeMs
-    observed_at: TimeMs | None = None
-    """When it was seen; when the batch came in, if absent."""
-    reason: Label | None = None
-    replay: Label | None = None
+class RangeJson(_Strict):
+    partition: Count32
+    first: Count
+    last: Count
 
 
-class Batch(_Strict):
-    """Beacons of one node of one pipeline; taken whole or not at all."""
+class BinJson(_Strict):
+    key: Int32
+    count: Count
+
+
+class ProgressJson(_Strict):
+    checkpoint: Text
+    lane: Text
+    until: Int64
+
+
+class TallyJson(_Strict):
+    """As in docs/wire-format.md; `id_sum` as a signed 64-bit integer."""
+
+    checkpoint: Text
+    window_start: Count
+    replay: Text | None = None
+    sample: Annotated[int, Field(ge=1, le=SAMPLE_ALL)] = SAMPLE_ALL
+    beacons: Count
+    payload_bytes: Count = 0
+    id_sum: Int64
+    dropped: Count = 0
+    lag_sketch: list[BinJson] = []
+    ranges: list[RangeJson] = []
+
+    @classmethod
+    def of(cls, tally: Tally) -> dict[str, Any]:
+        """The tally as JSON."""
+        return {
+            "checkpoint": tally.checkpoint,
+            "window_start": tally.window_start,
+            "replay": tally.replay,
+            "sample": tally.sample,
+            "beacons": tally.beacons,
+            "payload_bytes": tally.payload_bytes,
+            "id_sum": signed64(tally.id_sum),
+            "dropped": tally.dropped,
+            "lag_sketch": [{"key": key, "count": count} for key, count in tally.lag_sketch.bins().items()],
+            "ranges": [
+                {"partition": place.partition, "first": place.first, "last": place.last} for place in tally.ranges
+            ],
+        }
+
+    def tally(self) -> Tally:
+        return Tally(
+            self.checkpoint,
+            self.window_start,
+            self.beacons,
+            self.id_sum,
+            Sketch.from_bins({each.key: each.count for each in self.lag_sketch}),
+            tuple(OffsetRange(each.partition, each.first, each.last) for each in self.ranges),
+            self.replay,
+            self.sample,
+            self.payload_bytes,
+            self.dropped,
+        )
+
+
+class ReportJson(_Strict):
+    """An emitter report; the emitter as a UUID's text."""
 
     pipeline: Name
     node: Name
-    first: bool = False
-    """The node is the pipeline's first: its ids are named, and event times out of bounds refused."""
-    beacons: Annotated[list[Beacon], Field(min_length=1)]
+    emitter: uuid.UUID
+    host: Text = ""
+    seq: Count
+    started_at: Count
+    sent_at: Count
+    closed: bool = False
+    final_through: Count = 0
+    progress: list[ProgressJson] = []
+    tallies: list[TallyJson] = []
+
+    def report(self) -> EmitterReport:
+        return EmitterReport(
+            self.pipeline,
+            self.node,
+            self.emitter.bytes,
+            self.host,
+            self.seq,
+            self.started_at,
+            self.sent_at,
+            self.closed,
+            self.final_through,
+            tuple(Progress(each.checkpoint, each.lane, each.until) for each in self.progress),
+            tuple(tally.tally() for tally in self.tallies),
+        )
 
 
 class Accepted(BaseModel):
-    """The broker has acknowledged this many beacons."""
+    """The broker has acknowledged this many beacons; `tallies` for a numbered batch: what it adds to the report's."""
 
     accepted: int
+    tallies: list[TallyJson] | None = None
 
 
-class Problem(BaseModel):
-    """RFC 9457; `position` counts the batch's beacons from 0."""
+class PositionJson(BaseModel):
+    partition: int
+    offset: int
 
-    type: Literal["about:blank"] = "about:blank"
-    title: str
-    status: int
-    detail: str
-    position: int | None = None
-    field: str | None = None
+
+class Written(BaseModel):
+    """Where the log holds the blocks, in their order."""
+
+    positions: list[PositionJson]
+
+
+class IntakeJson(BaseModel):
+    """What an emitter must know."""
+
+    partitions: int
+    sample: int

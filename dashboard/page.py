@@ -16,6 +16,7 @@ from dashboard.view import RANGES_S, WINDOW_S
 from dashboard.window_table import Row, table_rows
 from dashboard.words import VERDICTS, Document
 from lagloss.graph import Graph
+from lagloss.presenting import sampled
 
 Part: TypeAlias = Any
 """A Dash component; the component packages carry no types."""
@@ -350,6 +351,8 @@ def window_detail(reading: Reading) -> Part:
     sla = pipeline.definition.spec.sla
     reasons = [dmc.ListItem(words.reason(code)) for code in window["reasons"]]
     facts = [f"revision {window['revision']}", window["state"], f"proof: {window['proof']}"]
+    if "sample" in window["reasons"]:
+        facts.append(sampled(window))
     if window["closed_at"]:
         facts.append(f"closed {words.clock(words.parse_utc_s(window['closed_at']), seconds=True, date=True)} UTC")
     if window.get("history"):

@@ -175,7 +175,7 @@ _REASONS: Final[dict[str, str]] = {
     "overdue": "some messages have been pending longer than maxWait",
     "unexplained": "some messages were seen later but not at the first checkpoint: an id or event time was changed",
     "version": "the definition changed in this minute",
-    "sample": "only a sample was judged; the interval is widened accordingly",
+    "sample": "only a sample of the messages was looked at: counts are scaled, the loss interval is widened",
 }
 
 

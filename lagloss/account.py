@@ -5,13 +5,14 @@ Pure bookkeeping, free of Kafka and of clocks: whoever keeps the account says wh
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from lagloss.blocks import KEPT_S, Increment, TallyKey
 from lagloss.sketch import Sketch
-from lagloss.wire import EmitterReport, OffsetRange, Tally, decode_report, encode_report
+from lagloss.wire import SAMPLE_ALL, EmitterReport, OffsetRange, Tally, decode_report, encode_report
 
 MAX_RANGES: Final = 4
 """Offset ranges a tally names in each partition; the nearest are merged beyond that."""
@@ -30,7 +31,9 @@ def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) 
     are too many."""
     if not ranges:
         raise ValueError("expected at least one range, whose partition the new one takes")
-    partition = ranges[0].partition
+    partition, newest = ranges[0].partition, ranges[-1]
+    if offset == newest.last + 1:
+        return [*ranges[:-1], OffsetRange(partition, newest.first, offset)]
     ordered = sorted([*ranges, OffsetRange(partition, offset, offset)], key=lambda place: (place.first, place.last))
     merged = [ordered[0]]
     for place in ordered[1:]:
@@ -50,7 +53,9 @@ class _Entry:
     id_sum: int = 0
     payload_bytes: int = 0
     dropped: int = 0
-    lag_sketch: Sketch = field(default_factory=Sketch)
+    sample: int = SAMPLE_ALL
+    bins: Counter[int] = field(default_factory=Counter)
+    """The lag sketch, as long as it grows: a block adds few lags to many."""
     ranges: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
     @classmethod
@@ -59,7 +64,13 @@ class _Entry:
         for place in tally.ranges:
             ranges.setdefault(place.partition, []).append(place)
         return cls(
-            tally.beacons, tally.id_sum % (1 << 64), tally.payload_bytes, tally.dropped, tally.lag_sketch, ranges
+            tally.beacons,
+            tally.id_sum % (1 << 64),
+            tally.payload_bytes,
+            tally.dropped,
+            tally.sample,
+            Counter(tally.lag_sketch.bins()),
+            ranges,
         )
 
 
@@ -95,15 +106,37 @@ class Account:
         entry.beacons += increment.beacons
         entry.id_sum = (entry.id_sum + increment.id_sum) % (1 << 64)
         entry.payload_bytes += increment.payload_bytes
-        entry.lag_sketch = Sketch.merged((entry.lag_sketch, increment.lag_sketch))
+        entry.sample = min(entry.sample, increment.sample)
+        entry.bins.update(increment.lag_sketch.bins())
         places = entry.ranges.get(partition)
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
+
+    def restore(self, tally: Tally, now_s: float) -> None:
+        """This tally stands as it did when somebody wrote it down."""
+        key = TallyKey(tally.checkpoint[len(self._node) + 1 :], tally.replay, tally.window_start)
+        if self._entry(key, now_s) is not None:
+            self._live[key] = _Entry.of(tally)
+
+    def forget(self, key: TallyKey) -> None:
+        """Nothing more is said of this tally."""
+        for kept in (self._live, self._touched_s, self._compact):
+            kept.pop(key, None)
+        self._changed.discard(key)
 
     def drop(self, key: TallyKey, beacons: int, now_s: float) -> None:
         """Beacons of this tally that could not be sent, whatever the cause."""
         entry = self._entry(key, now_s)
         if entry is not None:
             entry.dropped += beacons
+
+    def thin(self, key: TallyKey, sample: int, now_s: float) -> None:
+        """Beacons of this tally were left out by a sample of this size: from now on it speaks of no larger one."""
+        known = self._live.get(key)
+        if known is not None and known.sample <= sample:
+            return
+        entry = self._entry(key, now_s)
+        if entry is not None:
+            entry.sample = min(entry.sample, sample)
 
     def settle(self, t_ms: float) -> None:
         """All that was observed up to `t_ms` on the emitter's clock is acknowledged, or counted as dropped.
@@ -134,19 +167,16 @@ class Account:
         """Packs what is quiet, forgets what the topics no longer keep. Cheap enough for once a minute."""
         for key in [key for key, touched in self._touched_s.items() if abs(now_s - touched) > QUIET_S]:
             if key not in self._changed:
-                self._compact[key] = _packed(self._tally(key, self._live.pop(key)))
+                self._compact[key] = packed_tally(self._tally(key, self._live.pop(key)))
                 del self._touched_s[key]
         for key in [key for key in self._keys() if key.window_start < now_s - FORGET_S]:
-            self._live.pop(key, None)
-            self._compact.pop(key, None)
-            self._touched_s.pop(key, None)
-            self._changed.discard(key)
+            self.forget(key)
 
     def tally(self, key: TallyKey) -> Tally | None:
         """The tally of this name, whether live or packed."""
         if key in self._live:
             return self._tally(key, self._live[key])
-        return _unpacked(self._compact[key]) if key in self._compact else None
+        return unpacked_tally(self._compact[key]) if key in self._compact else None
 
     def _keys(self) -> Iterator[TallyKey]:
         yield from self._live
@@ -157,7 +187,7 @@ class Account:
         if entry is None:
             packed = self._compact.pop(key, None)
             if packed is not None:
-                entry = _Entry.of(_unpacked(packed))
+                entry = _Entry.of(unpacked_tally(packed))
             elif len(self) < self._max_tallies:
                 entry = _Entry()
             else:
@@ -174,18 +204,20 @@ class Account:
             window_start=key.window_start,
             beacons=entry.beacons,
             id_sum=entry.id_sum,
-            lag_sketch=entry.lag_sketch,
+            lag_sketch=Sketch.from_bins(entry.bins),
             ranges=tuple(place for _, places in sorted(entry.ranges.items()) for place in places),
             replay=key.replay,
             payload_bytes=entry.payload_bytes,
             dropped=entry.dropped,
+            sample=entry.sample,
         )
 
 
-def _packed(tally: Tally) -> bytes:
+def packed_tally(tally: Tally) -> bytes:
     """One tally as Avro, by way of a report that holds nothing else."""
     return encode_report(EmitterReport("", "", _NOBODY, "", 0, 0, 0, False, 0, (), (tally,)))
 
 
-def _unpacked(packed: bytes) -> Tally:
+def unpacked_tally(packed: bytes) -> Tally:
+    """The tally that `packed_tally` made this of."""
     return decode_report(packed).tallies[0]

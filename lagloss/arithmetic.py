@@ -18,7 +18,7 @@ from lagloss.graph import Graph, Place
 from lagloss.proof import proves
 from lagloss.result import CheckpointResult, Interval, Lags, LinkResult, NodeResult, Verdict, WindowResult
 from lagloss.sketch import Sketch
-from lagloss.wire import SAMPLE_ALL
+from lagloss.wire import SAMPLE_ALL, share_of
 
 OVERTAKEN_AFTER_MS = 5_000
 """How far a place's progress must be past a message's last sign of life before the place has overtaken it; more where
@@ -258,6 +258,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         verdict=_verdict(graph, evidence, messages, lost, pending, graph.first_node not in incomplete),
         reasons=_reasons(census, evidence, incomplete, scale),
         proof="tallies" if facts.proven else "beacons",
+        sample=share_of(scale.sample),
         messages=messages,
         delivered=scale.count(census.fates[Fate.DELIVERED]),
         filtered=scale.count(census.fates[Fate.FILTERED]),

@@ -6,19 +6,21 @@ more than that; everything that costs something is done here, by the flushing th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from lagloss.sketch import Sketch
+from lagloss.sketch import Sketch, bin_keys
 from lagloss.wire import (
     MAX_BLOCK_BEACONS,
     MAX_ID_BYTES,
+    SAMPLE_ALL,
     U64,
     WINDOW_S,
     BeaconBlock,
@@ -57,6 +59,10 @@ class Extras(NamedTuple):
     reason: str | None = None
     payload_crc: int | None = None
     payload_bytes: int = 0
+
+
+RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int]
+"""`Extras` as callers leave them: a plain tuple costs them a quarter."""
 
 
 class TallyKey(NamedTuple):
@@ -110,8 +116,37 @@ class Observed:
     payload_bytes: npt.NDArray[np.int64]
     raw_ids: list[bytes]
 
+    def __len__(self) -> int:
+        return int(self.code.size)
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Observed:
+        """These rows alone."""
+        return Observed(
+            self.code[rows],
+            self.id_hash[rows],
+            self.event_ms[rows],
+            self.lag_ms[rows],
+            self.crc[rows],
+            self.payload_bytes[rows],
+            [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
+        )
+
+    def cut(self, start: int, end: int) -> Observed:
+        """The rows from `start` to before `end`, as views."""
+        return Observed(
+            self.code[start:end],
+            self.id_hash[start:end],
+            self.event_ms[start:end],
+            self.lag_ms[start:end],
+            self.crc[start:end],
+            self.payload_bytes[start:end],
+            self.raw_ids[start:end],
+        )
+
     @classmethod
     def joined(cls, parts: Sequence[Observed]) -> Observed:
+        if len(parts) == 1:
+            return parts[0]
         return cls(
             np.concatenate([part.code for part in parts]),
             np.concatenate([part.id_hash for part in parts]),
@@ -147,6 +182,8 @@ class Reader:
         self.kinds: list[Kind] = []
         self._codes: dict[Kind, int] = {}
         self._plain: dict[str, int] = {}
+        self._unlabelled: dict[tuple[str, bool], int] = {}
+        """Codes of beacons with neither replay nor reason, by place and whether there is a checksum."""
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
 
@@ -190,17 +227,16 @@ class Reader:
             code = np.empty(n, np.int64)
             for row, (place, extra) in enumerate(zip(places, extras, strict=True)):
                 if extra is None:
-                    code[row] = self._code(Kind(place, None, None, has_crc=False))
+                    code[row] = self._code_of(place, None, None, has_crc=False)
                     continue
+                observed_at, replay, reason, payload_crc, size = extra
                 try:
-                    if extra.observed_at is not None:
-                        lag_ms[row] = epoch_ms(extra.observed_at) - event_ms[row]
-                    if extra.payload_crc is not None:
-                        crc[row] = extra.payload_crc
-                    payload_bytes[row] = extra.payload_bytes
-                    code[row] = self._code(
-                        Kind(place, _text(extra.replay), self._reason(extra.reason), extra.payload_crc is not None)
-                    )
+                    if observed_at is not None:
+                        lag_ms[row] = epoch_ms(observed_at) - event_ms[row]
+                    if payload_crc is not None:
+                        crc[row] = payload_crc
+                    payload_bytes[row] = size
+                    code[row] = self._code_of(place, replay, reason, has_crc=payload_crc is not None)
                 except (ValueError, TypeError, OverflowError):
                     return None
         return Observed(
@@ -220,6 +256,14 @@ class Reader:
             for place in set(places):
                 self._plain[place] = self._code(Kind(place, None, None, has_crc=False))
             return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
+
+    def _code_of(self, place: str, replay: object, reason: object, *, has_crc: bool) -> int:
+        if replay is not None or reason is not None:
+            return self._code(Kind(place, _text(replay), self._reason(reason), has_crc))
+        code = self._unlabelled.get((place, has_crc))
+        if code is None:
+            code = self._unlabelled[place, has_crc] = self._code(Kind(place, None, None, has_crc))
+        return code
 
     def _code(self, kind: Kind) -> int:
         code = self._codes.setdefault(kind, len(self.kinds))
@@ -242,7 +286,8 @@ class Reader:
     def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: Refused) -> Iterator[Any]:
         """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
         for at in range(0, len(flat), STRIDE):
-            place, message_id, event_time, clock, extras = flat[at : at + STRIDE]
+            place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
+            extras = None if raw is None else Extras(*raw)
             try:
                 event_ms = epoch_ms(event_time)
             except (ValueError, OverflowError):
@@ -289,13 +334,26 @@ def _text(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What one block adds to its tally. `id_sum` modulo 2^64."""
+    """What one block adds to its tally. `id_sum` modulo 2^64; `sample` as in the block."""
 
     key: TallyKey
     beacons: int
     id_sum: int
     lag_sketch: Sketch
     payload_bytes: int
+    sample: int = SAMPLE_ALL
+
+    @classmethod
+    def of(cls, block: BeaconBlock, payload_bytes: int, lag_sketch: Sketch | None = None) -> Self:
+        """What this block adds, whose payloads have so many bytes together; its sketch may be known already."""
+        return cls(
+            TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
+            block.count,
+            int(np.add.reduce(block.id_hash)),
+            Sketch.of(block.lag_ms) if lag_sketch is None else lag_sketch,
+            payload_bytes,
+            block.sample,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,57 +364,80 @@ class PackedBlock:
     key: bytes
     value: bytes
     increment: Increment
+    seq: int
+
+
+def taken_by(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
+    """The beacons that a sample takes, and the tallies of those that it leaves out."""
+    if sample >= SAMPLE_ALL:
+        return observed, []
+    is_taken = (observed.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
+    left = np.flatnonzero(~is_taken)
+    minute = np.floor(observed.event_ms[left] / WINDOW_MS).astype(np.int64)
+    code_and_minute = np.unique(np.stack((observed.code[left], minute)), axis=1).T.tolist()
+    keys = {TallyKey(kinds[code].place, kinds[code].replay, minute * WINDOW_S) for code, minute in code_and_minute}
+    return observed.at(np.flatnonzero(is_taken)), list(keys)
 
 
 @dataclass(slots=True)
 class Packer:
-    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`."""
+    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`. At the first node, `in` has
+    ids by name, unless they are private."""
 
     pipeline: str
     node: str
     emitter: bytes
     first: bool
+    names_ids: bool = True
     seq: int = 0
 
-    def pack(self, observed: Observed, kinds: Sequence[Kind], partitions: int) -> Iterator[PackedBlock]:
-        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed."""
+    def pack(
+        self, observed: Observed, kinds: Sequence[Kind], partitions: int, sample: int = SAMPLE_ALL
+    ) -> Iterator[PackedBlock]:
+        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed.
+
+        `sample`: the one that left these rows in (see `taken_by`).
+        """
+        if not len(observed):
+            return
         window = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64) * WINDOW_S
         partition = partitions_of(observed.id_hash, partitions)
         order = np.lexsort((partition, window, observed.code))
-        sorted_code, sorted_window, sorted_partition = observed.code[order], window[order], partition[order]
-        edge = (
-            (np.diff(sorted_code) != 0) | (np.diff(sorted_window) != 0) | (np.diff(sorted_partition) != 0)
-        ).nonzero()[0] + 1
-        starts = [0, *edge.tolist()]
-        for start, end in zip(starts, [*starts[1:], order.size], strict=True):
-            kind = kinds[int(sorted_code[start])]
-            named = self.first and kind.place == "in"
-            rows, step = order[start:end], MAX_BLOCK_BEACONS
-            if named:
-                longest = max(map(len, map(observed.raw_ids.__getitem__, rows.tolist())))
-                step = min(step, MAX_BLOCK_ID_BYTES // (longest + 1))
-            for cut in range(0, rows.size, step):
+        ordered, window, partition = observed.at(order), window[order], partition[order]
+        keys = bin_keys(ordered.lag_ms.astype(np.float32))  # of what is sent; once for all blocks, which may be small
+        edges = (np.diff(ordered.code) != 0) | (np.diff(window) != 0) | (np.diff(partition) != 0)
+        starts = [0, *(np.flatnonzero(edges) + 1).tolist(), len(ordered)]
+        for start, end in itertools.pairwise(starts):
+            kind, step = kinds[int(ordered.code[start])], MAX_BLOCK_BEACONS
+            if self._is_named(kind):
+                step = min(step, MAX_BLOCK_ID_BYTES // (max(map(len, ordered.raw_ids[start:end])) + 1))
+            for cut in range(start, end, step):
+                upto = min(cut + step, end)
                 yield self._packed(
-                    observed,
-                    rows[cut : cut + step],
+                    ordered.cut(cut, upto),
+                    keys[cut:upto],
                     kind,
-                    window_start=int(sorted_window[start]),
-                    partition=int(sorted_partition[start]),
+                    window_start=int(window[start]),
+                    partition=int(partition[start]),
                     partitions=partitions,
+                    sample=sample,
                 )
+
+    def _is_named(self, kind: Kind) -> bool:
+        return self.first and self.names_ids and kind.place == "in"
 
     def _packed(
         self,
-        observed: Observed,
-        rows: npt.NDArray[np.intp],
+        rows: Observed,
+        keys: npt.NDArray[np.int32],
         kind: Kind,
         *,
         window_start: int,
         partition: int,
         partitions: int,
+        sample: int,
     ) -> PackedBlock:
-        named = self.first and kind.place == "in"
-        id_hash, lag_ms = observed.id_hash[rows], observed.lag_ms[rows].astype(np.float32)
+        offsets = rows.event_ms - window_start * 1000 if self.first and kind.place == "in" else None
         self.seq += 1
         block = BeaconBlock(
             pipeline=self.pipeline,
@@ -365,23 +446,19 @@ class Packer:
             seq=self.seq,
             window_start=window_start,
             partitions=partitions,
-            id_hash=id_hash,
-            lag_ms=lag_ms,
+            id_hash=rows.id_hash,
+            lag_ms=rows.lag_ms.astype(np.float32),
+            sample=sample,
             replay=kind.replay,
             reason=kind.reason,
-            event_offset_ms=(observed.event_ms[rows] - window_start * 1000).astype(np.uint16) if named else None,
-            message_ids=pack_ids(map(observed.raw_ids.__getitem__, rows.tolist())) if named else None,
-            payload_crc=observed.crc[rows] if kind.has_crc else None,
+            event_offset_ms=None if offsets is None else offsets.astype(np.uint16),
+            message_ids=pack_ids(rows.raw_ids) if self._is_named(kind) else None,
+            payload_crc=rows.crc if kind.has_crc else None,
         )
         return PackedBlock(
             partition,
             block_key(self.pipeline, window_start),
             encode_block(block),
-            Increment(
-                TallyKey(kind.place, kind.replay, window_start),
-                block.count,
-                int(np.add.reduce(id_hash)),
-                Sketch.of(lag_ms),
-                int(observed.payload_bytes[rows].sum()),
-            ),
+            Increment.of(block, int(np.add.reduce(rows.payload_bytes)), Sketch.of_keys(keys)),
+            block.seq,
         )

@@ -17,10 +17,12 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
+from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
 from lagloss.result import rfc3339
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.times import parse_time_s
+from lagloss.token_cli import app as token_app
 
 if TYPE_CHECKING:
     from lagloss.beacon_log import BeaconLog
@@ -34,13 +36,11 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
+app.add_typer(token_app)
 
-DataDir = Annotated[Path | None, typer.Option(help="where data, logs and endpoints are kept (LAGLOSS_DATA_DIR)")]
-PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
 WindowMoment = Annotated[str, typer.Option(help="a moment within the window: RFC 3339 or relative (-15m)")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 
 
 @app.command()
@@ -90,7 +90,7 @@ def apply(
     from lagloss.definition import load_definition
 
     definitions = [load_definition(path) for path in files]
-    with _store(Settings.load(data_dir=data_dir)) as store:
+    with open_store(Settings.load(data_dir=data_dir)) as store:
         for definition in definitions:
             version = store.apply(definition)
             typer.echo(f"{definition.name}: version {version}")
@@ -109,7 +109,7 @@ def windows(
     from lagloss.presenting import breaches, contract_document, windows_table
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
-    with _store(Settings.load(data_dir=data_dir)) as store:
+    with open_store(Settings.load(data_dir=data_dir)) as store:
         definition = store.pipeline(pipeline).definition
         found = store.windows(pipeline, from_s, to_s)
     if as_json:
@@ -140,7 +140,8 @@ def diff(
     if as_json:
         typer.echo(json.dumps(found.document()))
     else:
-        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}")
+        sample = _sample_note(found.sample)
+        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}")
         for message_id in found.message_ids:
             typer.echo(message_id)
 
@@ -168,7 +169,7 @@ def matrix(
     # in a pipe, a row is a line of its own, however wide
     Console(width=None if sys.stdout.isatty() else UNBOUNDED_COLUMNS).print(found.table())
     rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
-    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}")
+    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(found.sample)}")
 
 
 @app.command()
@@ -184,7 +185,7 @@ def recompute(
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     settings = Settings.load(data_dir=data_dir)
-    with _store(settings) as store:
+    with open_store(settings) as store:
         store.pipeline(pipeline)
         with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
 
@@ -215,31 +216,25 @@ def doctor(data_dir: DataDir = None) -> None:
 
 
 @contextmanager
-def _store(settings: Settings) -> Iterator[Store]:
-    """The database, found to answer, for as long as the command runs."""
-    from lagloss.store import Store
-
-    store = Store(settings.require_database())
-    try:
-        store.check()
-        yield store
-    finally:
-        store.close()
-
-
-@contextmanager
 def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, BeaconLog]]:
     """The database and the log of beacons, for a pipeline that is known."""
     from lagloss.beacon_log import BeaconLog
     from lagloss.topics import BEACONS
 
-    with _store(settings) as store:
+    with open_store(settings) as store:
         store.pipeline(pipeline)
         log = BeaconLog(settings.require_kafka(), BEACONS)
         try:
             yield store, log
         finally:
             log.close()
+
+
+def _sample_note(sample: float) -> str:
+    """What is to be said of a count that is of a sample: it is not scaled."""
+    from lagloss.presenting import percent_of_ids
+
+    return f" (of a sample of {percent_of_ids(sample)})" if sample < 1 else ""
 
 
 def _window_start(moment: str) -> int:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
 
 from lagloss.errors import BadDefinition
+from lagloss.wire import SAMPLE_ALL
 
 MAX_CHECKPOINTS = 200
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
@@ -81,6 +82,8 @@ class PipelineSpec(_Strict):
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     grace: DurationMs = 60_000
     max_wait: DurationMs = Field(default=900_000, alias="maxWait")
+    sample: Annotated[float, Field(gt=0, le=1)] = 1
+    """The share of messages that beacons are sent of, chosen by the hash of the id, alike at every node."""
     sla: Sla = Sla()
 
     @model_validator(mode="after")
@@ -102,6 +105,11 @@ class Definition(_Strict):
     @property
     def name(self) -> str:
         return self.metadata.name
+
+    @property
+    def sample(self) -> int:
+        """`spec.sample` as blocks and tallies say it: ids whose hash modulo 2^32 is below it are in the sample."""
+        return max(1, int(self.spec.sample * SAMPLE_ALL))
 
     @property
     def retriers(self) -> tuple[str, ...]:
@@ -151,7 +159,7 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none; lists without end
         mark = getattr(error, "problem_mark", None)
         problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
         raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error

@@ -12,6 +12,7 @@ from lagloss.errors import UnknownCheckpoint
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.window_blocks import read_window
+from lagloss.wire import share_of
 
 MAX_NAMES = 1_000
 
@@ -19,13 +20,14 @@ MAX_NAMES = 1_000
 @dataclass(frozen=True)
 class Difference:
     """Ids at `source` and not at `target` in one window. `message_ids` holds at most 1,000 names, in order; a hash in
-    hex where the name is not known."""
+    hex where the name is not known. `sample`: the share of the window's ids that was looked at; nothing is scaled."""
 
     source: str
     target: str
     window_start_s: int
     count: int
     message_ids: tuple[str, ...]
+    sample: float = 1.0
 
     def document(self) -> dict[str, Any]:
         found = {
@@ -35,7 +37,11 @@ class Difference:
             "count": self.count,
             "message_ids": list(self.message_ids),
         }
-        return {**found, "truncated": True} if self.count > len(self.message_ids) else found
+        return {
+            **found,
+            **({"truncated": True} if self.count > len(self.message_ids) else {}),
+            **({"sample": self.sample} if self.sample < 1 else {}),
+        }
 
 
 def difference(
@@ -54,4 +60,4 @@ def difference(
     found = read_window(store, log, pipeline, window_start_s)
     ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
     names = found.names(ids[:MAX_NAMES])
-    return Difference(source, target, window_start_s, int(ids.size), tuple(sorted(names)))
+    return Difference(source, target, window_start_s, int(ids.size), tuple(sorted(names)), share_of(found.sample))

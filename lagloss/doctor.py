@@ -26,7 +26,7 @@ from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss.java import find_java, java_version
 from lagloss.settings import Settings
 from lagloss.store import engine_for
-from lagloss.topics import BEACONS, REPORTS, kafka_error, wrong_settings
+from lagloss.topics import BEACONS, REPORTS, SAMPLING, kafka_error, relied_on, wrong_settings
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -98,7 +98,7 @@ def check_jars(settings: Settings) -> list[Check]:
 
 
 def check_kafka(settings: Settings) -> list[Check]:
-    """Kafka answers; both topics are there with the settings the arithmetic relies on; its clock is right."""
+    """Kafka answers; its topics are there with the settings the arithmetic relies on; its clock is right."""
     bootstrap = settings.require_kafka()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
@@ -107,12 +107,14 @@ def check_kafka(settings: Settings) -> list[Check]:
         todo = "start `lagloss up`, or check LAGLOSS_KAFKA_BOOTSTRAP"
         return [Check("Kafka", "fail", f"{bootstrap}: {kafka_error(error).str()}", todo)]
     checks = [Check("Kafka", "ok", f"{bootstrap}, {len(cluster.brokers)} broker(s)")]
-    for topic in (BEACONS, REPORTS):
+    for topic in (BEACONS, REPORTS, SAMPLING):
         if topic not in cluster.topics:
             checks.append(Check(topic, "fail", "missing", "run `python -m lagloss.prepare` or `lagloss up`"))
         elif wrong := wrong_settings(admin, topic):
             found = ", ".join(f"{key}={value}" for key, value in wrong.items())
-            todo = "delete the topic, or alter it: message.timestamp.type=LogAppendTime, cleanup.policy=delete"
+            todo = "delete the topic, or alter it: " + ", ".join(
+                f"{key}={value}" for key, value in relied_on(topic).items()
+            )
             checks.append(Check(topic, "fail", found, todo))
         else:
             checks.append(Check(topic, "ok", f"{len(cluster.topics[topic].partitions)} partitions"))

@@ -9,25 +9,33 @@ The caller pays one clock read and one append; a daemon thread does the rest, ea
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import re
+import socket
 import sys
 import threading
-import time
 import uuid
-import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from pathlib import Path
 from time import time_ns
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
-from lagloss.blocks import KEPT_S, STRIDE, EventTime, Extras, TallyKey, epoch_ms, is_placeable, window_start_of
-from lagloss.flusher import Flusher, ProgressSource
+from lagloss.account import Account
+from lagloss.backlog import Backlog
+from lagloss.blocks import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.destination import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
+from lagloss.flusher import Flusher, MakeBacklog, ProgressSource
+from lagloss.host import CLOSE_S, farewell, welcome
 from lagloss.intake import Intake, Processing
-from lagloss.outlet import KafkaOutlet, Outlet
+from lagloss.journal import Head
+from lagloss.outlet import Outlet
+from lagloss.settlement import Successor
+from lagloss.shipper import Identity, now_ms
+from lagloss.spool import MAX_BYTES, Spool
+from lagloss.spool_directory import SpoolDirectory
+from lagloss.stats import EmitterStats
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 
@@ -37,10 +45,11 @@ MAX_BUFFERED: Final = 1_000_000
 """Beacons that wait in memory while the broker is away: some 200 MB with ids of 36 bytes."""
 FIRST_AHEAD_MS: Final = 60_000
 """How far ahead of its clock the first node takes an event time, in ms."""
-CLOSE_S: Final = 2.0
+FIRST_AHEAD_NS: Final = FIRST_AHEAD_MS * 1_000_000
+FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
-BOOTSTRAP_VARIABLE: Final = "LAGLOSS_KAFKA_BOOTSTRAP"
+SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -49,48 +58,40 @@ def event_time_fits(event_ms: float, now_ms: float) -> bool:
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
 
 
-@dataclass(frozen=True, slots=True)
-class EmitterStats:
-    """What an emitter did and what it swallowed, since it began. All but the last are counts of beacons, or of
-    errors."""
-
-    buffered: int
-    """Waiting in memory."""
-    sent: int
-    """Acknowledged by the broker."""
-    dropped: int
-    """Of a known window, and could not be sent; the tallies say so, too. Counted when the flushing thread comes by."""
-    refused: int
-    """At the first node, with an event time out of bounds; and any after `close`."""
-    unplaced: int
-    """Without a usable event time or checkpoint, so that no tally can name them."""
-    errors: int
-    """Errors that the emitter went on after."""
-    last_error: str | None
-
-
 class Emitter:
     """One process of a node. Raises nothing and waits for nothing once it is built; `stats()` says what it swallowed.
 
     Thread-safe, and safe to call from signal handlers. In a forked child it is a new emitter that begins with its first
-    beacon. Without a broker's address it warns once and does nothing. While the broker is away it keeps `max_buffered`
-    beacons; what comes on top is counted as dropped, by window and checkpoint. What else it keeps is bounded in
-    `lagloss.account.Account`.
+    beacon. Without an address of Kafka or of a collector it warns once and does nothing. While the broker is away it
+    keeps `max_buffered` beacons in memory, and more in a spool; what comes on top is counted as dropped, by window and
+    checkpoint. What else it keeps is bounded in `lagloss.account.Account`.
 
     Args:
         pipeline: the pipeline's name.
         node: this node's name.
         bootstrap: Kafka's HOST:PORT,...; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
+        collector: http://HOST:PORT of a collector, which then takes the records instead of Kafka; by default, if no
+            Kafka is named, what LAGLOSS_COLLECTOR_URL says.
+        token: for the collector; by default what LAGLOSS_COLLECTOR_TOKEN says.
         first: this is the pipeline's first node: it names ids, and refuses event times more than 60 s ahead or 7 days
             old.
+        ids: "hash" keeps message ids private: the first node sends their hashes only, as every other node does anyway.
         final: report how far back the account is final. False for a collector's clients that pass no counts: what is
             missing at their node is perhaps lost, never for certain.
         max_buffered: beacons that wait in memory at most.
+        spool: a directory for what the broker does not take; several processes and nodes may share it. By default what
+            LAGLOSS_SPOOL_DIR says, else none. Each flush is written there before it is sent, so that it outlives this
+            process; the next process of the node sends what is missing and closes the account.
+        spool_bytes: what the spool may hold; past that, beacons wait in memory.
+        resumes: what this process observed and had not `acknowledged` when it died is observed again, by it or another
+            (a consumer that commits only then). Its account is complete in spite of its death, then.
+        close_on_sigterm: close on SIGTERM, and end then, where the host has no handler of its own.
         kafka_config: further librdkafka properties, for security mostly.
         outlet: makes where records go instead of Kafka, for tests: see `MemoryOutlet`.
 
     Raises:
-        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`.
+        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`, and for
+            `ids` that are neither.
     """
 
     def __init__(
@@ -99,9 +100,16 @@ class Emitter:
         node: str,
         bootstrap: str | None = None,
         *,
+        collector: str | None = None,
+        token: str | None = None,
         first: bool = False,
+        ids: Literal["names", "hash"] = "names",
         final: bool = True,
         max_buffered: int = MAX_BUFFERED,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = MAX_BYTES,
+        resumes: bool = False,
+        close_on_sigterm: bool = True,
         kafka_config: Mapping[str, Any] | None = None,
         outlet: Callable[[], Outlet] | None = None,
     ) -> None:
@@ -110,17 +118,27 @@ class Emitter:
                 raise ValueError(f"expected a name of letters, digits, - and _, at most 100, found {name!r}")
         self.pipeline = pipeline
         self.node = node
+        if ids not in ("names", "hash"):
+            raise ValueError(f"expected ids to be 'names' or 'hash', found {ids!r}")
         self.first = first
+        self._names_ids = ids == "names"
         self._final = final
         self._max_items = max_buffered * STRIDE
-        address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
-        self._make_outlet = outlet or ((lambda: KafkaOutlet(address, kafka_config)) if address else None)
+        spool = spool or os.environ.get(SPOOL_VARIABLE)
+        self._spool = Path(spool) if spool else None
+        self._spool_bytes = spool_bytes
+        self._resumes = resumes
+        self._make_outlet = outlet or outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
         self._reset()
         if self._make_outlet is None:
-            log.warning("lagloss: no beacons are sent: expected an address of Kafka in %s", BOOTSTRAP_VARIABLE)
+            log.warning(
+                "lagloss: no beacons are sent: expected an address of Kafka in %s, or of a collector in %s",
+                BOOTSTRAP_VARIABLE,
+                COLLECTOR_VARIABLE,
+            )
             self._is_open = False
             return
-        _EMITTERS.add(self)
+        welcome(self, close_on_sigterm=close_on_sigterm)
         self._begin()
 
     def _reset(self) -> None:
@@ -133,23 +151,42 @@ class Emitter:
         """Values the buffer may hold for a beacon to take the short way into it; 0 sends them all the long way."""
         self._is_open = True
         self._flusher: Flusher | None = None
+        self._successor: Successor | None = None
         self._lock = threading.Lock()  # of the rare things: starting and reading counts
         self._out_places: dict[str, str] = {}
 
     def _begin(self) -> None:
         """Starts to observe, and the flushing thread."""
         assert self._make_outlet is not None
+        host = f"{socket.gethostname()}:{os.getpid()}"
+        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms())
+        outlet = self._make_outlet()
+        make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
-            self.pipeline,
-            self.node,
-            self.id,
+            identity,
             self._intake,
-            self._make_outlet(),
+            outlet,
             first=self.first,
+            names_ids=self._names_ids,
             final=self._final,
+            make_backlog=make_backlog,
         )
-        self._room = 0 if self.first else self._max_items
+        self._room = self._max_items
         self._flusher.start()
+        if self._spool is not None:
+            self._successor = Successor(self._spool, self.pipeline, self.node, self._make_outlet)
+            self._successor.start()
+
+    def _backlog_maker(self, identity: Identity) -> MakeBacklog | None:
+        below = self._spool
+        if below is None:
+            return None
+
+        def make(account: Account, note: Callable[[Exception], None]) -> Backlog:
+            directory = SpoolDirectory.made(below, identity.pipeline, identity.node, identity.emitter)
+            return Spool(directory, Head(identity, self._resumes), account, note, max_bytes=self._spool_bytes)
+
+        return make
 
     # -- for each message -----------------------------------------------------------------------------------------
 
@@ -177,10 +214,14 @@ class Emitter:
             False if the beacon was refused or dropped, and counted so. What turns out to be bad later counts, too.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        if plain and len(self._buffer) < self._room:
-            self._append(("in", message_id, event_time, time_ns(), None))
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        clock_ns = time_ns()  # from here on as in `sent_out`, in line: a call of a function would cost a third more
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append(("in", message_id, event_time, clock_ns, extras))
             return True
-        extras = None if plain else Extras(observed_at, replay, None, payload_crc, payload_bytes)
         return self._observe("in", message_id, event_time, extras)
 
     def sent_out(
@@ -197,12 +238,18 @@ class Emitter:
         """The sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node where there
         are several."""
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
-        if plain and to is None and len(self._buffer) < self._room:
-            self._append(("out", message_id, event_time, time_ns(), None))
-            return True
-        extras = None if plain else Extras(observed_at, replay, None, payload_crc, payload_bytes)
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
         place = "out" if to is None else self._out_place(to)
-        return place is not None and self._observe(place, message_id, event_time, extras)
+        if place is None:
+            return False
+        clock_ns = time_ns()
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append((place, message_id, event_time, clock_ns, extras))
+            return True
+        return self._observe(place, message_id, event_time, extras)
 
     def filtered(
         self,
@@ -214,7 +261,7 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """A message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
-        return self._observe("filtered", message_id, event_time, Extras(observed_at, replay, reason))
+        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def dead(
         self,
@@ -226,10 +273,11 @@ class Emitter:
         replay: str | None = None,
     ) -> bool:
         """A message was put in a dead-letter queue; see `taken_in`."""
-        return self._observe("dead", message_id, event_time, Extras(observed_at, replay, reason))
+        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
 
-    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: Extras | None) -> bool:
-        """The long way: beacons of the first node, those with extras, and all of them where there is no room."""
+    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
+        """The long way, which decides everything: whether it is observed at all, and what becomes of it where there is
+        no room. What is plainly good has gone the short way, with one comparison or two."""
         intake = self._intake
         try:
             clock_ns = time_ns()
@@ -245,7 +293,7 @@ class Emitter:
             if not is_placeable(event_ms, clock_ns / 1e6):
                 intake.unplaced.add()
                 return False
-            intake.overflow(TallyKey(place, extras.replay if extras else None, window_start_of(event_ms)))
+            intake.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
         except (ValueError, OverflowError):
             intake.unplaced.add()
         except Exception:
@@ -290,12 +338,12 @@ class Emitter:
         return self._flusher.drains + 1 if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
-        """Has the broker acknowledged all beacons observed before `mark` was drawn (or were they dropped, and counted
+        """Has the broker or the spool all beacons observed before `mark` was drawn (or were they dropped, and counted
         so)?
 
-        True within two seconds while the broker answers; after a `nudge`, within milliseconds.
+        True within two seconds while either works; after a `nudge`, within milliseconds.
         """
-        return self._flusher is None or self._flusher.acknowledged >= mark
+        return self._flusher is None or self._flusher.safe >= mark
 
     def nudge(self) -> None:
         """Sends what is buffered now rather than at the next second; returns at once."""
@@ -318,8 +366,8 @@ class Emitter:
         """Sends the rest and says that this emitter has ended; takes at most this long, broker or not. Twice does no
         harm.
 
-        What the broker has not acknowledged after three quarters of that time is dropped, and counted so. Also called
-        at exit.
+        What the broker has not acknowledged after three quarters of that time is left in the spool; without one it is
+        dropped, and counted so. Also called at exit, and on SIGTERM where the host does not handle it.
 
         Returns:
             False if the broker did not acknowledge the last report.
@@ -329,6 +377,8 @@ class Emitter:
             self._is_open = False
             return True
         if self._is_open:
+            if self._successor is not None:
+                self._successor.stop()
             flusher.close(timeout_s, self._shut)
             self._shut()
         return flusher.ended
@@ -336,7 +386,7 @@ class Emitter:
     def _shut(self) -> None:
         self._is_open = False
         self._room = 0
-        _EMITTERS.discard(self)
+        farewell(self)
 
     def __enter__(self) -> Self:
         return self
@@ -352,7 +402,9 @@ class Emitter:
         with self._lock:
             return EmitterStats(
                 buffered=len(intake),
+                spooled_bytes=flusher.spooled_bytes if flusher else 0,
                 sent=flusher.sent if flusher else 0,
+                sampled_out=flusher.sampled_out if flusher else 0,
                 dropped=flusher.dropped if flusher else 0,
                 refused=intake.refused.read(),
                 unplaced=intake.unplaced.read() + (flusher.unplaced if flusher else 0),
@@ -362,11 +414,13 @@ class Emitter:
 
     # -- forks and the end ----------------------------------------------------------------------------------------
 
-    def _forked(self) -> None:
+    def forked(self) -> None:
         """In the child: another emitter, which has observed nothing yet. The parent's beacons are the parent's to
         send."""
         if self._flusher is not None:
-            self._flusher.outlet.leak()
+            self._flusher.leak()
+        if self._successor is not None:
+            self._successor.leak()
         was_open = self._is_open
         self._reset()
         self._is_open = was_open
@@ -380,22 +434,3 @@ class Emitter:
                 from multiprocessing.util import Finalize
 
                 Finalize(self, self.close, exitpriority=100)
-
-
-_EMITTERS: Final[weakref.WeakSet[Emitter]] = weakref.WeakSet()
-
-
-def _all_forked() -> None:
-    for emitter in list(_EMITTERS):
-        emitter._forked()
-
-
-def _close_all() -> None:
-    """At exit: all of them within the time of one."""
-    deadline = time.monotonic() + CLOSE_S
-    for emitter in list(_EMITTERS):
-        emitter.close(max(0.1, deadline - time.monotonic()))
-
-
-os.register_at_fork(after_in_child=_all_forked)
-atexit.register(_close_all)

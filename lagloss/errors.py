@@ -8,6 +8,7 @@ LaglossError
 ├── UsageError                exit 2
 │   ├── BadDefinition
 │   ├── UnknownPipeline
+│   ├── UnknownToken
 │   ├── BadTime
 │   ├── UnknownCheckpoint
 │   ├── AlreadyRunning
@@ -69,6 +70,10 @@ class BadDefinition(UsageError):
 
 class UnknownPipeline(UsageError):
     """No pipeline is called {pipeline}; there {known}. `lagloss apply FILE` adds one."""
+
+
+class UnknownToken(UsageError):
+    """No token has the id {id}, or it was revoked before. `lagloss token list` shows those there are."""
 
 
 class BadTime(UsageError):

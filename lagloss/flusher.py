@@ -1,35 +1,27 @@
-"""The flushing thread: turns what callers left into blocks and reports, in the order that makes reports true."""
+"""The flushing thread: drains what callers left into a backlog of flushes, and ships them in their order."""
 
 from __future__ import annotations
 
 import logging
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from time import time_ns
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
 from lagloss.account import Account
-from lagloss.blocks import STRIDE, Increment, Observed, PackedBlock, Packer, Reader, Refused
+from lagloss.backlog import Backlog, MemoryBacklog
+from lagloss.blocks import Packer, Reader
+from lagloss.flush import Drain, Flush
 from lagloss.intake import Intake
-from lagloss.outlet import Outgoing, Outlet
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import EmitterReport, Progress, Tally, encode_report
+from lagloss.outlet import Outlet
+from lagloss.shipper import NEVER, Identity, Position, Shipper, now_ms
+from lagloss.topics import BEACONS_PARTITIONS
+from lagloss.wire import Progress
 
 log = logging.getLogger("lagloss")
 
 FLUSH_S: Final = 1.0
-REPORT_S: Final = 0.9
-"""Seconds between two reports that nobody asked for, a little less than a flush so that each flush may report."""
-IDLE_REPORT_S: Final = 10.0
-"""Seconds between reports of an emitter that has nothing new to say."""
 TIDY_S: Final = 60.0
-POLL_S: Final = 0.05
-MAX_REPORT_BYTES: Final = 512 * 1024
-SLICE: Final = 4_096
-"""Beacons read at a stretch: a few milliseconds in which the host's threads may have to wait for the interpreter."""
 SHARE_FOR_BLOCKS: Final = 0.75
 """Of the time that `close` has: what is not acknowledged by then is dropped, so that the report can still say so."""
 
@@ -42,58 +34,94 @@ class ProgressSource(Protocol):
         ...
 
 
+MakeBacklog = Callable[[Account, Callable[[Exception], None]], Backlog]
+
+
 class Flusher:
-    """One emitter's thread. A turn: look at progress, drain, send, wait for acks, account, report.
+    """One emitter's thread. A turn: look at progress, drain, put into the backlog; ship what is there, account, report.
 
     In that order: whoever reads in a report that a lane was taken in up to some moment finds in its tallies all that
-    was taken in by then, acknowledged. There is one turn at a time; while the broker does not acknowledge, beacons wait
-    in the intake, which is bounded.
+    was taken in by then, acknowledged. While the broker does not acknowledge, beacons wait in the backlog as far as it
+    has room, then in the intake; both are bounded.
+
+    Args:
+        make_backlog: given the account and who to tell of errors; by default one in memory.
     """
 
     def __init__(
-        self, pipeline: str, node: str, emitter: bytes, intake: Intake, outlet: Outlet, *, first: bool, final: bool
+        self,
+        identity: Identity,
+        intake: Intake,
+        outlet: Outlet,
+        *,
+        first: bool,
+        names_ids: bool,
+        final: bool,
+        make_backlog: MakeBacklog | None = None,
     ) -> None:
         self.outlet = outlet
-        self.account = Account(node, final=final)
+        self.account = Account(identity.node, final=final)
         self.sources: list[ProgressSource] = []
         self.wake = threading.Event()
         self.turned = threading.Condition()
         """Notified after each turn."""
-        self.drains = 0
-        """Drains begun so far."""
-        self.acknowledged = 0
-        """The newest drain whose beacons the broker has acknowledged, all of them, and of all before."""
+        self.safe = 0
+        """The newest flush that outlives this process, as do all before: acknowledged by the broker, or spooled."""
         self.reported = 0
-        """The newest drain that a report covers which the broker has acknowledged."""
+        """The newest flush that a report covers which the broker has acknowledged."""
         self.report_wanted = 0
-        """Somebody waits for a report that covers this drain."""
+        """Somebody waits for a report that covers this flush."""
         self.ended = False
         """The broker has the closing report."""
-        self.sent = 0
-        self.dropped = 0
-        self.unplaced = 0
         self.errors = 0
         self.last_error: str | None = None
 
-        self._pipeline = pipeline
-        self._node = node
-        self._emitter = emitter
+        self._pipeline, self._node = identity.pipeline, identity.node
         self._intake = intake
-        self._host = f"{socket.gethostname()}:{os.getpid()}"
-        self._started_at = _now_ms()
-        self._reader = Reader(keep_ids=first)
-        self._packer = Packer(pipeline, node, emitter, first)
-        self._waiting_for = 0
-        self._heartbeat_is_out = False
-        self._report_seq = 0
-        self._progress: tuple[Progress, ...] = ()
-        self._final_through = 0
-        self._reported_at = float("-inf")
-        self._tidied_at = time.monotonic()
+        self._drain = Drain(
+            intake,
+            Reader(keep_ids=first and names_ids),
+            Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
+            self._note,
+        )
+        self._shipper = Shipper(identity, outlet, self.account)
+        self._make_backlog = make_backlog
+        self._backlog: Backlog = MemoryBacklog()
+        self._partitions: int | None = None
+        self._looked_up_to = 0
+        """The newest flush shipped for which somebody looked at progress: as far as a report covers."""
+        self._drained_at = self._tidied_at = time.monotonic()
+        self._was_woken = False
+        """Somebody wanted a turn while one was under way."""
         self._closing = False
         self._shut: Callable[[], None] = lambda: None
-        self._blocks_until = self._all_until = float("inf")
-        self._thread = threading.Thread(target=self._run, name=f"lagloss-{node}", daemon=True)
+        self._blocks_until = self._all_until = NEVER
+        self._thread = threading.Thread(target=self._run, name=f"lagloss-{identity.node}", daemon=True)
+
+    @property
+    def drains(self) -> int:
+        """Flushes begun so far."""
+        return self._drain.taken
+
+    @property
+    def sent(self) -> int:
+        return self._shipper.sent
+
+    @property
+    def dropped(self) -> int:
+        return self._shipper.dropped
+
+    @property
+    def unplaced(self) -> int:
+        return self._drain.unplaced
+
+    @property
+    def sampled_out(self) -> int:
+        return self._drain.sampled_out
+
+    @property
+    def spooled_bytes(self) -> int:
+        return self._backlog.waiting_bytes
 
     def start(self) -> None:
         self._thread.start()
@@ -109,16 +137,33 @@ class Flusher:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
+    def leak(self) -> None:
+        """Forgets connections and files without touching them: a forked child calls this on its parent's."""
+        self.outlet.leak()
+        self._backlog.leak()
+
     def _run(self) -> None:
+        self._guarded(self._open_backlog)
         while not self._closing:
             self._guarded(self._turn)
-            if not self._closing:
-                self.wake.wait(FLUSH_S)
-            self.wake.clear()
+            self._pause()
         self._guarded(self._last_turn)
         self._shut()
         self.outlet.close()
+        self._backlog.close(settled=self.ended)
         self._notify()
+
+    def _pause(self) -> None:
+        if not self._was_woken:
+            self.wake.wait(FLUSH_S)
+        self._was_woken = False
+        self.wake.clear()
+
+    def _open_backlog(self) -> None:
+        """A disk that fails is tried again each minute."""
+        if self._make_backlog is not None and self._backlog.head() is None:
+            self._backlog = self._make_backlog(self.account, self._note)
+            self._make_backlog = None
 
     def _guarded(self, turn: Callable[[], None]) -> None:
         try:
@@ -132,47 +177,106 @@ class Flusher:
         if self.errors == 1:
             log.warning("lagloss: the emitter stumbled and goes on", exc_info=error)
 
+    # -- turns ----------------------------------------------------------------------------------------------------
+
     def _turn(self) -> None:
-        wanted = self.report_wanted > self.reported
-        may_report = wanted or time.monotonic() - self._reported_at >= REPORT_S
-        t_ms = _now_ms()
-        progress = self._look_at_progress(t_ms) if may_report else ()
+        may_report = self._is_report_wanted or self._shipper.may_report
         partitions = self.outlet.partitions()
+        self._partitions = partitions or self._partitions
+        if self._backlog.has_room:
+            self._take(self._look_at_progress if may_report else None)
         if partitions is None:
-            return  # no block can be made; the intake keeps the beacons
-        self.drains += 1
-        drain = self.drains
-        self._send_blocks(partitions)
-        if not self._wait(until=lambda: self._blocks_until, beat=True):
             return
-        self.account.settle(t_ms)
-        self.acknowledged = drain
-        if may_report and (wanted or self._has_news()) and self._send_report(progress, closed=False):
-            self.reported = drain
+        while (flush := self._backlog.head()) is not None:
+            positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._beat_and_drain)
+            if positions is None:
+                return
+            self._shipped(flush, positions)
+            is_covering = self._is_report_wanted and flush.progress is not None
+            is_due = is_covering or (self._shipper.may_report and self._shipper.has_news)
+            if (is_due or self._backlog.wants_report) and not self._report(self._until_closing):
+                return
         self._notify()
         self._tidy()
 
+    def _until_closing(self) -> float:
+        return float("-inf") if self._closing else NEVER
+
+    @property
+    def _is_report_wanted(self) -> bool:
+        return self.report_wanted > self.reported
+
+    def _take(self, look: Callable[[], tuple[Progress, ...]] | None) -> None:
+        """Drains the intake into the backlog, if it is known how many partitions blocks are for."""
+        partitions = self._partitions or self._backlog.presumed_partitions
+        if partitions is None:
+            return
+        self._drained_at = time.monotonic()
+        observed_until_ms = now_ms()  # before progress: what it claims was observed before it was looked at
+        sample = self.outlet.sample(self._pipeline)
+        flush = self._drain.take(observed_until_ms, look() if look else None, partitions, sample)
+        if self._backlog.put(flush, self._shipper.report_seq):
+            self.safe = flush.number
+
+    def _shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
+        self._backlog.shipped(flush, positions)
+        if flush.progress is not None:
+            self._looked_up_to = flush.number
+        self.safe = max(self.safe, flush.number)
+
+    def _report(self, until: Callable[[], float]) -> bool:
+        """Reports what was shipped so far. False if the time was up."""
+        if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
+            return False
+        self.reported = self._looked_up_to
+        self._backlog.reported(self._shipper.report_seq)
+        return True
+
+    def _beat_and_drain(self) -> None:
+        """While blocks are not acknowledged."""
+        if not self._closing:
+            self._shipper.heartbeat()
+        self._drain_if_due()
+
+    def _drain_if_due(self) -> None:
+        """While acknowledgements are late, flushes go on as far as the backlog has room. Progress is not looked at:
+        that may take seconds while brokers are away."""
+        is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
+        if is_due and not self._closing and self._backlog.has_room:
+            self._was_woken = self._was_woken or self.wake.is_set()
+            self.wake.clear()
+            self._take(None)
+            self._notify()
+
     def _last_turn(self) -> None:
-        """Settles the account, within the time that is left: what the broker does not take is dropped, and reported
-        so."""
-        t_ms = _now_ms()
-        progress = self._look_at_progress(t_ms)
+        """Puts the rest into the backlog and ships as much as the time allows. What then has not been acknowledged is
+        left to whoever finds the spool; without one, it is dropped and reported so."""
+        closed_at_ms = now_ms()
+        progress = self._look_at_progress() if self._backlog.head() is None else ()
         self._shut()
-        self._send_blocks(self.outlet.partitions())
-        if not self._wait(until=lambda: self._blocks_until):
-            self.outlet.abandon()
-        self.account.settle(t_ms)
-        self.ended = self._send_report(progress, closed=True)
+        self._partitions = self._partitions or self.outlet.partitions() or BEACONS_PARTITIONS
+        self._take(lambda: progress)
+        self._backlog.end(closed_at_ms)
+        while (flush := self._backlog.head()) is not None:
+            positions = self._shipper.ship(flush, until=lambda: self._blocks_until)
+            if positions is None:
+                if self._backlog.is_durable:
+                    return
+                positions = self._shipper.give_up(flush)
+            self._shipped(flush, positions)
+            if self._backlog.wants_report and not self._report(lambda: self._all_until):
+                return
+        self.ended = self._shipper.report(closed_at_ms=closed_at_ms, until=lambda: self._all_until)
         if self.ended:
-            self.acknowledged = self.reported = self.drains + 1  # as far as any mark may stand for
+            self.safe = self.reported = self.drains + 1  # as far as any mark may stand for
 
     # -- progress -------------------------------------------------------------------------------------------------
 
-    def _look_at_progress(self, t_ms: int) -> tuple[Progress, ...]:
-        """How far work in hand and lanes are, at `t_ms` or a little later; a source that fails says nothing."""
+    def _look_at_progress(self) -> tuple[Progress, ...]:
+        """How far work in hand and lanes are, now or a little later; a source that fails says nothing."""
         found: list[Progress] = []
         if self._intake.has_hand:
-            # Work that begins from here on was taken in after `t_ms`.
+            t_ms = now_ms()  # work that begins from here on was taken in later
             since = self._intake.in_hand_since()
             found.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
         for source in list(self.sources):
@@ -182,169 +286,12 @@ class Flusher:
                 self._note(error)
         return tuple(found)
 
-    # -- blocks ---------------------------------------------------------------------------------------------------
-
-    def _send_blocks(self, partitions: int | None) -> None:
-        """Drains the intake and hands its beacons to the outlet; those that make no block are counted."""
-        now_s = time.time()
-        flat, refused = self._intake.take(), Refused()
-        parts = list(self._read(flat, now_s * 1000, refused))
-        if parts and partitions is not None:
-            try:
-                for block in self._packer.pack(Observed.joined(parts), self._reader.kinds, partitions):
-                    self._send_block(block)
-            except Exception:
-                self.account.blind = True  # some beacons are in no block and no tally knows
-                raise
-        elif flat:
-            self.account.blind = True
-        self.unplaced += refused.unplaced
-        for dropped in (refused.dropped, self._intake.take_overflow()):
-            for key, beacons in dropped.items():
-                self.account.drop(key, beacons, now_s)
-                self.dropped += beacons
-        if self._intake.lost_count.read():
-            self.account.blind = True
-
-    def _read(self, flat: list[Any], now_ms: float, refused: Refused) -> Iterator[Observed]:
-        for at in range(0, len(flat), SLICE * STRIDE):
-            try:
-                part = self._reader.read(flat[at : at + SLICE * STRIDE], now_ms, refused)
-            except Exception as error:
-                self.account.blind = True
-                self._note(error)
-                continue
-            if part is not None:
-                yield part
-
-    def _send_block(self, block: PackedBlock) -> None:
-        increment: Increment = block.increment
-
-        def done(partition: int | None, offset: int) -> None:
-            self._waiting_for -= 1
-            if partition is None:
-                self.account.drop(increment.key, increment.beacons, time.time())
-                self.dropped += increment.beacons
-            else:
-                self.account.add(increment, partition, offset, time.time())
-                self.sent += increment.beacons
-
-        self._waiting_for += 1
-        self.outlet.send(Outgoing(BEACONS, block.key, block.value, done, block.partition))
-
-    def _wait(self, until: Callable[[], float], *, beat: bool = False) -> bool:
-        """Until everything that was sent is acknowledged or given up. False if it took too long, which it may only when
-        closing."""
-        while self._waiting_for:
-            if time.monotonic() >= until():
-                return False
-            if beat:
-                self._heartbeat()
-            self.outlet.poll(POLL_S)
-        return True
-
-    # -- reports --------------------------------------------------------------------------------------------------
-
-    def _has_news(self) -> bool:
-        """A tally changed, a window became final, or ten seconds have passed."""
-        return (
-            self.account.has_changed
-            or self.account.final_through // 60 != self._final_through // 60
-            or time.monotonic() - self._reported_at >= IDLE_REPORT_S
-        )
-
-    def _send_report(self, progress: tuple[Progress, ...], *, closed: bool) -> bool:
-        """The tallies that changed, in one report or several, one after the other; True once the broker has them all.
-
-        Only the last brings the new progress and final_through: nobody may believe them before all tallies are there.
-        """
-        parts = _parts(self.account.changed())
-        for number, tallies in enumerate(parts):
-            is_last = number == len(parts) - 1
-            report = self._report(
-                tallies,
-                progress if is_last else self._progress,
-                self.account.final_through if is_last else self._final_through,
-                closed=closed and is_last,
-            )
-            acknowledged: list[bool] = []
-            self._waiting_for += 1
-            self._send_record(report, acknowledged.append)
-            if not self._wait(until=lambda: self._all_until) or not acknowledged[0]:
-                return False
-            self.account.reported(tallies)
-        self._progress, self._final_through = progress, self.account.final_through
-        self._reported_at = time.monotonic()
-        return True
-
-    def _send_record(self, report: EmitterReport, then: Callable[[bool], None]) -> None:
-        def done(partition: int | None, offset: int) -> None:
-            self._waiting_for -= 1
-            then(partition is not None)
-
-        self.outlet.send(Outgoing(REPORTS, self._emitter, encode_report(report), done))
-
-    def _heartbeat(self) -> None:
-        """While acknowledgements are late: that this emitter lives, and nothing else that is new."""
-        if self._heartbeat_is_out or time.monotonic() - self._reported_at < IDLE_REPORT_S:
-            return
-
-        def done(partition: int | None, offset: int) -> None:
-            self._heartbeat_is_out = False
-            self._reported_at = time.monotonic()
-
-        self._heartbeat_is_out = True
-        report = self._report((), self._progress, self._final_through, closed=False)
-        self.outlet.send(Outgoing(REPORTS, self._emitter, encode_report(report), done))
-
-    def _report(
-        self, tallies: Sequence[Tally], progress: tuple[Progress, ...], final_through: int, *, closed: bool
-    ) -> EmitterReport:
-        self._report_seq += 1
-        return EmitterReport(
-            pipeline=self._pipeline,
-            node=self._node,
-            emitter=self._emitter,
-            host=self._host,
-            seq=self._report_seq,
-            started_at=self._started_at,
-            sent_at=_now_ms(),
-            closed=closed,
-            final_through=final_through,
-            progress=progress,
-            tallies=tuple(tallies),
-        )
-
     def _tidy(self) -> None:
         if time.monotonic() - self._tidied_at >= TIDY_S:
             self._tidied_at = time.monotonic()
             self.account.tidy(time.time())
+            self._open_backlog()
 
     def _notify(self) -> None:
         with self.turned:
             self.turned.notify_all()
-
-
-def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
-    """The tallies cut into lists that fit a report each; one empty list of none."""
-    parts: list[list[Tally]] = [[]]
-    size = 0
-    for tally in tallies:
-        more = _at_most_bytes(tally)
-        if parts[-1] and size + more > MAX_REPORT_BYTES:
-            parts.append([])
-            size = 0
-        parts[-1].append(tally)
-        size += more
-    return parts
-
-
-def _at_most_bytes(tally: Tally) -> int:
-    """An upper bound of a tally's encoded size: Avro's longest integers, but for sketch keys, which take three
-    bytes."""
-    names = len(tally.checkpoint) + 4 * len(tally.replay or "")
-    return 80 + names + 13 * int(tally.lag_sketch.keys.size) + 25 * len(tally.ranges)
-
-
-def _now_ms() -> int:
-    return time_ns() // 1_000_000

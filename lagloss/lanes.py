@@ -32,7 +32,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from lagloss.emitter import BOOTSTRAP_VARIABLE
+from lagloss.destination import BOOTSTRAP_VARIABLE
 from lagloss.log_bounds import ANSWER_TIMEOUT_S, QUERY_TIMEOUT_S, Key, LogBounds
 from lagloss.wire import Progress
 
@@ -61,26 +61,29 @@ class Lane:
     """Known from `taken` alone: it may be somebody else's by now."""
     moved_at: float = field(default_factory=time.monotonic)
     ends: list[tuple[int, int]] = field(default_factory=list)
-    """(end offset, when asked), both ascending, of ends that the position has not reached."""
+    """(end offset, when asked) of ends that the position has not reached, in the order they were asked for."""
 
     def saw_end(self, end: int, asked_ms: int) -> None:
         """The lane ended at `end` at some moment after `asked_ms`."""
         if self.ends and self.ends[-1][0] == end:
-            self.ends[-1] = (end, max(asked_ms, self.ends[-1][1]))
+            self.ends[-1] = (end, asked_ms)
             return
         self.ends.append((end, asked_ms))
         if len(self.ends) > MAX_ENDS:
             del self.ends[1::2]
 
     def advance(self, position: int, appended_ms: int) -> None:
-        """Moves `until` as far as this position proves, which was copied before the last end was asked for."""
+        """Moves `until` as far as this position proves, which was copied before the last end was asked for.
+
+        Where the clock was set back, so is `until`: kept ahead of the clock it would stand still until that came by.
+        """
         before, reached = self.until, 0
         while reached < len(self.ends) and self.ends[reached][0] <= position:
-            self.until = max(self.until, self.ends[reached][1])
+            self.until = self.ends[reached][1]
             reached += 1
         del self.ends[:reached]
         self.until = max(self.until, appended_ms)
-        if self.until > before:
+        if self.until != before:
             self.moved_at = time.monotonic()
 
     def can_be_told(self) -> bool:

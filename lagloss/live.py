@@ -9,6 +9,7 @@ from lagloss.arithmetic import Scale
 from lagloss.graph import Graph
 from lagloss.result import CheckpointResult, Lags, LinkResult, NodeResult, WindowResult
 from lagloss.sketch import Sketch
+from lagloss.wire import SAMPLE_ALL, share_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +25,10 @@ class LiveTally:
 
 def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally]) -> WindowResult:
     """An open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None, and
-    so is whatever only a closing can tell."""
+    so is whatever only a closing can tell. Where an emitter's sample changed within the window, its counts are scaled
+    as if it had been the lowest all the time."""
     tallies = list(tallies)
+    sample = min((tally.sample for tally in tallies), default=SAMPLE_ALL)
     counted: dict[str, list[int]] = {}
     lags: dict[str, list[Sketch]] = {}
     for tally in tallies:
@@ -55,8 +58,9 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         pipeline=graph.definition.name,
         window_start_s=window_start_s,
         verdict=None,
-        reasons=(),
+        reasons=("sample",) if sample < SAMPLE_ALL else (),
         proof="tallies",
+        sample=share_of(sample),
         messages=seen([graph.first]),
         # beacons at several delivery checkpoints may be of the same messages: only a closing can tell
         delivered=seen(graph.delivery) if len(graph.delivery) == 1 else None,

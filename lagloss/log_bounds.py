@@ -10,6 +10,8 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
+from lagloss.host import fork_gate
+
 log = logging.getLogger("lagloss")
 
 QUERY_TIMEOUT_S: Final = 1.0
@@ -47,11 +49,13 @@ class LogBounds:
         return self._cluster_id
 
     def close(self) -> None:
-        self._admin = None
+        with fork_gate:
+            self._admin = None
 
     def _connected(self) -> AdminClient:
         if self._admin is None:
-            self._admin = AdminClient(self._config)
+            with fork_gate:
+                self._admin = AdminClient(self._config)
         return self._admin
 
     def _ask(self, keys: Iterable[Key], which: OffsetSpec) -> dict[Key, int]:

@@ -15,7 +15,7 @@ from lagloss.graph import Graph
 from lagloss.presenting import duration
 from lagloss.result import rfc3339
 from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import F32, U64
+from lagloss.wire import F32, U64, share_of
 
 MAX_ROWS = 1_000
 Bools = npt.NDArray[np.bool_]
@@ -44,13 +44,15 @@ class Message:
 @dataclass(frozen=True)
 class Matrix:
     """The messages of one window in the order of their event times, at most so many as were asked for; `count` is how
-    many there are. `checkpoints` are those with a beacon, in the order of the flow."""
+    many there are, `sample` the share of the window's ids that was looked at (nothing is scaled). `checkpoints` are
+    those with a beacon, in the order of the flow."""
 
     pipeline: str
     window_start_s: int
     checkpoints: tuple[str, ...]
     messages: tuple[Message, ...]
     count: int
+    sample: float = 1.0
 
     @property
     def is_truncated(self) -> bool:
@@ -64,7 +66,11 @@ class Matrix:
             "messages": [message.document() for message in self.messages],
             "count": self.count,
         }
-        return {**found, "truncated": True} if self.is_truncated else found
+        return {
+            **found,
+            **({"truncated": True} if self.is_truncated else {}),
+            **({"sample": self.sample} if self.sample < 1 else {}),
+        }
 
     def table(self) -> Table:
         """For a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
@@ -107,7 +113,8 @@ def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_
         )
         for place, row in enumerate(shown.tolist())
     )
-    return Matrix(graph.definition.name, found.window_start_s, tuple(at), messages, int(rows.size))
+    share = share_of(found.sample)
+    return Matrix(graph.definition.name, found.window_start_s, tuple(at), messages, int(rows.size), share)
 
 
 def _missing_at(graph: Graph, present: Bools) -> Sequence[tuple[str, ...]]:

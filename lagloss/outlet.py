@@ -16,7 +16,10 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.host import fork_gate
+from lagloss.sampling import SampleTable
 from lagloss.topics import BEACONS
+from lagloss.wire import SAMPLE_ALL
 
 log = logging.getLogger("lagloss")
 
@@ -57,6 +60,9 @@ class Outlet(Protocol):
     def partitions(self) -> int | None:
         """How many partitions the beacons topic has, None while nobody knows."""
 
+    def sample(self, pipeline: str) -> int:
+        """Which ids of this pipeline to send beacons of: those whose hash modulo 2^32 is below it."""
+
     def send(self, record: Outgoing) -> None:
         """Takes a record; never blocks and never refuses."""
 
@@ -95,6 +101,7 @@ class KafkaOutlet:
             **(config or {}),
             "error_cb": self._on_error,
         }
+        self._samples = SampleTable(bootstrap, config)
         self._producer: Producer | None = None
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: dict[Outgoing, None] = {}
@@ -125,6 +132,9 @@ class KafkaOutlet:
         self._partitions = len(found.partitions)
         return self._partitions
 
+    def sample(self, pipeline: str) -> int:
+        return self._samples.current(pipeline)
+
     def send(self, record: Outgoing) -> None:
         self._unsent.append(record)
         self._push()
@@ -136,21 +146,19 @@ class KafkaOutlet:
         self._connected().poll(timeout_s)
 
     def abandon(self) -> None:
-        producer, self._producer = self._producer, None
         given_up = [*self._in_flight, *self._unsent]
         self._in_flight.clear()
         self._unsent.clear()
-        if producer is not None:
-            producer.purge()
+        self._disconnect()
         for record in given_up:
             record.done(None, -1)
 
     def close(self) -> None:
-        if self._producer is not None:
-            self._producer.purge()
-        self._producer = None
+        self._disconnect()
+        self._samples.close()
 
     def leak(self) -> None:
+        self._samples.leak()
         # Destroying the handle would wait for threads that do not exist on this side of the fork.
         if self._producer is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
@@ -158,8 +166,18 @@ class KafkaOutlet:
 
     def _connected(self) -> Producer:
         if self._producer is None:
-            self._producer = Producer(self._config)
+            with fork_gate:
+                self._producer = Producer(self._config)
         return self._producer
+
+    def _disconnect(self) -> None:
+        """Ends the client; what it has not sent is not sent."""
+        with fork_gate:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                with contextlib.suppress(KafkaException):
+                    producer.purge()
+            del producer  # with which its threads end
 
     def _push(self) -> None:
         """Hands the client as many unsent records as it takes, in order."""
@@ -215,13 +233,11 @@ class KafkaOutlet:
 
         What arrives twice by this has the same emitter and seq, and counts once.
         """
-        producer, self._producer, self._fatal = self._producer, None, False
+        self._fatal = False
         again = [*self._in_flight, *self._unsent]
         self._in_flight.clear()
         self._unsent = deque(again)
-        if producer is not None:
-            with contextlib.suppress(KafkaException):
-                producer.purge()
+        self._disconnect()
 
     def _on_error(self, error: KafkaError) -> None:
         self._note(error.str())
@@ -245,6 +261,8 @@ class MemoryOutlet:
 
     partition_count: int = 8
     down: bool = False
+    sampled: int = SAMPLE_ALL
+    """The sample of every pipeline, of 2^32."""
     records: list[tuple[str, int, bytes, bytes]] = field(default_factory=list)
     """(topic, partition, key, value) in the order they were acknowledged; a record's offset is its place in its
     partition."""
@@ -254,6 +272,9 @@ class MemoryOutlet:
 
     def partitions(self) -> int | None:
         return None if self.down else self.partition_count
+
+    def sample(self, pipeline: str) -> int:
+        return self.sampled
 
     def send(self, record: Outgoing) -> None:
         self._waiting.append(record)

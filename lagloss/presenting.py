@@ -19,7 +19,8 @@ def contract_document(window: dict[str, Any]) -> dict[str, Any]:
         "revision": window["revision"],
     }
     rest = {name: value for name, value in window.items() if name not in (*promised, "history", "closed_at")}
-    head = {name: rest.pop(name) for name in ("verdict", "reasons", "proof")}
+    names = ("verdict", "reasons", "proof", "sample")  # the last is not in documents of older versions
+    head: dict[str, Any] = {name: rest.pop(name) for name in names if name in rest}
     return {**promised, **head, "closed_at": window["closed_at"], **rest}
 
 
@@ -55,9 +56,24 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             "–" if lost is None else _interval(lost["min"], lost["max"], str),
             "–" if ratio is None or ratio["min"] is None else _interval(ratio["min"], ratio["max"], _percent),
             "–" if lag is None else duration(lag),
-            ", ".join([*window["reasons"], *_clocks(window)]),
+            ", ".join([*_reasons(window), *_clocks(window)]),
         )
     return table
+
+
+def _reasons(window: dict[str, Any]) -> list[str]:
+    """The reasons, of which `sample` says how large the sample is."""
+    return [sampled(window) if reason == "sample" else reason for reason in window["reasons"]]
+
+
+def sampled(window: dict[str, Any]) -> str:
+    """`sampled 10 %`; a window that was stored before results told their sample is just `sampled`."""
+    return f"sampled {percent_of_ids(window['sample'])}" if "sample" in window else "sampled"
+
+
+def percent_of_ids(sample: float) -> str:
+    """A sample as a person reads it."""
+    return f"{100 * sample:.3g} %"
 
 
 def _clocks(window: dict[str, Any]) -> list[str]:

@@ -100,8 +100,9 @@ class WindowResult:
     """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
 
     `unknown_checkpoints`: beacons of checkpoints that the version in force does not have (20 of them at most).
-    `clock_skew_ms`: how far apart the hosts' clocks are, whole seconds (rule 4). `pending_since_ms`: when the first of
-    the pending or overdue messages was last seen (epoch ms); not printed.
+    `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
+    clocks are, whole seconds (rule 4). `pending_since_ms`: when the first of the pending or overdue messages was last
+    seen (epoch ms); not printed.
     """
 
     pipeline: str
@@ -109,6 +110,7 @@ class WindowResult:
     verdict: Verdict | None
     reasons: tuple[str, ...]
     proof: Proof
+    sample: float
     messages: int
     delivered: int | None
     filtered: int
@@ -141,6 +143,7 @@ class WindowResult:
             "verdict": self.verdict,
             "reasons": list(self.reasons),
             "proof": self.proof,
+            "sample": self.sample,
             "messages": self.messages,
             "delivered": self.delivered,
             "filtered": self.filtered,

@@ -57,6 +57,10 @@ class Settings(BaseSettings):
     aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
 
     alert_webhook_url: str = Field("", description="where incidents are posted; empty: nowhere")
+    spool_dir: str = Field(
+        "",
+        description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",
+    )
     verify_share: float = Field(
         0.01,
         ge=0,

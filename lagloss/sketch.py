@@ -48,9 +48,13 @@ class Sketch:
     @classmethod
     def of(cls, lag_ms: npt.NDArray[np.floating]) -> Sketch:
         """The sketch of these lags, in ms."""
-        if lag_ms.size == 0:
+        return cls.of_keys(bin_keys(lag_ms))
+
+    @classmethod
+    def of_keys(cls, keys: npt.NDArray[np.int32]) -> Sketch:
+        """The sketch of the lags that fell into these bins (see `bin_keys`), one key a lag."""
+        if keys.size == 0:
             return cls()
-        keys = bin_keys(lag_ms)
         low = int(keys.min())
         dense = np.bincount(keys - low)
         filled = np.flatnonzero(dense)

@@ -11,10 +11,10 @@ from typing import Any
 
 import alembic.command
 import alembic.config
-from sqlalchemy import Connection, Engine, Row, create_engine, func, select, text, tuple_
+from sqlalchemy import Connection, Engine, Row, Select, create_engine, exists, func, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
-from sqlalchemy.orm import InstrumentedAttribute
+from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from lagloss import tables
 from lagloss.definition import Definition, as_document
@@ -118,7 +118,8 @@ class Store:
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
             newest = _newest_version(connection, definition.name)
-            if newest is not None and newest.definition == as_document(definition):
+            lives = newest is not None and newest.deleted_at is None
+            if newest is not None and lives and Definition.model_validate(newest.definition) == definition:
                 return int(newest.version)
             version = 1 if newest is None else newest.version + 1
             connection.execute(
@@ -128,18 +129,40 @@ class Store:
             )
         return version
 
+    def delete(self, name: str, now_ms: int | None = None) -> None:
+        """Delete a pipeline: it is unknown from now on, its windows stay until retention takes them. Applied again, it
+        goes on with its next version, and its earlier ones hold for earlier windows again.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        table = tables.table_of(tables.Pipeline)
+        now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+        with self.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
+            newest = _newest_version(connection, name)
+            if newest is None or newest.deleted_at is not None:
+                raise self._unknown(name)
+            is_newest = (table.c.name == name) & (table.c.version == newest.version)
+            connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
+
     def pipelines(self) -> list[StoredPipeline]:
-        """The newest version of every pipeline, by name."""
+        """The newest version of every pipeline that is not deleted, by name."""
         newest: dict[str, StoredPipeline] = {}
         for stored in self.versions():
             newest[stored.name] = stored
         return list(newest.values())
 
     def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
-        """Every version of every pipeline, by name and version; of those `known` only later ones than that."""
+        """Every version of every pipeline that is not deleted, by name and version; of those `known` only later ones
+        than that."""
         table, known = tables.table_of(tables.Pipeline), known or {}
         with self.engine.connect() as connection:
-            keys = connection.execute(select(table.c.name, table.c.version).order_by(table.c.name, table.c.version))
+            keys = connection.execute(
+                select(table.c.name, table.c.version)
+                .where(table.c.name.in_(names_not_deleted()))
+                .order_by(table.c.name, table.c.version)
+            )
             wanted = [(name, version) for name, version in keys if version > known.get(name, 0)]
             found: list[Row[Any]] = []
             for at in range(0, len(wanted), 1_000):
@@ -150,10 +173,16 @@ class Store:
             for row in found
         ]
 
-    def count_versions(self) -> int:
-        """How many versions of definitions there are: it grows with every change."""
+    def names(self) -> list[str]:
+        """The pipelines that are not deleted, by name."""
         with self.engine.connect() as connection:
-            return connection.execute(select(func.count()).select_from(tables.table_of(tables.Pipeline))).scalar_one()
+            return list(connection.execute(names_not_deleted().order_by(tables.Pipeline.name)).scalars())
+
+    def count_changes(self) -> int:
+        """How many versions and deletions of definitions there are: it grows with every change."""
+        table = tables.table_of(tables.Pipeline)
+        with self.engine.connect() as connection:
+            return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
 
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
         """Documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
@@ -229,9 +258,12 @@ class Store:
         """
         found = {stored.name: stored for stored in self.pipelines()}
         if name not in found:
-            known = f"are {', '.join(found)}" if found else "is none yet"
-            raise UnknownPipeline(pipeline=name, known=known)
+            raise self._unknown(name)
         return found[name]
+
+    def _unknown(self, name: str) -> UnknownPipeline:
+        names = self.names()
+        return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
 
     def graph_at(self, name: str, window_start_s: int) -> Graph:
         """The graph of the version in force at a window's start."""
@@ -298,7 +330,7 @@ class Store:
         if not rows:
             return []
         newest = _newest_version(connection, pipeline)
-        if newest is None:
+        if newest is None or newest.deleted_at is not None:
             return []
         graph = Graph(Definition.model_validate(newest.definition))
         by_window: dict[int, list[LiveTally]] = {}
@@ -311,6 +343,13 @@ class Store:
             | {"history": False}
             for start, tallies in sorted(by_window.items())
         ]
+
+
+def names_not_deleted() -> Select[str]:
+    """Pipelines whose newest version is not deleted. An earlier one is, where a pipeline was applied again."""
+    row, later = tables.Pipeline, aliased(tables.Pipeline)
+    is_newest = ~exists().where(later.name == row.name, later.version > row.version)
+    return select(row.name).where(row.deleted_at.is_(None), is_newest)
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:

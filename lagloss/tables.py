@@ -51,12 +51,26 @@ BY_DAY: Final = {"postgresql_partition_by": "RANGE (window_start)"}
 
 class Pipeline(Base):
     __tablename__ = "pipeline"
-    __table_args__ = {"comment": "Versions of definitions. Writer: lagloss apply."}
+    __table_args__ = {"comment": "Versions of definitions. Writers: lagloss apply, collector."}
 
     name: Mapped[str] = mapped_column(primary_key=True)
     version: Mapped[int] = mapped_column(Integer, primary_key=True)
     applied_at: Mapped[int] = mapped_column(comment="epoch ms: in force for windows that start at or after it")
     definition: Mapped[dict[str, Any]]
+    deleted_at: Mapped[int | None] = mapped_column(comment="epoch ms; set in the newest version: it is deleted")
+
+
+class Token(Base):
+    __tablename__ = "token"
+    __table_args__ = {"comment": "Tokens that let clients of the collector in. Writer: lagloss token."}
+
+    id: Mapped[str] = mapped_column(primary_key=True, comment="public part of the token")
+    pipeline: Mapped[str]
+    scope: Mapped[str] = mapped_column(comment="intake, or admin: also the definition")
+    rate: Mapped[int | None] = mapped_column(comment="beacons a second; null: no limit")
+    secret_hash: Mapped[bytes] = mapped_column(comment="SHA-256 of the secret's text")
+    created_at: Mapped[int] = mapped_column(comment="epoch ms")
+    revoked_at: Mapped[int | None] = mapped_column(comment="epoch ms")
 
 
 class ReportsPosition(Base):

@@ -1,4 +1,4 @@
-"""The two topics lagloss keeps in Kafka, with the settings its arithmetic relies on."""
+"""The topics lagloss keeps in Kafka, with the settings its arithmetic relies on."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from lagloss.errors import KafkaUnreachable
 
 BEACONS: Final = "lagloss.beacons"
 REPORTS: Final = "lagloss.reports"
+SAMPLING: Final = "lagloss.sampling"
+"""What share of the ids each sampled pipeline takes: see `lagloss.sampling`."""
 BEACONS_PARTITIONS: Final = 8
 REPORTS_PARTITIONS: Final = 4
 RETENTION_MS: Final = 7 * 24 * 3_600_000
@@ -27,7 +29,7 @@ def kafka_error(error: KafkaException) -> KafkaError:
 
 
 def topic_config(replication: int) -> dict[str, str]:
-    """The settings of both topics. An acknowledged block survives the loss of one broker."""
+    """The settings of beacons and reports. An acknowledged block survives the loss of one broker."""
     return {
         # Progress, lateness and silence are judged by when the log took a record, never by an emitter's clock.
         "message.timestamp.type": "LogAppendTime",
@@ -38,6 +40,11 @@ def topic_config(replication: int) -> dict[str, str]:
     }
 
 
+def sampling_config(replication: int) -> dict[str, str]:
+    """The settings of the sampling topic: the newest record of each pipeline is kept."""
+    return {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replication - 1))}
+
+
 def create_topics(
     bootstrap: str,
     beacons_partitions: int = BEACONS_PARTITIONS,
@@ -46,16 +53,21 @@ def create_topics(
     *,
     beacons: str = BEACONS,
     reports: str = REPORTS,
+    sampling: str = SAMPLING,
 ) -> None:
-    """Makes both topics; one that is there already is left as it is (`doctor` says if its settings are wrong).
+    """Makes the topics; one that is there already is left as it is (`doctor` says if its settings are wrong).
 
     Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
     """
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     replication = replication or min(3, broker_count(admin, bootstrap))
     wanted = [
-        NewTopic(name, num_partitions=partitions, replication_factor=replication, config=topic_config(replication))
-        for name, partitions in ((beacons, beacons_partitions), (reports, reports_partitions))
+        NewTopic(name, num_partitions=partitions, replication_factor=replication, config=config)
+        for name, partitions, config in (
+            (beacons, beacons_partitions, topic_config(replication)),
+            (reports, reports_partitions, topic_config(replication)),
+            (sampling, 1, sampling_config(replication)),
+        )
     ]
     for made in admin.create_topics(wanted, operation_timeout=ADMIN_TIMEOUT_S).values():
         try:
@@ -73,9 +85,14 @@ def broker_count(admin: AdminClient, bootstrap: str) -> int:
         raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
 
 
+def relied_on(topic: str) -> dict[str, str]:
+    """The settings of a topic that lagloss relies on."""
+    config = sampling_config(1) if topic == SAMPLING else topic_config(1)
+    return {key: config[key] for key in ("message.timestamp.type", "cleanup.policy") if key in config}
+
+
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:
-    """The settings of a topic that break what lagloss relies on, with what they are now. Raises KafkaException."""
+    """Those of a topic's `relied_on` settings that are wrong, with what they are now. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
-    must = {key: topic_config(1)[key] for key in ("message.timestamp.type", "cleanup.policy")}
-    return {key: found[key].value for key, value in must.items() if found[key].value != value}
+    return {key: found[key].value for key, value in relied_on(topic).items() if found[key].value != value}

@@ -236,6 +236,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_COLLECTOR_URL": settings.collector_url,
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
         "LAGLOSS_BIND_ADDRESS": settings.bind_address,
+        "LAGLOSS_SPOOL_DIR": settings.spool_dir or str(data_dir / "spool"),
         "LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url,
         "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
     }

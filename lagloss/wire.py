@@ -210,9 +210,12 @@ def block_key(pipeline: str, window_start: int) -> bytes:
     return f"{pipeline}/{window_start}".encode()
 
 
+_LENGTHS: Final = [bytes((length,)) for length in range(256)]
+
+
 def pack_ids(message_ids: Iterable[bytes]) -> bytes:
     """Ids as (uint8 length, UTF-8 bytes) one after another."""
-    return b"".join(bytes((len(raw),)) + raw for raw in message_ids)
+    return b"".join([_LENGTHS[len(raw)] + raw for raw in message_ids])
 
 
 def count_ids(packed: bytes) -> int:
@@ -339,7 +342,9 @@ def _tally_record(tally: Tally) -> dict[str, Any]:
         "id_sum": signed64(tally.id_sum),
         "dropped": tally.dropped,
         "lag_sketch": [{"key": key, "count": count} for key, count in tally.lag_sketch.bins().items()],
-        "ranges": [asdict(place) for place in tally.ranges],
+        "ranges": [  # by hand: `asdict` takes longer than the encoding
+            {"partition": place.partition, "first": place.first, "last": place.last} for place in tally.ranges
+        ],
     }
 
 
@@ -366,6 +371,11 @@ def decode_report(value: bytes | memoryview) -> EmitterReport:
             ),
         }
     )
+
+
+def share_of(sample: int) -> float:
+    """A sample as the share of all ids that it takes, to six digits: 0.1 and not 0.09999999986."""
+    return float(f"{sample / SAMPLE_ALL:.6g}")
 
 
 def signed64(value: int) -> int:

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-ID_HEADER: Final = "lagloss-id"
-TIME_HEADER: Final = "lagloss-event-time"
+from lagloss.identity import Identities, Identity
+from lagloss.kafka import carrier_of
+
 REASON_HEADER: Final = "lagloss-reason"
 """Why an event is in the dead-letter queue."""
+_IDENTITIES: Final = Identities()
 NOT_ACKNOWLEDGED: Final = "not acknowledged"
 """Why col-service hands an event back that it could not get to the broker: send it again."""
 
@@ -36,17 +38,14 @@ class Event:
         Raises:
             NoIdentity: if it does not say which event it is.
         """
-        headers = dict(record.headers() or [])
-        try:
-            message_id = (headers[ID_HEADER] or b"").decode()
-            event_time_ms = int(headers[TIME_HEADER] or b"")
-        except (KeyError, ValueError) as error:
-            raise NoIdentity(f"{record.topic()}/{record.partition()} at {record.offset()}") from error
-        return cls(message_id, event_time_ms, record.value() or b"")
+        found = _IDENTITIES.find(carrier_of(record))
+        if found is None:
+            raise NoIdentity(f"{record.topic()}/{record.partition()} at {record.offset()}")
+        return cls(found.message_id, found.event_time_ms, record.value() or b"")
 
     def headers(self, reason: str = "") -> list[tuple[str, str | bytes]]:
         """What to send along with the body; `reason` for the dead-letter queue."""
-        named: list[tuple[str, str | bytes]] = [(ID_HEADER, self.id), (TIME_HEADER, str(self.event_time_ms))]
+        named = Identity(self.id, self.event_time_ms).headers()
         return [*named, (REASON_HEADER, reason)] if reason else named
 
     def content(self) -> Mapping[str, Any]:

@@ -17,9 +17,9 @@ from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
+from lagloss.commits import Commits, Taken
 from lagloss.emitter import Emitter, Processing
 from lagloss.lanes import KafkaLanes
-from pipeline_under_test.commits import Commits
 from pipeline_under_test.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
@@ -43,7 +43,7 @@ FINISH_TIMEOUT_S: Final = 15.0
 class Job:
     """A record in hand, from its take-in until the last thing that became of it is acknowledged."""
 
-    record: Message
+    taken: Taken
     event: Event
     plan: Plan
     decision: Decision | Lost
@@ -151,21 +151,21 @@ class Loop:
                 raise KafkaException(error)
             log.warning("reading %s: %s", self._topic, error)
             return None
-        self._commits.taken(record)
+        taken = self._commits.taken(record)
         try:
             event = Event.from_record(record)
         except NoIdentity as problem:
             log.warning("no usable lagloss headers: %s", problem)
             self._lanes.taken(record)
             nameless = Event("", 0, record.value() or b"")
-            self.producer.send(self._dead_topic, nameless, lambda: self._commits.done(record), "no-identity")
+            self.producer.send(self._dead_topic, nameless, taken.done, "no-identity")
             return None
         work = self._emitter.processing()
         self._emitter.taken_in(event.id, event.event_time_ms)
         self._lanes.taken(record)
         self._in_hand += 1
         plan = self._faults.plan(event.id)
-        return Job(record, event, plan, decided(event, plan, self._decide), work)
+        return Job(taken, event, plan, decided(event, plan, self._decide), work)
 
     def _carry_out(self, job: Job, outlet: Outlet) -> None:
         job.outstanding = 1  # this call itself, so that the job cannot end in the middle of it
@@ -202,7 +202,7 @@ class Loop:
         if job.outstanding == 0:
             job.work.done()
             self._in_hand -= 1
-            self._commits.done(job.record)
+            job.taken.done()
 
     def _move_on(self, outlet: Outlet) -> None:
         while self._held and self._held[0][0] <= time.monotonic():

@@ -86,6 +86,7 @@ def document(
         "revision": 0 if is_open else revision,
         "verdict": verdict,
         "reasons": list(reasons),
+        "sample": 1.0,
         "proof": "tallies" if is_open else "beacons",
         "closed_at": None if is_open else rfc3339(closed_s if closed_s is not None else start_s + 121),
         "messages": messages,

@@ -258,7 +258,8 @@ def staged(
     """A stage some hours ago, its source ready, its topics and definition in place."""
     start_s = int(time.time()) // 60 * 60 - 6 * 3600
     clock = Clock(start_s * 1000 - 30_000, ahead_ms or {})
-    monkeypatch.setattr("lagloss.flusher._now_ms", clock.here_ms)
+    for module in ("emitter", "flusher", "shipper"):
+        monkeypatch.setattr(f"lagloss.{module}.now_ms", clock.here_ms)
     monkeypatch.setattr("lagloss.intake.time_ns", lambda: clock.here_ms() * 1_000_000)
     monkeypatch.setattr("aggregator.following.TRIGGER", "100 milliseconds")
     definition = pipeline(nodes)

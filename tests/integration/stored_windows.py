@@ -107,6 +107,7 @@ def closing(start_s: int, messages: int, lost: int, lag_ms: float, basis: int, n
         verdict="loss" if lost else "ok",
         reasons=(),
         proof="beacons",
+        sample=1.0,
         messages=messages,
         delivered=messages - lost,
         filtered=0,

@@ -122,7 +122,7 @@ def test_a_mark_is_acknowledged_once_the_log_holds_what_came_before(bootstrap: s
 def test_a_small_report_size_makes_parts_of_which_only_the_last_moves_final_through(
     bootstrap: str, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.flusher.MAX_REPORT_BYTES", 300)
+    monkeypatch.setattr("lagloss.shipper.MAX_REPORT_BYTES", 300)
     with Emitter("it-clicks", "mid", bootstrap) as emitter:
         assert emitter.flush()
         before = reports_of(bootstrap, emitter.id)[-1]
@@ -145,9 +145,9 @@ def test_without_a_topic_the_host_goes_on_and_nothing_is_lost(
     kafka_bootstrap: str, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beacons, reports = (f"lagloss.{kind}.{uuid.uuid4().hex[:8]}" for kind in ("beacons", "reports"))
-    for name in ("lagloss.outlet.BEACONS", "lagloss.flusher.BEACONS"):
+    for name in ("lagloss.outlet.BEACONS", "lagloss.shipper.BEACONS"):
         monkeypatch.setattr(name, beacons)
-    monkeypatch.setattr("lagloss.flusher.REPORTS", reports)
+    monkeypatch.setattr("lagloss.shipper.REPORTS", reports)
     with Emitter("it-clicks", "mid", kafka_bootstrap) as emitter:
         for i in range(100):
             assert emitter.taken_in(f"m{i}", now_ms)

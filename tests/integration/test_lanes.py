@@ -323,7 +323,7 @@ def test_reports_come_each_second_and_lanes_are_near_now_while_the_host_waits_in
     kafka_bootstrap: str, make_topic: MakeTopic, producer: Producer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "idle":  # else each 10 s
-        monkeypatch.setattr("lagloss.flusher.IDLE_REPORT_S", 0.0)
+        monkeypatch.setattr("lagloss.shipper.IDLE_REPORT_S", 0.0)
     create_topics(kafka_bootstrap)
     topic = make_topic(partitions=2)
 

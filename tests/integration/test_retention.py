@@ -139,6 +139,18 @@ def test_tallies_of_a_pipeline_without_definition_stay_as_long_as_their_blocks(p
     assert pruned.days(TALLY) == [3]
 
 
+def test_windows_of_a_deleted_pipeline_hold_no_day_back(pruned: Pruned) -> None:
+    never_closed, dirty = days_ago(9), days_ago(9, minute=1)
+    pruned.close(dirty)
+    pruned.report("one", dirty * 1000 + 70_000, [never_closed, dirty])
+    pruned.retention.round(NOW_MS)
+    assert pruned.days(TALLY) == [9]
+    pruned.store.delete("chain")
+    pruned.retention.round(NOW_MS)
+    assert pruned.days(TALLY) == []
+    assert [window["state"] for window in pruned.store.windows("chain", dirty, dirty + 60)] == ["sealed"]
+
+
 def test_tallies_go_in_order_so_that_later_ones_can_tell_of_older_windows(pruned: Pruned) -> None:
     pruned.report("one", days_ago(4) * 1000, [days_ago(4)])
     pruned.report("one", days_ago(3) * 1000, [days_ago(3)])

@@ -561,6 +561,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "verdict": rule_10_verdict(case, counts, complete),
         "reasons": rule_10_reasons(case, fates, unexplained, complete),
         "proof": "beacons",
+        "sample": float(f"{case.sample / ALL_IDS:.6g}"),
         **counts,
         "clock_skew_ms": rule_4_clocks_apart_ms(case),
         "loss_ratio": ratio,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,22 @@ def test_a_quiet_tally_is_packed_and_goes_on_where_it_was() -> None:
     assert (after.beacons, after.payload_bytes, after.id_sum) == (3, 30, 2)
     assert after.ranges == (OffsetRange(1, 4, 4), OffsetRange(1, 9, 9))
     assert after.lag_sketch.count == 3
+
+
+def test_a_tally_speaks_of_the_lowest_sample_it_was_ever_made_with_also_once_it_was_packed() -> None:
+    account = Account("mid")
+    account.add(replace(increment(KEY, 1.0), sample=500), 0, 0, NOW_S)
+    assert [tally.sample for tally in account.changed()] == [500]
+    account.reported(account.changed())
+    account.thin(KEY, 800, NOW_S)
+    assert account.changed() == []
+    account.thin(KEY, 300, NOW_S)
+    account.thin(KEY._replace(place="out"), 300, NOW_S)  # all that was observed there was left out
+    assert [(tally.beacons, tally.sample) for tally in account.changed()] == [(1, 300), (0, 300)]
+    account.reported(account.changed())
+    account.tidy(NOW_S + QUIET_S + 1)
+    account.add(increment(KEY, 1.0), 0, 1, NOW_S)
+    assert [(tally.beacons, tally.sample) for tally in account.changed()] == [(2, 300)]
 
 
 def test_windows_that_the_topics_no_longer_keep_are_forgotten() -> None:

@@ -25,6 +25,11 @@ def test_a_stored_definition_reads_back_equal() -> None:
     assert Definition.model_validate(as_document(definition)) == definition
 
 
+@pytest.mark.parametrize(("share", "ids"), [("1", 2**32), ("0.1", 429_496_729), ("0.5", 2**31), ("1e-30", 1)])
+def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: str, ids: int) -> None:
+    assert parse_definition(f"{GOOD}  sample: {share}\n").sample == ids
+
+
 @pytest.mark.parametrize(
     ("text", "line", "expected"),
     [
@@ -32,6 +37,8 @@ def test_a_stored_definition_reads_back_equal() -> None:
         (GOOD + "  grace: 60\n", 8, "expected a duration"),
         (GOOD + "  grace: soon\n", 8, "expected a duration"),
         (GOOD + "  sla:\n    loss: {max: 2}\n", 9, "less than or equal to 1"),
+        (GOOD + "  sample: 0\n", 8, "greater than 0"),
+        (GOOD + "  sample: 10%\n", 8, "valid number"),
         (HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b, to: [a]}\n", 4, "expected no cycles"),
         (HEAD + "  nodes:\n    - {name: a}\n    - {name: b}\n", 4, "exactly one node without incoming link"),
         (HEAD + "  nodes:\n    - {name: a, to: [x]}\n", 4, "found x"),

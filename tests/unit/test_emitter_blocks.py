@@ -11,11 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.blocks import AHEAD_S, KEPT_S, Extras, Packer, Reader, Refused, TallyKey
-from lagloss.wire import MAX_BLOCK_BEACONS, decode_block, hash_id, partition_of, unpack_ids
+from lagloss.blocks import AHEAD_S, KEPT_S, Extras, Packer, Reader, Refused, TallyKey, taken_by
+from lagloss.sketch import Sketch
+from lagloss.wire import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
 
 NOW_MS = 1_700_000_000_000
 EMITTER = bytes(range(16))
+SAMPLES = st.sampled_from([SAMPLE_ALL, SAMPLE_ALL // 2, 1])
 
 ids = st.one_of(
     st.text(min_size=0, max_size=6),
@@ -111,31 +113,40 @@ def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKe
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(beacons, max_size=40), st.integers(1, 9), st.booleans())
+@given(st.lists(beacons, max_size=40), st.integers(1, 9), st.booleans(), st.booleans(), SAMPLES)
 def test_blocks_hold_exactly_what_a_slow_loop_would_send(
-    given_: list[tuple[Any, ...]], partitions: int, first: bool
+    given_: list[tuple[Any, ...]], partitions: int, first: bool, names_ids: bool, sample: int
 ) -> None:
-    reader, refused = Reader(keep_ids=first), Refused()
+    reader, refused = Reader(keep_ids=first and names_ids), Refused()
     observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, refused)
     expected, dropped, unplaced = slowly(given_)
     assert refused.dropped == dict(dropped)
     assert refused.unplaced == unplaced
     names = {hash_id(name[5]): name[5] for name in expected}
+    left_out = Counter({name: count for name, count in expected.items() if hash_id(name[5]) % SAMPLE_ALL >= sample})
+    expected -= left_out
     found: Counter[Any] = Counter()
-    packer = Packer("p", "n", EMITTER, first)
-    packed = [] if observed is None else list(packer.pack(observed, reader.kinds, partitions))
+    packer = Packer("p", "n", EMITTER, first, names_ids)
+    packed = []
+    if observed is not None:
+        taken, tallies = taken_by(observed, reader.kinds, sample)
+        assert set(tallies) == {TallyKey(place, replay, window) for place, replay, _, _, window, *_ in left_out}
+        packed = list(packer.pack(taken, reader.kinds, partitions, sample))
     for at, record in enumerate(packed, start=1):
         block = decode_block(record.value)
         place = block.checkpoint.removeprefix("n.")
         assert (block.pipeline, block.emitter, block.seq, block.partitions) == ("p", EMITTER, at, partitions)
         assert record.key == f"p/{block.window_start}".encode()
         assert record.increment.key == TallyKey(place, block.replay, block.window_start)
+        assert record.increment.sample == block.sample == sample
+        assert record.increment.lag_sketch.bins() == Sketch.of(block.lag_ms).bins()
         assert record.increment.beacons == block.count == record.increment.lag_sketch.count > 0
         assert record.increment.id_sum % 2**64 == sum(block.id_hash.tolist()) % 2**64
         assert {partition_of(value, partitions) for value in block.id_hash.tolist()} == {record.partition}
-        named = first and place == "in"
-        assert (block.message_ids is not None) == (block.event_offset_ms is not None) == named
-        if named:
+        is_first = first and place == "in"
+        assert (block.event_offset_ms is not None) == is_first
+        assert (block.message_ids is not None) == (is_first and names_ids)
+        if is_first and names_ids:
             assert block.message_ids is not None
             raws = unpack_ids(block.message_ids, range(block.count))
             assert [raw.decode() for raw in raws] == [names[value] for value in block.id_hash.tolist()]

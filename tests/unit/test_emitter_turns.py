@@ -15,7 +15,7 @@ import pytest
 import lagloss
 from lagloss import Emitter, MemoryOutlet
 from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import BeaconBlock, EmitterReport, Progress, decode_block, decode_report
+from lagloss.wire import SAMPLE_ALL, BeaconBlock, EmitterReport, Progress, decode_block, decode_report
 
 FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -58,7 +58,8 @@ def test_the_public_names_are_these() -> None:
 
 
 def test_importing_lagloss_brings_none_of_the_services_with_it() -> None:
-    script = "import sys, lagloss; print([m for m in ('pyspark', 'sqlalchemy', 'dash', 'fastapi') if m in sys.modules])"
+    heavy = ("pyspark", "sqlalchemy", "dash", "fastapi", "numba")
+    script = f"import sys, lagloss; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -109,7 +110,7 @@ def test_no_report_claims_progress_past_the_beacons_in_the_log_and_in_its_tallie
 def test_progress_and_final_through_stand_still_until_the_broker_acknowledges(
     emitter: Emitter, log: MemoryOutlet, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.flusher.IDLE_REPORT_S", 0.0)
+    monkeypatch.setattr("lagloss.shipper.IDLE_REPORT_S", 0.0)
     assert emitter.flush()
     before = reports(log)[-1]
     log.down = True
@@ -178,6 +179,27 @@ def test_bad_beacons_raise_nothing_and_are_counted(emitter: Emitter, log: Memory
     assert (stats.dropped, stats.unplaced, stats.sent, stats.errors) == (8, 11, 1, 0)
     assert emitter.stats() == stats
     assert sum(tally.dropped for tally in reports(log)[-1].tallies) == 8
+
+
+def test_what_a_sample_leaves_out_is_not_dropped_and_its_tally_says_so_even_where_no_block_does(
+    emitter: Emitter, log: MemoryOutlet, now_ms: int
+) -> None:
+    assert emitter.taken_in("whole", now_ms)
+    assert emitter.flush()
+    log.sampled = 1
+    assert emitter.taken_in("left out", now_ms)
+    assert emitter.sent_out("left out", now_ms)
+    assert emitter.flush()
+    assert [block.sample for block in blocks(log)] == [SAMPLE_ALL]
+    tallies = {tally.checkpoint: (tally.beacons, tally.dropped, tally.sample) for tally in reports(log)[-1].tallies}
+    assert tallies == {"mid.in": (1, 0, 1), "mid.out": (0, 0, 1)}
+    stats = emitter.stats()
+    assert (stats.sent, stats.sampled_out, stats.dropped) == (1, 2, 0)
+
+
+def test_ids_are_names_or_hashes_and_nothing_else() -> None:
+    with pytest.raises(ValueError, match="expected ids"):
+        Emitter("clicks", "mid", outlet=MemoryOutlet, ids="secret")  # type: ignore[arg-type]
 
 
 def test_the_first_node_refuses_what_comes_from_the_future_or_from_before_the_log(

@@ -9,7 +9,6 @@ import pytest
 
 from lagloss.definition import load_definition
 from pipeline_under_test.col_service import Outcome, Unacceptable, accept, identified, status_of
-from pipeline_under_test.commits import OffsetTracker
 from pipeline_under_test.decision import Dead, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import NO_FAULT, Plan
@@ -17,7 +16,6 @@ from pipeline_under_test.relay import normalise, route
 from pipeline_under_test.topology import DEFINITION, NEXT
 
 NOW_MS = 1_700_000_000_000
-PLACE = ("clicks.event-norm", 0)
 
 
 def event(**content: Any) -> Event:
@@ -100,23 +98,3 @@ def test_the_ledger_names_only_links_that_the_event_would_have_taken() -> None:
     entries = list(ledger_entries("event-router", event(), plan, Pass(event(), ("conn-fb",))))
     assert [(entry.fate, entry.place) for entry in entries] == [("lost", "link event-router->conn-fb")]
     assert list(ledger_entries("event-router", event(), NO_FAULT, Pass(event(), ("conn-fb",)))) == []
-
-
-def test_an_offset_is_passed_only_when_all_before_it_are_finished() -> None:
-    tracker = OffsetTracker()
-    for offset in (5, 6, 8):
-        tracker.taken(PLACE, offset)
-    tracker.done(PLACE, 6)
-    tracker.done(PLACE, 8)
-    assert tracker.advance() == {}
-    tracker.done(PLACE, 5)
-    assert tracker.advance() == {PLACE: 9}
-    assert tracker.advance() == {}
-
-
-def test_what_finishes_after_its_partition_was_taken_away_is_not_committed() -> None:
-    tracker = OffsetTracker()
-    tracker.taken(PLACE, 5)
-    tracker.drop([PLACE])
-    tracker.done(PLACE, 5)
-    assert tracker.advance() == {}

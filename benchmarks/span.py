@@ -1,0 +1,183 @@
+"""A beacon beside an OpenTelemetry span: what the caller pays for one, and what all threads together pay.
+
+Both sides do all of their work but the network's: beacons are hashed, packed, encoded and accounted for and end in an
+outlet that acknowledges them; spans go through a BatchSpanProcessor, are encoded as OTLP and end in an HTTP session
+that answers 200. A span has no attributes, so it says less than a beacon; one that says the same is shown, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import requests
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+from requests.adapters import BaseAdapter
+
+from lagloss import Emitter
+from lagloss.outlet import MemoryOutlet
+
+ROUNDS = 5
+ITEMS = 10_000
+A_FLUSH = (100, 500, 5_000)
+"""Items between two flushes: a service's beacons of a second."""
+ASKED_CALLER, ASKED_ALL = 1 / 20, 1 / 10
+SPAN = "span"
+
+Observe = Callable[[Sequence[str], int], None]
+"""Takes the ids of one flush, and their event time in epoch ms."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to be measured: what the caller does, and how what it left behind is sent."""
+
+    observe: Observe
+    flush: Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Price:
+    """CPU time of one item, in µs."""
+
+    caller: float
+    everything: float
+
+
+def run() -> None:
+    """Print the price of each kind of item, and of each beacon in spans."""
+    for a_flush in A_FLUSH:
+        prices = _measure(a_flush)
+        print(f"{a_flush:,} items a flush; {ROUNDS} rounds of {ITEMS:,} items, in turn; µs of CPU an item")
+        print(f"{'':32}{'caller min':>11}{'median':>8}{'all min':>9}{'median':>8}   medians in spans: caller, all")
+        span = _summary(prices[SPAN], statistics.median)
+        for name, found in prices.items():
+            least, median = _summary(found, min), _summary(found, statistics.median)
+            shares = f"1/{span.caller / median.caller:.0f}, 1/{span.everything / median.everything:.0f}"
+            line = f"{name:32}{least.caller:11.2f}{median.caller:8.2f}{least.everything:9.2f}{median.everything:8.2f}"
+            print(f"{line}   {shares}")
+    print(f"asked for: caller 1/{1 / ASKED_CALLER:.0f}, all CPU 1/{1 / ASKED_ALL:.0f}")
+
+
+def _summary(prices: Sequence[Price], of: Callable[[Iterator[float]], float]) -> Price:
+    return Price(of(price.caller for price in prices), of(price.everything for price in prices))
+
+
+def _measure(a_flush: int) -> dict[str, list[Price]]:
+    prices: dict[str, list[Price]] = defaultdict(list)
+    with _subjects() as subjects:
+        for round_ in range(-1, ROUNDS):  # the first warms up
+            for name, subject in subjects.items():
+                price = _price(subject, a_flush)
+                if round_ >= 0:
+                    prices[name].append(price)
+    return prices
+
+
+def _price(subject: Subject, a_flush: int) -> Price:
+    ids = [f"{at:032x}-{time.monotonic_ns() % 1000:03}" for at in range(ITEMS)]
+    gc.collect()
+    caller_ns, began_ns = 0, time.process_time_ns()
+    for at in range(0, ITEMS, a_flush):
+        batch, event_ms = ids[at : at + a_flush], time.time_ns() // 1_000_000
+        before_ns = time.thread_time_ns()
+        subject.observe(batch, event_ms)
+        caller_ns += time.thread_time_ns() - before_ns
+        subject.flush()
+    return Price(caller_ns / ITEMS / 1000, (time.process_time_ns() - began_ns) / ITEMS / 1000)
+
+
+@contextmanager
+def _subjects() -> Iterator[dict[str, Subject]]:
+    """The spans and beacons to compare."""
+    session = requests.Session()
+    session.mount("http://", _Answers())
+    inner = Emitter("bench", "mid", outlet=_Acknowledges)
+    first = Emitter("bench", "src", outlet=_Acknowledges, first=True)
+    providers = [TracerProvider(), TracerProvider()]
+    queue = ITEMS + 1  # none may be dropped: a dropped span costs next to nothing
+    exporters: list[SpanExporter] = [OTLPSpanExporter("http://null/v1/traces", session=session), _Nowhere()]
+    for provider, exporter in zip(providers, exporters, strict=True):
+        provider.add_span_processor(BatchSpanProcessor(exporter, max_queue_size=queue))
+    otlp, nowhere = (provider.get_tracer("bench") for provider in providers)
+
+    def span(ids: Sequence[str], event_ms: int) -> None:
+        for _ in ids:
+            otlp.start_span("in").end()
+
+    def telling_span(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            otlp.start_span("in", attributes={"messaging.message.id": message_id, "lagloss.event_time": event_ms}).end()
+
+    def span_nowhere(ids: Sequence[str], event_ms: int) -> None:
+        for _ in ids:
+            nowhere.start_span("in").end()
+
+    def taken_in(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            inner.taken_in(message_id, event_ms)
+
+    def sent_out(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            inner.sent_out(message_id, event_ms)
+
+    def sent_out_to(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            inner.sent_out(message_id, event_ms, to="snk")
+
+    def taken_in_first(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            first.taken_in(message_id, event_ms)
+
+    def taken_in_checked(ids: Sequence[str], event_ms: int) -> None:
+        for message_id in ids:
+            inner.taken_in(message_id, event_ms, payload_crc=12345, payload_bytes=200)
+
+    try:
+        yield {
+            SPAN: Subject(span, providers[0].force_flush),
+            "span with id and event time": Subject(telling_span, providers[0].force_flush),
+            "span to a no-op exporter": Subject(span_nowhere, providers[1].force_flush),
+            "taken_in": Subject(taken_in, inner.flush),
+            "sent_out": Subject(sent_out, inner.flush),
+            "sent_out to a named node": Subject(sent_out_to, inner.flush),
+            "taken_in at the first node": Subject(taken_in_first, first.flush),
+            "taken_in with checksum and size": Subject(taken_in_checked, inner.flush),
+        }
+    finally:
+        for emitter in (inner, first):
+            emitter.close()
+        for provider in providers:
+            provider.shutdown()
+
+
+class _Acknowledges(MemoryOutlet):
+    """Acknowledges every record and keeps none."""
+
+    def poll(self, timeout_s: float) -> None:
+        super().poll(timeout_s)
+        self.records.clear()
+
+
+class _Answers(BaseAdapter):
+    """Answers every request with 200, without a network."""
+
+    def send(self, request: requests.PreparedRequest, *args: object, **options: object) -> requests.Response:
+        response = requests.Response()
+        response.status_code, response.request, response._content = 200, request, b""
+        return response
+
+    def close(self) -> None:
+        """Holds nothing."""
+
+
+class _Nowhere(SpanExporter):
+    def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
+        return SpanExportResult.SUCCESS

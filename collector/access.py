@@ -1,0 +1,134 @@
+"""Who may do what: a token says so, or the peer is on this machine and the pipeline has no token."""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import time
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Request
+from limits import RateLimitItemPerSecond
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import SlidingWindowCounterRateLimiter
+
+from collector.knowledge import ASK_AGAIN_S, Knowledge, Known, Snapshot
+from collector.problems import Problem, busy
+from lagloss.tokens import Scope, Token, recognise
+
+RATE_WINDOW_S: Final = 10
+"""A token's rate holds over this many seconds, so that a batch may be larger than a second's share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who sent a request: the holder of a token, or somebody on this machine."""
+
+    token: Token | None
+
+    @property
+    def scope(self) -> str:
+        """Names the caller, for what is kept by caller."""
+        return self.token.id if self.token else ""
+
+
+class Access:
+    """Answers whether a request may be served, by what is known."""
+
+    def __init__(self, knowledge: Knowledge) -> None:
+        self._knowledge = knowledge
+        self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
+
+    async def caller(self, request: Request) -> Caller:
+        """Who asks.
+
+        Raises:
+            Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
+        """
+        scheme, _, text = request.headers.get("authorization", "").partition(" ")
+        if not scheme:
+            if not _is_loopback(request):
+                raise _unauthorised("expected a token: only clients on this machine may do without")
+            return Caller(None)
+        if scheme.lower() != "bearer":
+            raise _unauthorised("expected the scheme Bearer")
+        token = recognise(text.strip(), (await self._snapshot()).tokens)
+        if token is None:
+            await self._knowledge.refresh(ASK_AGAIN_S)
+            token = recognise(text.strip(), (await self._snapshot()).tokens)
+        if token is None:
+            raise _unauthorised("expected a token that holds; `lagloss token create` makes one")
+        return Caller(token)
+
+    async def admit(self, caller: Caller, pipeline: str, needs: Scope = "intake") -> None:
+        """Whether this caller may act on the pipeline.
+
+        Raises:
+            Problem: 403 for another token's pipeline or scope, 401 without the token that the pipeline asks for.
+        """
+        if caller.token is None:
+            if not self._knowledge.is_open and pipeline in (await self._snapshot()).guarded:
+                raise _unauthorised(f"{pipeline} has tokens: expected one of them")
+            return
+        if caller.token.pipeline != pipeline:
+            raise Problem(403, "Not allowed", f"this token is of {caller.token.pipeline}, not of {pipeline}")
+        if needs == "admin" and caller.token.scope != "admin":
+            raise Problem(403, "Not allowed", "expected a token of scope admin")
+
+    async def pipeline(self, caller: Caller, name: str) -> Known | None:
+        """The pipeline that an admitted caller sends beacons of; None where there is no database to know it from.
+
+        Raises:
+            Problem: 404 for an unknown one, and those of `admit`.
+        """
+        await self.admit(caller, name)
+        if self._knowledge.is_open:
+            return None
+        known = (await self._snapshot()).pipelines.get(name)
+        if known is None:
+            await self._knowledge.refresh(ASK_AGAIN_S)
+            known = (await self._snapshot()).pipelines.get(name)
+        if known is None and self._knowledge.error is not None:
+            raise busy(f"{name} is not known, and PostgreSQL cannot be asked")
+        if known is None:
+            raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
+        return known
+
+    async def spend(self, caller: Caller, beacons: int) -> None:
+        """Charges beacons to the token's rate.
+
+        Raises:
+            Problem: 429 when they come too fast, 413 for more than may come at all.
+        """
+        if caller.token is None or caller.token.rate is None:
+            return
+        allowed = caller.token.rate * RATE_WINDOW_S
+        if beacons > allowed:
+            raise Problem(413, "Batch too large", f"this token may send {allowed} beacons in {RATE_WINDOW_S} s")
+        item = RateLimitItemPerSecond(allowed, RATE_WINDOW_S)
+        if not await self._limiter.hit(item, caller.token.id, cost=beacons):
+            resets_at = (await self._limiter.get_window_stats(item, caller.token.id)).reset_time
+            wait_s = max(1, math.ceil(resets_at - time.time()))
+            detail = f"this token may send {caller.token.rate} beacons/s, over {RATE_WINDOW_S} s"
+            raise Problem(429, "Too many beacons", detail, headers={"Retry-After": str(wait_s)})
+
+    async def _snapshot(self) -> Snapshot:
+        snapshot = self._knowledge.snapshot()
+        if snapshot is None:
+            await self._knowledge.refresh(ASK_AGAIN_S)
+            snapshot = self._knowledge.snapshot()
+        if snapshot is None:
+            raise busy("tokens and definitions cannot be looked up: PostgreSQL is away")
+        return snapshot
+
+
+def _is_loopback(request: Request) -> bool:
+    try:
+        return request.client is not None and ipaddress.ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
+
+
+def _unauthorised(detail: str) -> Problem:
+    return Problem(401, "No token", detail, headers={"WWW-Authenticate": 'Bearer realm="lagloss"'})

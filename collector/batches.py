@@ -1,0 +1,105 @@
+"""Batches of beacons, whatever they came as: what they hold, which of them are good, and how they become blocks."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from collector.knowledge import Known
+from collector.problems import Problem
+from collector.writing import Position
+from lagloss.account import Account
+from lagloss.blocks import Extras, PackedBlock, Packer, Reader, Refused, is_placeable
+from lagloss.emitter import event_time_fits
+from lagloss.wire import Tally
+
+MARGIN_MS: Final = 60_000
+"""An event time that would be too old within so many ms is too old: the beacon has to wait for the broker."""
+UNSPECIFIED: Final = "unspecified"
+"""The reason of a message that was filtered or died without one."""
+
+
+class Seen(NamedTuple):
+    """One message at one checkpoint; `place` is the checkpoint without its node, times in epoch ms."""
+
+    place: str
+    message_id: str
+    event_ms: float
+    observed_ms: float | None = None
+    """None: when the batch came in."""
+    reason: str | None = None
+    replay: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """Whose batch it is and which of theirs, so that a repeat counts once."""
+
+    emitter: bytes
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Beacons of one node of one pipeline; `first`: its first node."""
+
+    pipeline: str
+    node: str
+    first: bool
+    seen: Sequence[Seen]
+    numbered: Numbered | None = None
+
+
+def check(batch: Batch, known: Known | None, positions: Sequence[int] | None = None) -> None:
+    """Whether all of the batch can be taken.
+
+    Args:
+        known: the pipeline's definition; checkpoints are not looked at without.
+        positions: of the beacons in what the client sent, if not their own.
+
+    Raises:
+        Problem: 422 that names the first beacon that cannot.
+    """
+    now_ms = time.time() * 1000
+    fits = event_time_fits if batch.first else is_placeable
+    for at, seen in enumerate(batch.seen):
+        position = positions[at] if positions else at
+        if not (fits(seen.event_ms, now_ms) and is_placeable(seen.event_ms - MARGIN_MS, now_ms)):
+            detail = "expected an event_time of the last 7 days, ahead of the clock by less than " + (
+                "60 s at the first node" if batch.first else "a day"
+            )
+            raise Problem(422, "Bad beacon", detail, position=position, field="event_time")
+        if known is not None and f"{batch.node}.{seen.place}" not in known.checkpoints:
+            detail = f"expected a checkpoint of {known.name}, found {batch.node}.{seen.place}"
+            raise Problem(422, "Bad beacon", detail, position=position, field="checkpoint")
+
+
+def pack(batch: Batch, partitions: int) -> list[PackedBlock]:
+    """A numbered batch as blocks: the same for the same batch, so that each counts once however often it is sent.
+
+    A block's seq holds the batch's, the number of partitions (another number makes other blocks), and its place in the
+    batch.
+    """
+    assert batch.numbered is not None
+    clock_ns = time.time_ns()
+    flat: list[Any] = []
+    for seen in batch.seen:
+        reason = seen.reason or UNSPECIFIED if seen.place in ("filtered", "dead") else None
+        flat += (seen.place, seen.message_id, seen.event_ms, clock_ns, Extras(seen.observed_ms, seen.replay, reason))
+    reader, refused = Reader(keep_ids=batch.first), Refused()
+    observed = reader.read(flat, clock_ns / 1e6, refused)
+    if observed is None or refused.dropped or refused.unplaced:
+        raise AssertionError("a checked batch must read")
+    before_first = (batch.numbered.seq << 32 | partitions << 16) - 1
+    packer = Packer(batch.pipeline, batch.node, batch.numbered.emitter, batch.first, seq=before_first)
+    return list(packer.pack(observed, reader.kinds, partitions))
+
+
+def tallied(node: str, blocks: Sequence[PackedBlock], positions: Sequence[Position]) -> list[Tally]:
+    """What these acknowledged blocks add to their tallies."""
+    account = Account(node)
+    for block, position in zip(blocks, positions, strict=True):
+        account.add(block.increment, position.partition, position.offset, time.time())
+    return account.changed()

@@ -1,0 +1,146 @@
+"""Beacon blocks and reports that clients made themselves: what must be so before they go on the log."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from collector.models import MAX_NAME_BYTES
+from collector.problems import Problem
+from collector.writing import MAX_RECORD_BYTES, Record
+from lagloss.blocks import AHEAD_S, KEPT_S
+from lagloss.topics import BEACONS, REPORTS
+from lagloss.wire import (
+    MAX_BLOCK_BEACONS,
+    SAMPLE_ALL,
+    WINDOW_S,
+    BadRecord,
+    BeaconBlock,
+    EmitterReport,
+    block_key,
+    decode_block,
+    decode_report,
+    encode_report,
+    partition_of,
+    partitions_of,
+)
+
+MAX_PARTITIONS: Final = 1 << 16
+"""What a block may be made for; a topic has far fewer."""
+_LENGTH: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A block as it came, and what it holds."""
+
+    value: bytes
+    content: BeaconBlock
+
+    def record(self, partitions: int) -> Record:
+        """Where it goes: to the partition of its ids, or, if the topic has fewer than it was made for, to one that
+        exists."""
+        content = self.content
+        partition = partition_of(int(content.id_hash[0]), content.partitions) % partitions
+        return Record(BEACONS, block_key(content.pipeline, content.window_start), self.value, partition)
+
+
+def read_blocks(body: bytes) -> list[Block]:
+    """The blocks of a body, each after its length; a Problem that names the first that is none.
+
+    Raises:
+        Problem: 400 for a body that ends in the middle of a block, 422 for a block that no part of lagloss could use.
+    """
+    blocks = [Block(value, _decoded(at, value)) for at, value in enumerate(_split(body))]
+    if not blocks:
+        raise Problem(422, "Bad body", "expected at least one block")
+    for at, block in enumerate(blocks):
+        _check(at, block.content)
+        if block.content.pipeline != blocks[0].content.pipeline:
+            raise _bad(at, "pipeline", f"expected {blocks[0].content.pipeline}, as the first block's")
+    return blocks
+
+
+def _split(body: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(body):
+        start = at + _LENGTH.size
+        end = start + _LENGTH.unpack_from(body, at)[0] if start <= len(body) else len(body) + 1
+        if end > len(body):
+            raise Problem(400, "Broken body", f"expected blocks with their lengths; the one at byte {at} is cut short")
+        yield body[start:end]
+        at = end
+
+
+def _decoded(position: int, value: bytes) -> BeaconBlock:
+    if len(value) > MAX_RECORD_BYTES:
+        raise _bad(position, None, f"expected at most {MAX_RECORD_BYTES} bytes a block")
+    try:
+        return decode_block(value)
+    except BadRecord as bad:
+        raise _bad(position, None, f"expected a beacon block, found one that is bad by {bad.reason}") from None
+
+
+def _check(position: int, block: BeaconBlock) -> None:
+    """What the aggregator would set aside is refused here, where somebody can still hear of it."""
+    now_s = time.time()
+    labels = (block.pipeline, block.checkpoint, block.replay or "", block.reason or "")
+    if any(len(label.encode()) > MAX_NAME_BYTES or "\0" in label for label in labels):
+        raise _bad(position, None, f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
+    if not 1 <= block.count <= MAX_BLOCK_BEACONS:
+        raise _bad(position, "count", f"expected 1 to {MAX_BLOCK_BEACONS} beacons")
+    if not 1 <= block.partitions <= MAX_PARTITIONS:
+        raise _bad(position, "partitions", f"expected 1 to {MAX_PARTITIONS}")
+    if not 1 <= block.sample <= SAMPLE_ALL:
+        raise _bad(position, "sample", f"expected 1 to {SAMPLE_ALL}")
+    if block.window_start % WINDOW_S or not now_s - KEPT_S - WINDOW_S <= block.window_start <= now_s + AHEAD_S:
+        raise _bad(position, "window_start", "expected epoch seconds, a multiple of 60, within the last 7 days")
+    if not np.isfinite(block.lag_ms).all():
+        raise _bad(position, "lag_ms", "expected finite lags")
+    if np.unique(partitions_of(block.id_hash, block.partitions)).size > 1:
+        raise _bad(position, "id_hash", f"expected ids of one partition of {block.partitions}")
+
+
+def _bad(position: int, field: str | None, detail: str) -> Problem:
+    return Problem(422, "Bad block", detail, position=position, field=field)
+
+
+def read_report(body: bytes) -> EmitterReport:
+    """The report in Avro bytes; a Problem (422) where they are none."""
+    try:
+        return decode_report(body)
+    except (BadRecord, OverflowError) as bad:  # a sketch's keys may not fit an int32
+        raise Problem(422, "Bad report", f"expected an emitter report: {bad}") from None
+
+
+def check_report(report: EmitterReport) -> None:
+    """Whether this report can be followed; a Problem (422) that names field and, of a tally or lane, its position."""
+    texts = {report.pipeline, report.node, report.host}
+    if any("\0" in text or len(text.encode()) > MAX_NAME_BYTES for text in texts):
+        raise Problem(422, "Bad report", f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
+    named = {
+        "tallies": [tally.checkpoint for tally in report.tallies],
+        "progress": [progress.checkpoint for progress in report.progress],
+    }
+    for field, checkpoints in named.items():
+        for at, checkpoint in enumerate(checkpoints):
+            if not checkpoint.startswith(f"{report.node}."):
+                detail = f"expected a checkpoint of {report.node}, found {checkpoint}"
+                raise Problem(422, "Bad report", detail, position=at, field=field)
+    for at, tally in enumerate(report.tallies):
+        if tally.window_start % WINDOW_S or tally.window_start < 0:
+            detail = "expected a window_start in epoch seconds, a multiple of 60"
+            raise Problem(422, "Bad report", detail, position=at, field="tallies")
+
+
+def report_record(report: EmitterReport) -> Record:
+    """The report on its way; all of an emitter's go to one partition, in order."""
+    value = encode_report(report)
+    if len(value) > MAX_RECORD_BYTES:
+        raise Problem(413, "Report too large", f"expected at most {MAX_RECORD_BYTES} bytes of Avro; send several")
+    return Record(REPORTS, report.emitter, value)

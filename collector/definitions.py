@@ -1,0 +1,169 @@
+"""/v1/pipelines: definitions over HTTP, with the same errors as `lagloss apply`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
+from sqlalchemy.exc import SQLAlchemyError
+
+from collector.access import Caller
+from collector.bodies import MAX_DEFINITION_BYTES
+from collector.models import Name
+from collector.problems import Problem, busy, documented
+from collector.services import JSON, Services, body_document, json_answer, media_type
+from lagloss.definition import Definition, as_document, parse_definition
+from lagloss.errors import BadDefinition, UnknownPipeline
+from lagloss.result import rfc3339
+from lagloss.store import Store, StoredPipeline
+
+YAML: Final = "application/yaml"
+T = TypeVar("T")
+
+
+class PipelineJson(BaseModel):
+    """A version of a pipeline's definition."""
+
+    name: str
+    version: int
+    applied_at: str
+    definition: dict[str, Any]
+
+
+def add_routes(app: FastAPI, services: Services) -> None:
+    """Adds the routes, on these services."""
+    api = Definitions(services)
+    refused = documented(401, 403, 404, 422, 503)
+
+    @app.get("/v1/pipelines", response_model=list[PipelineJson], responses=documented(401, 503))
+    async def list_pipelines(request: Request) -> Response:
+        """The newest versions of the pipelines that this caller may see."""
+        return await services.answered("definitions", request, api.list_all)
+
+    @app.get("/v1/pipelines/{name}", response_model=PipelineJson, responses=refused)
+    async def get_pipeline(name: Name, request: Request) -> Response:
+        """The newest version."""
+        return await services.answered("definitions", request, lambda asked: api.get(asked, name))
+
+    @app.get("/v1/pipelines/{name}/versions", response_model=list[PipelineJson], responses=refused)
+    async def get_versions(name: Name, request: Request) -> Response:
+        """All versions, oldest first."""
+        return await services.answered("definitions", request, lambda asked: api.versions(asked, name))
+
+    @app.put(
+        "/v1/pipelines/{name}",
+        response_model=PipelineJson,
+        responses=documented(400, 401, 403, 413, 415, 422, 503)
+        | {201: {"model": PipelineJson, "description": "A new version"}},
+        openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema()}),
+    )
+    async def put_pipeline(name: Name, request: Request) -> Response:
+        """Stores a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
+        return await services.answered("definitions", request, lambda asked: api.put(asked, name))
+
+    @app.delete("/v1/pipelines/{name}", status_code=204, responses=refused)
+    async def delete_pipeline(name: Name, request: Request) -> Response:
+        """Deletes a pipeline. Its windows stay until retention takes them; PUT makes its next version."""
+        return await services.answered("definitions", request, lambda asked: api.delete(asked, name))
+
+    @app.get("/v1/schemas/pipeline.json")
+    async def pipeline_schema() -> Response:
+        """JSON Schema of a pipeline's definition, for editors."""
+        return json_answer(_schema())
+
+
+class Definitions:
+    """Handles definitions."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def list_all(self, request: Request) -> Response:
+        caller = await self._services.access.caller(request)
+        visible = []
+        for stored in await self._ask(lambda store: store.pipelines()):
+            if await self._sees(caller, stored.name):
+                visible.append(_document(stored))
+        return json_answer(visible)
+
+    async def get(self, request: Request, name: str) -> Response:
+        await self._admit(request, name)
+        return json_answer(_document(await self._ask(lambda store: store.pipeline(name))))
+
+    async def versions(self, request: Request, name: str) -> Response:
+        await self._admit(request, name)
+        found = await self._ask(lambda store: [each for each in store.versions() if each.name == name])
+        if not found:
+            raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}")
+        return json_answer([_document(stored) for stored in found])
+
+    async def put(self, request: Request, name: str) -> Response:
+        await self._admit(request, name)
+        media_type(request, YAML, JSON, "application/x-yaml", "text/yaml")
+        async with self._services.bodies.read(request, MAX_DEFINITION_BYTES) as body:
+            definition = await asyncio.to_thread(parsed, body)
+        if definition.name != name:
+            raise Problem(422, "Bad definition", f"expected metadata.name {name}", field="metadata.name")
+        before = await self._ask(lambda store: {each.name: each.version for each in store.pipelines()}.get(name))
+        version = await self._ask(lambda store: store.apply(definition))
+        await self._services.knowledge.refresh()
+        stored = await self._ask(lambda store: store.pipeline(name))
+        return json_answer(_document(stored), 200 if version == before else 201)
+
+    async def delete(self, request: Request, name: str) -> Response:
+        await self._admit(request, name)
+        await self._ask(lambda store: store.delete(name))
+        await self._services.knowledge.refresh()
+        return Response(status_code=204)
+
+    async def _admit(self, request: Request, name: str) -> None:
+        caller = await self._services.access.caller(request)
+        await self._services.access.admit(caller, name, "admin")
+
+    async def _sees(self, caller: Caller, name: str) -> bool:
+        try:
+            await self._services.access.admit(caller, name, "admin")
+        except Problem:
+            return False
+        return True
+
+    async def _ask(self, question: Callable[[Store], T]) -> T:
+        """The database's answer; a Problem (503) without one, or 404."""
+        store = self._services.knowledge.store
+        if store is None:
+            raise busy("definitions are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
+        try:
+            return await asyncio.to_thread(question, store)
+        except SQLAlchemyError:
+            raise busy("PostgreSQL is away") from None
+        except UnknownPipeline as error:
+            raise Problem(404, "Unknown pipeline", str(error)) from None
+
+
+def parsed(body: bytes) -> Definition:
+    """The definition in a body; a Problem (422) with the line where it is none."""
+    try:
+        return parse_definition(body.decode(), "body")
+    except UnicodeDecodeError:
+        raise Problem(422, "Bad definition", "body:1: expected UTF-8", line=1) from None
+    except BadDefinition as error:
+        line = error.facts["line"]
+        raise Problem(422, "Bad definition", str(error), line=line if isinstance(line, int) else None) from None
+
+
+def _document(stored: StoredPipeline) -> dict[str, Any]:
+    return {
+        "name": stored.name,
+        "version": stored.version,
+        "applied_at": rfc3339(stored.applied_at_ms / 1000),
+        "definition": as_document(stored.definition),
+    }
+
+
+def _schema() -> dict[str, Any]:
+    # the mode in which durations are the text that people write
+    schema = Definition.model_json_schema(mode="serialization")
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}

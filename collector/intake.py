@@ -1,0 +1,104 @@
+"""POST /v1/blocks and /v1/reports, GET /v1/pipelines/NAME/intake: for emitters that make their blocks themselves."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from fastapi import FastAPI, Request, Response
+from pydantic import ValidationError
+
+from collector.blocks import check_report, read_blocks, read_report, report_record
+from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
+from collector.models import Accepted, IntakeJson, Name, ReportJson, Written, invalid
+from collector.problems import documented
+from collector.services import JSON, Services, body_document, json_answer, media_type
+from lagloss.wire import SAMPLE_ALL, EmitterReport
+
+BLOCKS: Final = "application/vnd.lagloss.blocks"
+REPORT: Final = "application/vnd.lagloss.report"
+BINARY: Final = {"type": "string", "format": "binary"}
+
+
+def add_routes(app: FastAPI, services: Services) -> None:
+    """Adds the routes, on these services."""
+    intake = Intake(services)
+
+    @app.get(
+        "/v1/pipelines/{name}/intake",
+        response_model=IntakeJson,
+        responses=documented(401, 403, 404, 422, 503),
+    )
+    async def get_intake(name: Name, request: Request) -> Response:
+        """What an emitter must know: how many partitions there are, and which ids to send."""
+
+        async def answer(request: Request) -> Response:
+            known = await services.access.pipeline(await services.access.caller(request), name)
+            sample = SAMPLE_ALL if known is None else known.sample
+            return json_answer({"partitions": services.partitions(), "sample": sample})
+
+        return await services.answered("intake", request, answer)
+
+    @app.post(
+        "/v1/blocks",
+        status_code=202,
+        response_model=Written,
+        responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503),
+        openapi_extra=body_document({BLOCKS: BINARY}),
+    )
+    async def post_blocks(request: Request) -> Response:
+        """Blocks of one pipeline, each as uint32 little-endian length and Avro single object; 202 once the broker has
+        acknowledged them all."""
+        return await services.answered("blocks", request, intake.post_blocks)
+
+    @app.post(
+        "/v1/reports",
+        status_code=202,
+        response_model=Accepted,
+        responses=documented(400, 401, 403, 404, 413, 415, 422, 503),
+        openapi_extra=body_document({REPORT: BINARY, JSON: ReportJson.model_json_schema()}),
+    )
+    async def post_report(request: Request) -> Response:
+        """One emitter report; 202 once the broker has acknowledged it."""
+        return await services.answered("reports", request, intake.post_report)
+
+
+class Intake:
+    """Handles blocks and reports."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def post_blocks(self, request: Request) -> Response:
+        services = self._services
+        caller = await services.access.caller(request)
+        media_type(request, BLOCKS)
+        async with services.bodies.read(request, MAX_BLOCKS_BYTES) as body:
+            blocks = read_blocks(body)
+            await services.access.pipeline(caller, blocks[0].content.pipeline)
+            beacons = sum(block.content.count for block in blocks)
+            await services.access.spend(caller, beacons)
+            partitions, started = services.partitions(), time.perf_counter()
+            positions = await services.writer.put([block.record(partitions) for block in blocks])
+        services.metrics.acknowledgement.observe(time.perf_counter() - started)
+        services.metrics.beacons.inc(beacons)
+        return json_answer({"positions": [{"partition": at.partition, "offset": at.offset} for at in positions]}, 202)
+
+    async def post_report(self, request: Request) -> Response:
+        services = self._services
+        caller = await services.access.caller(request)
+        kind = media_type(request, REPORT, JSON)
+        async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
+            report = read_report(body) if kind == REPORT else report_of_json(body)
+            check_report(report)
+            await services.access.pipeline(caller, report.pipeline)
+            await services.writer.put([report_record(report)])
+        return json_answer({"accepted": 0}, 202)
+
+
+def report_of_json(body: bytes) -> EmitterReport:
+    """The report in a JSON body; a Problem (422) where it is none."""
+    try:
+        return ReportJson.model_validate_json(body).report()
+    except ValidationError as error:
+        raise invalid(error, "report", "tally", "tallies") from None

@@ -1,0 +1,111 @@
+"""What is wrong with a request, as RFC 9457 documents: the only form in which the collector answers errors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.routing import Match, Route
+
+RETRY_AFTER_S: Final = 5
+
+
+class ProblemDocument(BaseModel):
+    """RFC 9457. `position` counts beacons, blocks, events or spans of the body from 0; `line` counts from 1."""
+
+    type: Literal["about:blank"] = "about:blank"
+    title: str
+    status: int
+    detail: str
+    position: int | None = None
+    field: str | None = None
+    line: int | None = None
+
+
+class Problem(Exception):
+    """{detail}"""
+
+    def __init__(
+        self,
+        status: int,
+        title: str,
+        detail: str,
+        *,
+        position: int | None = None,
+        field: str | None = None,
+        line: int | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.document = ProblemDocument(
+            title=title, status=status, detail=detail, position=position, field=field, line=line
+        )
+        self.headers = dict(headers or {})
+
+    def response(self) -> Response:
+        return JSONResponse(
+            self.document.model_dump(exclude_none=True),
+            self.status,
+            media_type="application/problem+json",
+            headers=self.headers,
+        )
+
+
+def busy(detail: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
+    """Nothing is wrong with the request: it may be sent again, later."""
+    return Problem(503, "Not now", detail, headers={"Retry-After": str(retry_after_s)})
+
+
+def too_large(max_bytes: int) -> Problem:
+    # the rest of the body is not worth reading
+    detail = f"expected at most {max_bytes} bytes, unpacked; send less at a time"
+    return Problem(413, "Body too large", detail, headers={"Connection": "close"})
+
+
+def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
+    """The error answers of a route, for its OpenAPI document."""
+    content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
+    return {code: {"description": HTTPStatus(code).phrase, "content": content} for code in codes}
+
+
+def install(app: FastAPI) -> None:
+    """Has the application answer its own errors (no such path, wrong method, a bug) as problem documents, too."""
+
+    @app.exception_handler(Problem)
+    async def on_problem(_: Request, problem: Problem) -> Response:
+        return problem.response()
+
+    @app.exception_handler(HTTPException)
+    async def on_http(request: Request, error: HTTPException) -> Response:
+        detail = f"{request.method} {request.url.path}: see /openapi.json for what there is"
+        headers = dict(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            headers["Allow"] = ", ".join(sorted(_methods(app, request)))
+        return Problem(error.status_code, HTTPStatus(error.status_code).phrase, detail, headers=headers).response()
+
+    @app.exception_handler(RequestValidationError)
+    async def on_invalid(_: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        return Problem(422, "Bad parameter", first["msg"], field=str(first["loc"][-1])).response()
+
+    @app.exception_handler(Exception)
+    async def on_bug(_: Request, error: Exception) -> Response:
+        return Problem(500, "A fault of the collector", f"{type(error).__name__}; its log tells more").response()
+
+
+def _methods(app: FastAPI, request: Request) -> set[str]:
+    """The methods of all routes of this path: each route by itself knows only its own."""
+    routes = (route for route in app.routes if isinstance(route, Route))
+    return {
+        method
+        for route in routes
+        if route.matches(request.scope)[0] is not Match.NONE
+        for method in route.methods or ()
+    }

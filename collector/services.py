@@ -1,0 +1,84 @@
+"""What the routes share, and the steps that all of them take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse
+
+from collector.access import Access
+from collector.bodies import Bodies
+from collector.emitters import Emitters
+from collector.knowledge import Knowledge
+from collector.metrics import Metrics
+from collector.problems import Problem, busy
+from collector.repeats import Repeats
+from collector.writing import Writer
+
+JSON: Final = "application/json"
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """One of each a process."""
+
+    knowledge: Knowledge
+    access: Access
+    bodies: Bodies
+    writer: Writer
+    emitters: Emitters
+    repeats: Repeats
+    metrics: Metrics
+
+    def partitions(self) -> int:
+        """Of the beacons topic; a Problem (503) while nobody knows."""
+        if not self.writer.partitions:
+            raise busy("the broker cannot be asked how many partitions lagloss.beacons has")
+        return self.writer.partitions
+
+    async def answered(self, route: str, request: Request, handler: Handler) -> Response:
+        """The handler's answer, or its problem's; counted by status."""
+        try:
+            response = await handler(request)
+        except Problem as problem:
+            response = problem.response()
+        self.metrics.requests.labels(route, response.status_code).inc()
+        return response
+
+
+def media_type(request: Request, *expected: str) -> str:
+    """The body's type, without parameters; the first of those expected where none is said.
+
+    Raises:
+        Problem: 415 for another.
+    """
+    found = request.headers.get("content-type", expected[0]).partition(";")[0].strip().lower()
+    if found not in expected:
+        raise Problem(415, "Unknown type", f"expected Content-Type {' or '.join(expected)}, found {found!r}")
+    return found
+
+
+def json_answer(content: Any, status: int = 200) -> Response:
+    return JSONResponse(content, status)
+
+
+def body_document(schemas: dict[str, Any]) -> dict[str, Any]:
+    """For OpenAPI: what bodies a route takes, by their type."""
+    content = {kind: {"schema": _inlined(schema, schema.get("$defs", {}))} for kind, schema in schemas.items()}
+    return {"requestBody": {"required": True, "content": content}}
+
+
+def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
+    """A schema without references into itself, which would lead nowhere in a larger document."""
+    if isinstance(part, list):
+        return [_inlined(each, definitions) for each in part]
+    if not isinstance(part, dict):
+        return part
+    target = part.get("$ref")
+    whole = part | definitions[target.removeprefix("#/$defs/")] if isinstance(target, str) else part
+    hidden = ("$ref", "$defs", "$schema")
+    return {name: _inlined(each, definitions) for name, each in whole.items() if name not in hidden}

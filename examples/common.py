@@ -1,0 +1,104 @@
+"""What every example needs and none is about: its arguments, topics, orders to handle, and when to end."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from confluent_kafka import KafkaError, KafkaException, Message
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from lagloss.kafka import KafkaNode, NodeConsumer
+from lagloss.topics import create_topics, kafka_error
+
+BOOTSTRAP = os.environ.get("LAGLOSS_KAFKA_BOOTSTRAP", "")
+STOPPING = threading.Event()
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says."""
+
+    pipeline: str
+    messages: int
+    """How many to handle before the example ends; 0: until Ctrl-C or SIGTERM."""
+    feeds: bool
+
+    @property
+    def orders(self) -> str:
+        """The topic that orders come in by."""
+        return f"{self.pipeline}.orders"
+
+    @property
+    def enriched(self) -> str:
+        """The topic that they go out by."""
+        return f"{self.pipeline}.enriched"
+
+    @property
+    def dead(self) -> str:
+        """The dead-letter queue."""
+        return f"{self.pipeline}.dead"
+
+
+def options(about: str | None) -> Options:
+    """Reads the command line, makes the topics, and puts orders into the first."""
+    parser = argparse.ArgumentParser(description=about)
+    parser.add_argument("--pipeline", default="orders", help="topics and groups begin with it")
+    parser.add_argument("--messages", type=int, default=100, help="how many to handle; 0: until Ctrl-C or SIGTERM")
+    parser.add_argument("--no-feed", action="store_true", help="the orders are in the topic already")
+    given = parser.parse_args()
+    if not BOOTSTRAP:
+        parser.error("expected Kafka's address in LAGLOSS_KAFKA_BOOTSTRAP; `lagloss up` prints one")
+    for signal_number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signal_number, lambda *_: STOPPING.set())
+    return Options(given.pipeline, given.messages, not given.no_feed)
+
+
+def make_topics(chosen: Options) -> None:
+    """The topics of lagloss and of the example; append times tell best how far a consumer is."""
+    create_topics(BOOTSTRAP)
+    config = {"message.timestamp.type": "LogAppendTime"}
+    topics = [NewTopic(name, 2, config=config) for name in (chosen.orders, chosen.enriched, chosen.dead)]
+    admin = AdminClient({"bootstrap.servers": BOOTSTRAP})
+    for made in admin.create_topics(topics).values():
+        try:
+            made.result(10)
+        except KafkaException as error:
+            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def feed(chosen: Options) -> None:
+    """Orders to handle, sent by the pipeline's first node, `shop`."""
+    make_topics(chosen)
+    if chosen.feeds:
+        with KafkaNode(chosen.pipeline, "shop", first=True) as node:
+            producer = node.producer({"bootstrap.servers": BOOTSTRAP})
+            for number in range(chosen.messages):
+                producer.produce(chosen.orders, json.dumps({"number": number}))
+                producer.poll(0)
+
+
+def consumer_config(chosen: Options) -> dict[str, str | int]:
+    """Of a service that begins with the oldest order; its successor takes over 6 s after it was killed."""
+    return {
+        "bootstrap.servers": BOOTSTRAP,
+        "group.id": chosen.pipeline,
+        "auto.offset.reset": "earliest",
+        "session.timeout.ms": 6_000,
+    }
+
+
+def polled(consumer: NodeConsumer, chosen: Options) -> Iterator[Message]:
+    """Messages one by one, until the example is to end."""
+    count = 0
+    while not STOPPING.is_set() and (not chosen.messages or count < chosen.messages):
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            count += 1
+            yield message

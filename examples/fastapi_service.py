@@ -1,0 +1,66 @@
+"""The first node as a web service: POST /orders is a message, and a producer says when the next topic has it."""
+
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated
+
+import httpx
+import uvicorn
+from common import BOOTSTRAP, STOPPING, make_topics, options
+from fastapi import Depends, FastAPI
+from pydantic import BaseModel
+
+from lagloss.asgi import BeaconMiddleware, current_identity
+from lagloss.identity import Identity
+from lagloss.kafka import KafkaNode
+from lagloss.processes import choose_port
+
+chosen = options(__doc__)
+make_topics(chosen)
+node = KafkaNode(chosen.pipeline, "shop", first=True)
+producer = node.producer({"bootstrap.servers": BOOTSTRAP}, polls=True)
+
+
+class Order(BaseModel):
+    """What a client posts."""
+
+    number: int
+
+
+@asynccontextmanager
+async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+    yield
+    node.close()
+
+
+app = FastAPI(lifespan=lifespan)
+app.add_middleware(BeaconMiddleware, emitter=node.emitter, success="nothing", paths="/orders", missing="draw")
+
+
+@app.post("/orders", status_code=202)
+def take_order(order: Order, identity: Annotated[Identity, Depends(current_identity)]) -> dict[str, str]:
+    producer.produce(chosen.orders, order.model_dump_json())
+    return {"id": identity.message_id}
+
+
+def main() -> None:
+    """Serves, and is its own client."""
+    port = choose_port("the example")
+    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+
+    def post_orders() -> None:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+            for number in range(chosen.messages):
+                client.post("/orders", json={"number": number} if number % 10 else {"number": "none"})
+        if not chosen.messages:
+            STOPPING.wait()
+        server.should_exit = True
+
+    threading.Thread(target=post_orders).start()
+    server.run()
+    print(f"shop: {node.emitter.stats()}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""ASGI middleware: each HTTP request to a service is a message, in with its last byte, out with the answer.
+
+    app.add_middleware(BeaconMiddleware, emitter=emitter)
+
+Plain ASGI, for FastAPI, Starlette and others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, MutableMapping
+from typing import Any, Final, Literal
+
+from lagloss.emitter import Emitter
+from lagloss.handling import Handling, current_identity, handling_now
+from lagloss.identity import Carrier, Identities, Missing, Source, from_headers
+
+__all__ = ["BeaconMiddleware", "current_identity"]
+
+MAX_BODY_BYTES: Final = 1_048_576
+NO_RESPONSE: Final = "no response"
+"""Why a message is filtered whose sender got no answer."""
+
+Event = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Event]]
+Send = Callable[[Event], Awaitable[None]]
+App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+
+
+class BeaconMiddleware:
+    """Sends `in` once the last byte of a request is there, and what became of the message with the answer's first byte;
+    in between it is in hand.
+
+    An answer of 400 or more is `filtered`, for the reason `http 422`, say; an exception `http 500`; no answer at all
+    `no response`. Closes the emitter when the server shuts down.
+
+    Args:
+        app: the application.
+        emitter: of this node; of a KafkaNode, `node.emitter`.
+        success: what an answer below 400 means: `"out"` of this node, or `"nothing"` because a producer of the node
+            says so once the next topic has the message.
+        to: the next node, where there are several.
+        paths: a regular expression that matches the whole path of requests that are messages.
+        methods: their methods.
+        identity: where a message's id and event time are. Anything but headers is looked for in the body, which is then
+            read whole before the application is called.
+        missing: what becomes of a request that has none. It reaches the application in any case.
+        max_body_bytes: a larger body is not searched.
+
+    Raises:
+        ValueError: for a `missing` that makes no sense.
+    """
+
+    def __init__(
+        self,
+        app: App,
+        emitter: Emitter,
+        *,
+        success: Literal["out", "nothing"] = "out",
+        to: str | None = None,
+        paths: str = ".*",
+        methods: Collection[str] = ("POST", "PUT", "PATCH"),
+        identity: Source = from_headers,
+        missing: Missing = "skip",
+        max_body_bytes: int = MAX_BODY_BYTES,
+    ) -> None:
+        self.app = app
+        self.emitter = emitter
+        self.identities = Identities(identity, missing, first=emitter.first)
+        self._says_out = success == "out"
+        self._to = to
+        self._paths = re.compile(paths)
+        self._methods = frozenset(method.upper() for method in methods)
+        self._max_body_bytes = max_body_bytes
+
+    @property
+    def skipped(self) -> int:
+        """Requests without a usable id and event time so far. No beacon speaks of them."""
+        return self.identities.skipped
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        """Serves one connection."""
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, self._closing(send))
+        elif scope["type"] == "http" and self._is_message(scope):
+            await self._serve(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    def _is_message(self, scope: MutableMapping[str, Any]) -> bool:
+        return scope["method"] in self._methods and self._paths.fullmatch(scope["path"]) is not None
+
+    def _closing(self, send: Send) -> Send:
+        async def closing(event: Event) -> None:
+            if event["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
+                # Servers that end by a signal leave without atexit.
+                await asyncio.to_thread(self.emitter.close)
+            await send(event)
+
+        return closing
+
+    async def _serve(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
+        body = b""
+        if self.identities.needs_body:
+            body, receive = await _read_ahead(receive, self._max_body_bytes)
+        headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
+        identity = self.identities.of(Carrier(headers, body, scope))
+        if identity is None:
+            await self.app(scope, receive, send)
+            return
+        handling = Handling(self.emitter, identity)
+        exchange = _Exchange(handling, receive, send, self._answered)
+        with handling_now(handling):
+            await exchange.run(self.app, scope)
+
+    def _answered(self, handling: Handling, failure: str | None) -> None:
+        if handling.identity is None:
+            return
+        if failure is not None:
+            self.emitter.filtered(*handling.identity, failure)
+        elif self._says_out:
+            self.emitter.sent_out(*handling.identity, to=self._to)
+
+
+class _Exchange:
+    """One request and its answer."""
+
+    def __init__(
+        self, handling: Handling, receive: Receive, send: Send, answered: Callable[[Handling, str | None], None]
+    ) -> None:
+        self._handling = handling
+        self._receive = receive
+        self._send = send
+        self._tell = answered
+        self._is_in = False
+        self._is_answered = False
+
+    async def run(self, app: App, scope: MutableMapping[str, Any]) -> None:
+        try:
+            await app(scope, self.receive, self.send)
+        except Exception:
+            self._answer("http 500")
+            raise
+        finally:
+            self._answer(NO_RESPONSE)
+
+    async def receive(self) -> Event:
+        event = await self._receive()
+        if event["type"] == "http.request" and not event.get("more_body", False):
+            self._take_in()
+        return event
+
+    async def send(self, event: Event) -> None:
+        await self._send(event)
+        if event["type"] == "http.response.start":
+            status = event["status"]
+            self._answer(f"http {status}" if status >= 400 else None)
+
+    def _take_in(self) -> None:
+        if not self._is_in:
+            self._is_in = True
+            self._handling.take_in()
+
+    def _answer(self, failure: str | None) -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._take_in()  # of a request whose body nobody read
+            self._tell(self._handling, failure)
+            self._handling.over()
+
+
+async def _read_ahead(receive: Receive, max_bytes: int) -> tuple[bytes, Receive]:
+    """The body, empty if it is larger than that or never ends; and what gives the application every event again."""
+    events: deque[Event] = deque()
+    body = bytearray()
+    is_whole = False
+    while not is_whole and len(body) <= max_bytes:
+        event = await receive()
+        events.append(event)
+        if event["type"] != "http.request":
+            break
+        body += event.get("body", b"")
+        is_whole = not event.get("more_body", False)
+
+    async def again() -> Event:
+        return events.popleft() if events else await receive()
+
+    return bytes(body) if is_whole and len(body) <= max_bytes else b"", again

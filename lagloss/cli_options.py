@@ -1,0 +1,32 @@
+"""What several commands share: options, and the database for as long as a command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from lagloss.settings import Settings
+
+if TYPE_CHECKING:
+    from lagloss.store import Store
+
+DataDir = Annotated[Path | None, typer.Option(help="where data, logs and endpoints are kept (LAGLOSS_DATA_DIR)")]
+PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+
+
+@contextmanager
+def open_store(settings: Settings) -> Iterator[Store]:
+    """The database, found to answer, for as long as the command runs."""
+    from lagloss.store import Store
+
+    store = Store(settings.require_database())
+    try:
+        store.check()
+        yield store
+    finally:
+        store.close()

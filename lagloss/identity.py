@@ -1,0 +1,161 @@
+"""Where a message's id and event time come from, and what becomes of a message that has none.
+
+Both are set at the source and travel unchanged: as the headers `lagloss-id` (UTF-8) and `lagloss-event-time` (decimal
+epoch ms), as fields of the payload, or wherever a function finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Literal, NamedTuple
+
+from lagloss.blocks import epoch_ms
+from lagloss.intake import Count
+from lagloss.wire import MAX_ID_BYTES
+
+ID_HEADER: Final = "lagloss-id"
+TIME_HEADER: Final = "lagloss-event-time"
+
+
+class Identity(NamedTuple):
+    """Which message it is."""
+
+    message_id: str
+    """1 to 255 bytes of UTF-8."""
+    event_time_ms: int
+    """Epoch ms."""
+
+    def headers(self) -> list[tuple[str, str | bytes]]:
+        """What to send along with the message."""
+        return [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
+
+
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """What an identity is looked for in: a Kafka message or an HTTP request."""
+
+    headers: Mapping[str, bytes]
+    """Names as sent in Kafka, in lower case in HTTP."""
+    body: bytes
+    original: Any
+    """The confluent_kafka.Message, or the ASGI scope."""
+
+
+Source = Callable[[Carrier], Identity | None]
+"""Finds the identity; None, or whatever it raises, means that there is none."""
+Missing = Literal["skip", "draw"] | Callable[[Carrier], Identity | None]
+"""What becomes of a message without identity: see `Identities`."""
+
+
+def from_headers(carrier: Carrier) -> Identity | None:
+    """The identity in the headers `lagloss-id` and `lagloss-event-time`."""
+    return Identity(carrier.headers[ID_HEADER].decode(), int(carrier.headers[TIME_HEADER]))
+
+
+def from_json(id_field: str, time_field: str) -> Source:
+    """The identity in two fields of a JSON object, `a.b` for a field within a field. The time is epoch ms or RFC 3339
+    with a zone; a number is taken as text where the id is one."""
+
+    def source(carrier: Carrier) -> Identity | None:
+        content = json.loads(carrier.body)
+        message_id, when = _field(content, id_field), _field(content, time_field)
+        if isinstance(message_id, int) and not isinstance(message_id, bool):
+            message_id = str(message_id)
+        if isinstance(when, str):
+            when = datetime.fromisoformat(when)
+        return Identity(message_id, int(epoch_ms(when)))
+
+    return source
+
+
+def _field(content: Any, path: str) -> Any:
+    for name in path.split("."):
+        content = content[name]
+    return content
+
+
+def drawn() -> Identity:
+    """A fresh id, and now as event time: for the first node only."""
+    return Identity(str(uuid.uuid4()), time.time_ns() // 1_000_000)
+
+
+class Identities:
+    """Gives each message its identity, and counts those that have none.
+
+    Args:
+        source: where to look.
+        missing: what to do where the source finds nothing usable. `"skip"`: the message is counted, no beacon speaks of
+            it, and the host handles it as ever. `"draw"`: it gets a fresh id and the present as its event time; at the
+            pipeline's first node only. A function: is called with the carrier; it gives an identity to go on with, or
+            None where it has dealt with the message (put it into a dead-letter queue, say), which counts.
+        first: whether this is the pipeline's first node.
+
+    Raises:
+        ValueError: for `"draw"` at another node: a fresh id there would be a lost message and an unexplained one.
+    """
+
+    def __init__(self, source: Source = from_headers, missing: Missing = "skip", *, first: bool = False) -> None:
+        if missing == "draw" and not first:
+            raise ValueError('expected missing="draw" at the first node only: elsewhere a fresh id is another message')
+        if missing not in ("skip", "draw") and not callable(missing):
+            raise ValueError(f'expected missing to be "skip", "draw" or a function, found {missing!r}')
+        self._source = source
+        self._missing = missing
+        self._skipped = Count()
+
+    @property
+    def needs_body(self) -> bool:
+        """Whether the source may look at more than headers."""
+        return self._source is not from_headers
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether a function deals with messages that have no identity."""
+        return callable(self._missing)
+
+    @property
+    def skipped(self) -> int:
+        """Messages without identity so far."""
+        return self._skipped.read()
+
+    def find(self, carrier: Carrier) -> Identity | None:
+        """The identity that the message carries; None where it has no usable one. Raises nothing, counts nothing."""
+        try:
+            return _checked(self._source(carrier))
+        except Exception:
+            return None
+
+    def of(self, carrier: Carrier) -> Identity | None:
+        """The message's identity; None where it has none, which counts. Raises what a `missing` function raises."""
+        found = self.find(carrier)
+        if found is None:
+            if self._missing == "draw":
+                return drawn()
+            if callable(self._missing):
+                found = self._missing(carrier)
+            if found is None:
+                self.count_skipped()
+        return found
+
+    def count_skipped(self) -> None:
+        """A message of which no beacon will speak."""
+        self._skipped.add()
+
+
+def _checked(found: Identity | None) -> Identity | None:
+    """The identity if emitters would take it. Raises what comes of an identity that is none."""
+    if found is None:
+        return None
+    is_good = 1 <= len(found.message_id.encode()) <= MAX_ID_BYTES
+    return Identity(found.message_id, int(epoch_ms(found.event_time_ms))) if is_good else None
+
+
+def mapping_of(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> dict[str, bytes]:
+    """Headers as Kafka clients give and take them, by name; the last of a name counts."""
+    pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
+    return {name: value.encode() if isinstance(value, str) else value or b"" for name, value in pairs}

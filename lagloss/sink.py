@@ -1,0 +1,51 @@
+"""A batch sink: many messages leave in one acknowledged request.
+
+with batch(emitter) as messages:
+    for row in rows:
+        messages.take(row.id, row.time)
+    post(rows)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from lagloss.blocks import EventTime
+from lagloss.emitter import Emitter
+
+
+class Batch:
+    """Messages that will leave together."""
+
+    def __init__(self, emitter: Emitter, messages: Iterable[tuple[str, EventTime]]) -> None:
+        self._emitter = emitter
+        self.messages = list(messages)
+        """Ids and event times."""
+
+    def take(self, message_id: str, event_time: EventTime) -> None:
+        """This message has come in, and will leave with the others."""
+        self._emitter.taken_in(message_id, event_time)
+        self.messages.append((message_id, event_time))
+
+
+@contextmanager
+def batch(
+    emitter: Emitter, messages: Iterable[tuple[str, EventTime]] = (), *, to: str | None = None
+) -> Iterator[Batch]:
+    """Work in hand while the block lasts; at its end, all of its messages are out.
+
+    Put collecting and sending into one block, retries too: then a batch held back for two minutes is late and not lost.
+    Where the block raises, nothing is said of any message, and nothing is in hand any more: until the host sends them
+    out in another batch, or calls `filtered` or `dead` for them, they count as lost at this node, which they are.
+
+    Args:
+        emitter: of this node.
+        messages: ids and event times that the emitter was told of by `taken_in` already; more come in by `take`.
+        to: the next node, where there are several.
+    """
+    with emitter.processing():
+        collected = Batch(emitter, messages)
+        yield collected
+        for message_id, event_time in collected.messages:
+            emitter.sent_out(message_id, event_time, to=to)

@@ -1,0 +1,134 @@
+"""A PySpark job as a node: beacons of a DataFrame's rows, sent by the executors that compute them.
+
+orders = emit(orders, "orders", "load", "in", id_column="id", time_column="time")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final, Literal
+
+import pyarrow as pa
+from pyspark.accumulators import Accumulator
+from pyspark.sql import DataFrame
+from pyspark.sql.types import DataType, LongType, StringType, TimestampType
+
+from lagloss.destination import BOOTSTRAP_VARIABLE
+from lagloss.emitter import Emitter
+
+Kind = Literal["in", "out", "filtered", "dead"]
+CLOSE_S: Final = 10.0
+"""How long the end of a task waits for the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Telling:
+    """What a task needs to send the beacons of its rows."""
+
+    pipeline: str
+    node: str
+    kind: Kind
+    id_column: str
+    time_column: str
+    bootstrap: str | None
+    to: str | None = None
+    reason: str = ""
+    skipped: Accumulator[int] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def emit(
+    df: DataFrame,
+    pipeline: str,
+    node: str,
+    kind: Kind,
+    *,
+    id_column: str,
+    time_column: str,
+    to: str | None = None,
+    reason: str = "",
+    bootstrap: str | None = None,
+    skipped: Accumulator[int] | None = None,
+    **options: Any,
+) -> DataFrame:
+    """`df`, whose rows send a beacon each when they are computed; they pass through unchanged.
+
+    Lazy as all of Spark: rows that are computed twice (by two actions on a DataFrame that is not persisted, or by a
+    task that is tried again) send their beacons twice, which makes duplicates, never holes. Each task has an emitter of
+    its own and closes it at its end.
+
+    Args:
+        df: any DataFrame, also that of a `foreachBatch`.
+        pipeline: the pipeline's name.
+        node: this node's name.
+        kind: the checkpoint.
+        id_column: message ids, text.
+        time_column: event times: a timestamp, or epoch ms in a long.
+        to: for `"out"`: the next node, where there are several.
+        reason: for `"filtered"` and `"dead"`.
+        bootstrap: Kafka's HOST:PORT,... as executors reach it; by default what LAGLOSS_KAFKA_BOOTSTRAP says here, on
+            the driver.
+        skipped: counts rows whose id or time is null; no beacon speaks of them.
+        options: of the `Emitter`: `first=True` at the pipeline's first node, `kafka_config`.
+
+    Raises:
+        ValueError: for columns of other types, and an unknown kind.
+    """
+    if kind not in ("in", "out", "filtered", "dead"):
+        raise ValueError(f'expected kind to be "in", "out", "filtered" or "dead", found {kind!r}')
+    _expect(df, id_column, (StringType,), "text")
+    _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
+    address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
+    telling = Telling(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
+    return df.mapInArrow(partial(tell, telling), df.schema)
+
+
+def emit_now(df: DataFrame, pipeline: str, node: str, kind: Kind, **options: Any) -> int:
+    """Sends the beacons of these rows now: once a sink has them, say. Takes the arguments of `emit`; gives how many
+    rows there were. Persist `df` first, or its rows are computed again, beacons of an earlier `emit` and all."""
+    return emit(df, pipeline, node, kind, **options).count()
+
+
+def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what: str) -> None:
+    found = [field for field in df.schema.fields if field.name == column]
+    if [field for field in found if isinstance(field.dataType, types)]:
+        return
+    kind = found[0].dataType.simpleString() if found else "no such column"
+    raise ValueError(f"expected a column {column} of {what}, found {kind}")
+
+
+def tell(telling: Telling, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
+    """One task: the batches, unchanged, each after its beacons were handed to the emitter."""
+    emitter = Emitter(telling.pipeline, telling.node, telling.bootstrap, **telling.options)
+    observe = _observer(emitter, telling)
+    try:
+        for batch in batches:
+            skipped = 0
+            times = _epoch_ms(batch.column(telling.time_column)).to_pylist()
+            for message_id, event_time in zip(batch.column(telling.id_column).to_pylist(), times, strict=True):
+                if message_id is None or event_time is None:
+                    skipped += 1
+                else:
+                    observe(message_id, event_time)
+            if skipped and telling.skipped is not None:
+                telling.skipped.add(skipped)
+            yield batch
+    finally:
+        emitter.close(CLOSE_S)
+
+
+def _observer(emitter: Emitter, telling: Telling) -> Callable[[str, int], bool]:
+    if telling.kind == "in":
+        return emitter.taken_in
+    if telling.kind == "out":
+        return partial(emitter.sent_out, to=telling.to)
+    return partial(emitter.filtered if telling.kind == "filtered" else emitter.dead, reason=telling.reason)
+
+
+def _epoch_ms(times: pa.Array) -> pa.Array:
+    if pa.types.is_timestamp(times.type):
+        times = times.cast(pa.timestamp("ms", tz="UTC"), safe=False)
+    return times.cast(pa.int64())

@@ -1,0 +1,96 @@
+"""Directories of spools: one an emitter, held by a lock that ends with its process, so that the dead's can be found."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Self
+
+LOCK: Final = "lock"
+_DRAFT: Final = ".new-"
+
+
+@dataclass(slots=True)
+class SpoolDirectory:
+    """A directory `PIPELINE.NODE.EMITTER` and the lock on it. Names of pipelines and nodes have no dots."""
+
+    path: Path
+    _lock: int
+
+    @classmethod
+    def made(cls, below: Path, pipeline: str, node: str, emitter: bytes) -> Self:
+        """A new one, held by this process.
+
+        Raises:
+            OSError: the disk says no.
+        """
+        below.mkdir(parents=True, exist_ok=True)
+        name = f"{pipeline}.{node}.{emitter.hex()}"
+        draft = below / f"{_DRAFT}{name}"  # until it is locked, nobody may take it for a dead one's
+        draft.mkdir(mode=0o700)
+        try:
+            lock = _locked(draft)
+            assert lock is not None
+            path = draft.rename(below / name)
+        except OSError:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
+        sync_directory(below)
+        return cls(path, lock)
+
+    @classmethod
+    def abandoned(cls, below: Path, pipeline: str, node: str) -> Iterator[Self]:
+        """Those of this node's processes that are dead; each is held by this process from now on."""
+        with contextlib.suppress(OSError):
+            for path in sorted(below.glob(f"{pipeline}.{node}.*")):
+                lock = _locked(path)
+                if lock is not None:
+                    yield cls(path, lock)
+
+    @property
+    def emitter(self) -> bytes:
+        """Whose it is.
+
+        Raises:
+            ValueError: the directory was not made by `made`.
+        """
+        return bytes.fromhex(self.path.name.rpartition(".")[2])
+
+    def release(self) -> None:
+        """Leaves it to whoever comes next."""
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def remove(self) -> None:
+        """Nothing in it is needed any more."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.release()
+
+
+def _locked(path: Path) -> int | None:
+    """A descriptor that holds the directory's lock, None if another process has it or it is gone."""
+    try:
+        descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def sync_directory(path: Path) -> None:
+    """Waits until the disk knows the names in a directory."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,115 @@
+"""One collector for all tests of it, with a database of its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.store import Store
+from lagloss.topics import REPORTS, create_topics
+from lagloss.wire import decode_report
+from tests.conftest import fresh_database
+from tests.integration.kafka_log import read_all, wait_for
+
+DEFINITION = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: NAME}
+spec:
+  nodes:
+    - {name: src, to: [mid]}
+    - {name: mid, to: [ga, fb]}
+    - {name: ga}
+    - {name: fb}
+"""
+
+
+@dataclass(frozen=True)
+class Collector:
+    """A running collector: `client` speaks to it from this machine, without a token."""
+
+    client: httpx.Client
+    process: psutil.Process
+    store: Store
+    database_url: str
+    bootstrap: str
+
+    @property
+    def url(self) -> str:
+        return str(self.client.base_url).rstrip("/")
+
+    def metric(self, name: str) -> float:
+        """The sum of all that /metrics says by this name."""
+        lines = self.client.get("/metrics").text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and not line.startswith("#"))
+
+
+@pytest.fixture(scope="session")
+def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres, server_dir: Path) -> Iterator[Collector]:
+    create_topics(kafka_bootstrap)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with fresh_database(postgres) as database_url:
+        env = os.environ | {
+            "LAGLOSS_COLLECTOR_PORT": str(port),
+            "LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap,
+            "LAGLOSS_DATABASE_URL": database_url,
+            "LAGLOSS_SPOOL_DIR": str(server_dir / "spool"),
+        }
+        process = subprocess.Popen([sys.executable, "-m", "collector"], env=env, stdout=subprocess.DEVNULL)
+        store = Store(database_url)
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            try:
+                wait_for(lambda: _is_healthy(client), timeout_s=30, what="the collector")
+                yield Collector(client, psutil.Process(process.pid), store, database_url, kafka_bootstrap)
+            finally:
+                process.terminate()
+                assert process.wait(20) in (0, -signal.SIGTERM)  # uvicorn takes its leave with the signal it got
+                store.close()
+        decoded = [decode_report(value) for _, _, _, value in read_all(kafka_bootstrap, REPORTS)]
+        own = {report.emitter: report for report in decoded if report.host.endswith(f":{process.pid}")}
+        assert all(report.closed for report in own.values())
+
+
+def _is_healthy(client: httpx.Client) -> bool:
+    try:
+        return client.get("/healthz").status_code == 200
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture
+def pipeline(collector: Collector) -> str:
+    """A pipeline of the test's own: src -> mid -> ga, fb."""
+    name = f"web-{uuid.uuid4().hex[:8]}"
+    answer = collector.client.put(f"/v1/pipelines/{name}", content=DEFINITION.replace("NAME", name))
+    assert answer.status_code == 201, answer.text
+    return name
+
+
+@pytest.fixture
+def stopped_broker(kafka: EmbeddedKafka) -> Iterator[Callable[[], None]]:
+    """Called, it stops the broker from answering; it answers again when the test is over."""
+    broker = psutil.Process(kafka.processes[0].pid)
+    victims = [broker, *broker.children(recursive=True)]
+
+    def send(number: int) -> None:
+        for victim in victims:
+            victim.send_signal(number)
+
+    yield lambda: send(signal.SIGSTOP)
+    send(signal.SIGCONT)

@@ -1,0 +1,146 @@
+"""The middleware in front of a FastAPI application: what each answer means."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from typing import Annotated, Any
+
+import httpx
+import pytest
+from fastapi import Depends, FastAPI, HTTPException, Request
+
+from lagloss import Emitter, MemoryOutlet
+from lagloss.asgi import BeaconMiddleware, current_identity
+from lagloss.identity import Identity, from_json
+from lagloss.topics import BEACONS
+from lagloss.wire import decode_block
+
+NOW_MS = time.time_ns() // 1_000_000
+HEADERS = {"lagloss-id": "a", "lagloss-event-time": str(NOW_MS)}
+
+
+class Service:
+    """An application behind the middleware, and what its emitter sent."""
+
+    def __init__(self, **options: Any) -> None:
+        self.log = MemoryOutlet()
+        self.emitter = Emitter("orders", "shop", outlet=lambda: self.log)
+        app = FastAPI()
+
+        @app.post("/orders")
+        def take_order(identity: Annotated[Identity | None, Depends(current_identity)]) -> Any:
+            return identity
+
+        @app.post("/refused")
+        async def refuse(request: Request) -> None:
+            await request.body()
+            raise HTTPException(422)
+
+        @app.post("/broken")
+        def break_down() -> None:
+            raise RuntimeError("broken")
+
+        self.middleware = BeaconMiddleware(app, self.emitter, **options)
+
+    def post(self, path: str, method: str = "POST", **request: Any) -> httpx.Response:
+        async def ask() -> httpx.Response:
+            transport = httpx.ASGITransport(self.middleware, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://shop") as client:
+                return await client.request(method, path, **{"headers": HEADERS, **request})
+
+        return asyncio.run(ask())
+
+    def beacons(self) -> Counter[str]:
+        """Of all that was sent, by checkpoint and reason. Ends the emitter."""
+        self.emitter.close()
+        blocks = [decode_block(value) for value in self.log.values(BEACONS)]
+        return Counter(
+            {block.checkpoint + (f" {block.reason}" if block.reason else ""): block.count for block in blocks}
+        )
+
+
+@pytest.mark.parametrize(
+    ("path", "exit_"),
+    [
+        ("/orders", "shop.out"),
+        ("/refused", "shop.filtered http 422"),
+        ("/nowhere", "shop.filtered http 404"),
+        ("/broken", "shop.filtered http 500"),
+    ],
+)
+def test_a_request_is_in_once_and_leaves_by_what_it_is_answered(path: str, exit_: str) -> None:
+    service = Service()
+    service.post(path, json={"number": 1})
+    assert service.emitter._intake.in_hand_since() is None
+    assert service.beacons() == {"shop.in": 1, exit_: 1}
+
+
+def test_success_may_mean_nothing_since_a_producer_says_out_itself() -> None:
+    service = Service(success="nothing")
+    service.post("/orders")
+    assert service.beacons() == {"shop.in": 1}
+
+
+def test_only_the_paths_and_methods_named_are_messages() -> None:
+    service = Service(paths="/orders/.*|/refused", methods=["post"])
+    service.post("/orders")
+    service.post("/refused", method="PUT")
+    service.post("/refused")
+    assert service.beacons() == {"shop.in": 1, "shop.filtered http 422": 1}
+
+
+def test_a_handler_is_told_which_message_it_handles() -> None:
+    service = Service()
+    assert service.post("/orders").json() == ["a", NOW_MS]
+    service.emitter.close()
+
+
+def test_a_request_without_identity_is_served_and_counted() -> None:
+    service = Service()
+    assert service.post("/orders", headers={}).json() is None
+    assert service.middleware.skipped == 1
+    assert service.beacons() == {}
+
+
+def test_an_identity_in_the_body_is_found_and_the_application_reads_it_all_the_same() -> None:
+    service = Service(identity=from_json("id", "at"), max_body_bytes=100)
+    body = {"id": "b", "at": NOW_MS}
+    assert service.post("/orders", json=body).json() == list(body.values())
+    assert service.post("/refused", json={**body, "long": "x" * 100}).status_code == 422
+    assert service.middleware.skipped == 1
+    assert service.beacons() == {"shop.in": 1, "shop.out": 1}
+
+
+def test_a_sender_that_gets_no_answer_has_its_message_back() -> None:
+    service = Service()
+
+    async def silent(scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+
+    service.middleware.app = silent
+    with pytest.raises(AssertionError):
+        asyncio.run(_ask_without_answer(service))
+    assert service.beacons() == {"shop.in": 1, "shop.filtered no response": 1}
+
+
+async def _ask_without_answer(service: Service) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(service.middleware), base_url="http://shop") as client:
+        await client.post("/orders", headers=HEADERS)
+
+
+def test_the_end_of_the_application_closes_the_emitter() -> None:
+    service = Service()
+    said: list[str] = []
+    events = iter([{"type": "lifespan.startup"}, {"type": "lifespan.shutdown"}])
+
+    async def receive() -> dict[str, Any]:
+        return next(events)
+
+    async def send(event: Any) -> None:
+        said.append(event["type"])
+
+    asyncio.run(service.middleware({"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}, receive, send))
+    assert said == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert not service.emitter.taken_in("b", NOW_MS)

@@ -1,0 +1,114 @@
+"""Which offsets may be committed, and what keeps a message from being finished."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from lagloss import Emitter, MemoryOutlet
+from lagloss.commits import COMPACT_AT, OffsetTracker
+from lagloss.handling import Handling, current, current_identity, handling_now
+from lagloss.identity import Identity
+
+PLACE = ("orders", 0)
+IDENTITY = Identity("a", 1_700_000_000_000)
+
+
+@pytest.fixture
+def emitter() -> Iterator[Emitter]:
+    with Emitter("orders", "enrich", outlet=MemoryOutlet) as made:
+        yield made
+
+
+@pytest.fixture
+def finished() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def handling(emitter: Emitter, finished: list[str]) -> Handling:
+    made = Handling(emitter, IDENTITY, is_redone=True, finished=lambda: finished.append("finished"))
+    made.take_in()
+    return made
+
+
+def test_an_offset_is_passed_only_when_all_before_it_are_finished() -> None:
+    tracker = OffsetTracker()
+    five, six, eight = (tracker.taken(PLACE, offset) for offset in (5, 6, 8))
+    six.done()
+    eight.done()
+    assert tracker.advance() == {}
+    five.done()
+    assert tracker.advance() == {PLACE: 9}
+    assert tracker.advance() == {}
+
+
+def test_what_finishes_after_its_partition_was_taken_away_is_not_committed() -> None:
+    tracker = OffsetTracker()
+    taken = tracker.taken(PLACE, 5)
+    tracker.drop([PLACE])
+    taken.done()
+    assert tracker.advance() == {}
+
+
+def test_a_record_that_never_finishes_holds_its_partition_back_and_not_the_memory() -> None:
+    tracker = OffsetTracker()
+    stuck = tracker.taken(PLACE, 0)
+    for offset in range(1, 3 * COMPACT_AT):
+        tracker.taken(PLACE, offset).done()
+    assert tracker.advance() == {}
+    assert len(tracker._waiting[PLACE]) <= COMPACT_AT
+    stuck.done()
+    assert tracker.advance() == {PLACE: 3 * COMPACT_AT}
+
+
+def test_a_message_is_finished_once_it_is_handled_and_its_outputs_are_acknowledged(
+    handling: Handling, finished: list[str]
+) -> None:
+    handling.add_output("mail")
+    handling.over()
+    handling.over()
+    assert finished == []
+    handling.acknowledged()
+    assert finished == ["finished"]
+
+
+def test_a_failed_output_keeps_its_message_unfinished_until_it_is_sent_again(
+    handling: Handling, finished: list[str]
+) -> None:
+    handling.add_output("mail")
+    handling.over()
+    handling.failed("mail")
+    assert finished == []
+    assert handling.add_output("mail")
+    handling.withdraw_output("mail", took_place=True)  # the client's queue was full
+    assert finished == []
+    handling.add_output("mail")
+    handling.acknowledged()
+    assert finished == ["finished"]
+
+
+def test_a_failed_output_of_a_message_that_is_dead_does_not_keep_it(handling: Handling, finished: list[str]) -> None:
+    handling.add_output("mail")
+    handling.failed("mail")
+    handling.forgive()
+    assert finished == []
+    handling.over()
+    assert finished == ["finished"]
+
+
+def test_a_message_is_work_in_hand_until_it_is_finished(emitter: Emitter, handling: Handling) -> None:
+    handling.add_output("mail")
+    handling.over()
+    assert emitter._intake.in_hand_since() is not None
+    handling.acknowledged()
+    assert emitter._intake.in_hand_since() is None
+
+
+def test_a_message_is_current_inside_the_block_and_at_its_own_node_only(emitter: Emitter, handling: Handling) -> None:
+    with Emitter("orders", "other", outlet=MemoryOutlet) as other, handling_now(handling):
+        assert current(emitter) == (handling,)
+        assert current(other) == ()
+        assert current_identity() == IDENTITY
+    assert current_identity() is None

@@ -1,0 +1,83 @@
+"""Where id and event time come from, and what becomes of messages that have none."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lagloss.identity import Carrier, Identities, Identity, from_json, mapping_of
+
+NOW_MS = 1_795_250_400_000
+GOOD = Identity("a", NOW_MS)
+
+
+def carrier(body: Any = None, **headers: str) -> Carrier:
+    return Carrier(
+        mapping_of([(name.replace("_", "-"), text) for name, text in headers.items()]), json.dumps(body).encode(), None
+    )
+
+
+def test_headers_that_an_identity_writes_give_it_back() -> None:
+    assert Identities().of(Carrier(mapping_of(GOOD.headers()), b"", None)) == GOOD
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"lagloss_id": "a"},
+        {"lagloss_id": "a", "lagloss_event_time": "yesterday"},
+        {"lagloss_id": "", "lagloss_event_time": "1795250400000"},
+        {"lagloss_id": "x" * 256, "lagloss_event_time": "1795250400000"},
+        {"lagloss_id": "a", "lagloss_event_time": "1" * 30},
+    ],
+)
+def test_a_message_without_usable_headers_is_counted_and_has_no_identity(headers: dict[str, str]) -> None:
+    identities = Identities()
+    assert identities.of(carrier(**headers)) is None
+    assert (identities.skipped, identities.skipped) == (1, 1)
+
+
+@pytest.mark.parametrize("when", [NOW_MS, float(NOW_MS), "2026-11-21T08:40:00Z", "2026-11-21T09:40:00+01:00"])
+def test_the_payload_may_hold_the_identity_in_fields_within_fields(when: Any) -> None:
+    identities = Identities(from_json("order.id", "at"))
+    assert identities.needs_body
+    assert identities.of(carrier({"order": {"id": "a"}, "at": when})) == GOOD
+    assert identities.of(carrier({"order": {"id": 7}, "at": when})) == Identity("7", NOW_MS)
+
+
+@pytest.mark.parametrize(
+    "body", [None, [], {"id": "a"}, {"id": None, "at": NOW_MS}, {"id": "a", "at": "2026-11-21T08:40"}]
+)
+def test_a_payload_without_the_fields_is_counted(body: Any) -> None:
+    identities = Identities(from_json("id", "at"))
+    assert identities.of(carrier(body)) is None
+    assert identities.skipped == 1
+
+
+def test_a_function_that_raises_has_found_nothing() -> None:
+    identities = Identities(lambda carrier: carrier.original["nothing"])
+    assert identities.of(carrier()) is None
+    assert identities.skipped == 1
+
+
+def test_a_missing_identity_is_drawn_at_the_first_node_only() -> None:
+    identities = Identities(missing="draw", first=True)
+    one, two = identities.of(carrier()), identities.of(carrier())
+    assert one is not None
+    assert two is not None
+    assert one.message_id != two.message_id
+    assert identities.skipped == 0
+    with pytest.raises(ValueError, match="first node"):
+        Identities(missing="draw")
+
+
+def test_a_function_may_give_an_identity_or_deal_with_the_message() -> None:
+    answers = iter([GOOD, None])
+    identities = Identities(missing=lambda carrier: next(answers))
+    assert identities.of(carrier()) == GOOD
+    assert identities.skipped == 0
+    assert identities.of(carrier()) is None
+    assert identities.skipped == 1
