@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Final
 
 from confluent_kafka import KafkaException
@@ -24,6 +25,7 @@ from collector.services import Services, json_answer
 from collector.writing import Writer
 from lagloss.emitter import Emitter
 from lagloss.outlet import KafkaOutlet
+from lagloss.settlement import Successor
 from lagloss.store import Store
 
 ACK_TIMEOUT_S: Final = 10.0
@@ -49,7 +51,12 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await services.knowledge.refresh()
         keeping = asyncio.create_task(services.knowledge.keep_fresh())
+        successor = Successor(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
+        if successor is not None:
+            successor.start()  # of all nodes: theirs need not send anything for what was promised to arrive
         yield
+        if successor is not None:
+            successor.stop()
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping

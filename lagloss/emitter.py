@@ -174,7 +174,7 @@ class Emitter:
         self._room = self._max_items
         self._flusher.start()
         if self._spool is not None:
-            self._successor = Successor(self._spool, self.pipeline, self.node, self._make_outlet)
+            self._successor = Successor(self._spool, self._make_outlet, self.pipeline, self.node)
             self._successor.start()
 
     def _backlog_maker(self, identity: Identity) -> MakeBacklog | None:
@@ -184,7 +184,9 @@ class Emitter:
 
         def make(account: Account, note: Callable[[Exception], None]) -> Backlog:
             directory = SpoolDirectory.made(below, identity.pipeline, identity.node, identity.emitter)
-            return Spool(directory, Head(identity, self._resumes), account, note, max_bytes=self._spool_bytes)
+            return Spool(
+                directory, Head(identity, self._final, self._resumes), account, note, max_bytes=self._spool_bytes
+            )
 
         return make
 

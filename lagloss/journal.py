@@ -32,9 +32,11 @@ _SEQ_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Who wrote the file. `resumes`: what was observed and not flushed is observed again after a crash."""
+    """Who wrote the file. `final`: its account may be final at all; `resumes`: what was observed and not flushed is
+    observed again after a crash."""
 
     identity: Identity
+    final: bool
     resumes: bool
 
 
@@ -77,6 +79,7 @@ def head_frame(head: Head) -> bytes:
         "emitter": identity.emitter.hex(),
         "host": identity.host,
         "started_at": identity.started_at,
+        "final": head.final,
         "resumes": head.resumes,
     }
     return frame(HEAD, _json(record))
@@ -230,4 +233,4 @@ def _head(record: dict[str, Any]) -> Head:
     identity = Identity(
         record["pipeline"], record["node"], bytes.fromhex(record["emitter"]), record["host"], record["started_at"]
     )
-    return Head(identity, record["resumes"])
+    return Head(identity, record["final"], record["resumes"])

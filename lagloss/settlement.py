@@ -35,10 +35,12 @@ REPORTS_SKIPPED: Final = 1 << 20
 
 
 class Successor(threading.Thread):
-    """Looks for what dead processes of this node left below `directory`, until it is told to stop."""
+    """Looks for what dead processes of a node (by default of any) left below `directory`, until it is told to stop."""
 
-    def __init__(self, directory: Path, pipeline: str, node: str, make_outlet: Callable[[], Outlet]) -> None:
-        super().__init__(name=f"lagloss-{node}-successor", daemon=True)
+    def __init__(
+        self, directory: Path, make_outlet: Callable[[], Outlet], pipeline: str = "*", node: str = "*"
+    ) -> None:
+        super().__init__(name="lagloss-successor", daemon=True)
         self._directory = directory
         self._pipeline = pipeline
         self._node = node
@@ -67,7 +69,7 @@ class Successor(threading.Thread):
         outlet = self._make_outlet()
         self._at_work = found, outlet
         try:
-            identity = Identity(self._pipeline, self._node, found.emitter, "unknown", 0)
+            identity = Identity(*found.owner, "unknown", 0)
             if Settlement(found.path, identity, outlet, self._stopped.is_set).settle():
                 found.remove()
         except Exception as error:
@@ -92,7 +94,7 @@ class Settlement:
         self._identity = identity
         self._outlet = outlet
         self._stopped = stopped
-        self._account = Account(identity.node)
+        self._account = Account(identity.node, final=False)
         self._expected: set[TallyKey] = set()
         self._restored: set[TallyKey] = set()
         self._resumes = False
@@ -120,7 +122,7 @@ class Settlement:
         for entry in self._entries(base_file, log_file):
             match entry:
                 case Head():
-                    self._identity, self._resumes = entry.identity, entry.resumes
+                    self._begin(entry)
                 case Bases(keys):
                     self._expected.update(keys)
                 case Tally():
@@ -135,6 +137,12 @@ class Settlement:
                     elif shipper.ship(flush, until=self._until) is None:
                         return False
         return True
+
+    def _begin(self, head: Head) -> None:
+        """Each file says who wrote it; without the first one the account is never final."""
+        self._identity, self._resumes = head.identity, head.resumes
+        if self._shipper is None and not self._restored:
+            self._account = Account(head.identity.node, final=head.final)
 
     @staticmethod
     def _entries(*files: Path) -> Iterator[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final, Self
 
 LOCK: Final = "lock"
 _DRAFT: Final = ".new-"
+_EMITTER: Final = re.compile(r"\.[0-9a-f]{32}")
 
 
 @dataclass(slots=True)
@@ -44,22 +46,20 @@ class SpoolDirectory:
         return cls(path, lock)
 
     @classmethod
-    def abandoned(cls, below: Path, pipeline: str, node: str) -> Iterator[Self]:
-        """Those of this node's processes that are dead; each is held by this process from now on."""
+    def abandoned(cls, below: Path, pipeline: str = "*", node: str = "*") -> Iterator[Self]:
+        """Those of this node's (by default of any) processes that are dead; each is held by this process from now
+        on."""
         with contextlib.suppress(OSError):
             for path in sorted(below.glob(f"{pipeline}.{node}.*")):
-                lock = _locked(path)
+                lock = _locked(path) if _EMITTER.fullmatch(path.suffix) else None
                 if lock is not None:
                     yield cls(path, lock)
 
     @property
-    def emitter(self) -> bytes:
-        """Whose it is.
-
-        Raises:
-            ValueError: the directory was not made by `made`.
-        """
-        return bytes.fromhex(self.path.name.rpartition(".")[2])
+    def owner(self) -> tuple[str, str, bytes]:
+        """Pipeline, node and emitter whose it is."""
+        pipeline, node, emitter = self.path.name.split(".")
+        return pipeline, node, bytes.fromhex(emitter)
 
     def release(self) -> None:
         """Leaves it to whoever comes next."""

@@ -10,7 +10,6 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import httpx
 import psutil
@@ -58,7 +57,7 @@ class Collector:
 
 
 @pytest.fixture(scope="session")
-def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres, server_dir: Path) -> Iterator[Collector]:
+def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres) -> Iterator[Collector]:
     create_topics(kafka_bootstrap)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -68,7 +67,6 @@ def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres, server_dir: Path
             "LAGLOSS_COLLECTOR_PORT": str(port),
             "LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap,
             "LAGLOSS_DATABASE_URL": database_url,
-            "LAGLOSS_SPOOL_DIR": str(server_dir / "spool"),
         }
         process = subprocess.Popen([sys.executable, "-m", "collector"], env=env, stdout=subprocess.DEVNULL)
         store = Store(database_url)

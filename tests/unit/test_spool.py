@@ -39,13 +39,15 @@ Place = tuple[str, int]
 class Life:
     """A process of a node, turn by turn, and its spool; what it puts in is remembered."""
 
-    def __init__(self, below: Path, log: MemoryOutlet, *, max_bytes: int = 1 << 30, resumes: bool = False) -> None:
+    def __init__(
+        self, below: Path, log: MemoryOutlet, *, max_bytes: int = 1 << 30, resumes: bool = False, final: bool = True
+    ) -> None:
         self.log = log
         self.identity = Identity("clicks", "mid", os.urandom(16), "host:1", NOW_MS - 5_000)
         self.directory = SpoolDirectory.made(below, "clicks", "mid", self.identity.emitter)
-        self.account = Account("mid")
+        self.account = Account("mid", final=final)
         self.errors: list[Exception] = []
-        head = Head(self.identity, resumes)
+        head = Head(self.identity, final, resumes)
         self.spool = Spool(
             self.directory, head, self.account, self.errors.append, max_bytes=max_bytes, segment_bytes=3_000
         )
@@ -89,7 +91,7 @@ class Life:
 
 def settle(below: Path, log: MemoryOutlet) -> None:
     for found in SpoolDirectory.abandoned(below, "clicks", "mid"):
-        identity = Identity("clicks", "mid", found.emitter, "unknown", 0)
+        identity = Identity(*found.owner, "unknown", 0)
         assert Settlement(found.path, identity, log, lambda: False).settle()
         found.remove()
 
@@ -256,6 +258,17 @@ def test_the_closing_report_leaves_the_last_minute_unsure_but_not_where_the_host
         else:
             assert last.final_through == START_S - 120
             assert last.sent_at <= life.now_ms + 60_000
+
+
+def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    life = Life(tmp_path, log, resumes=True, final=False)
+    life.observe(3, windows_ago=0)
+    life.put()
+    life.die()
+    settle(tmp_path, log)
+    (last,) = reports(log, life.identity.emitter)
+    assert (last.closed, last.final_through, [tally.beacons for tally in last.tallies]) == (True, 0, [3])
 
 
 def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_with_all_it_observed(
