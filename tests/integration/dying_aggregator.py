@@ -29,8 +29,10 @@ def main() -> int:
     point, marker = sys.argv[1], Path(sys.argv[2])
     driver = os.getpid()
 
-    def die() -> None:  # in the driver, or in one of Spark's Python workers
-        marker.write_text(point)
+    def die() -> None:  # in the driver, or in Spark's Python workers, several of them at once
+        draft = marker.with_suffix(f".{os.getpid()}")
+        draft.write_text(point)
+        draft.replace(marker)
         os.kill(driver, signal.SIGKILL)
 
     closing.BEACONS_A_READ = WINDOWS_A_READ * BEACONS_A_WINDOW

@@ -48,9 +48,7 @@ class Life:
         self.account = Account("mid", final=final)
         self.errors: list[Exception] = []
         head = Head(self.identity, final, resumes)
-        self.spool = Spool(
-            self.directory, head, self.account, self.errors.append, max_bytes=max_bytes, segment_bytes=3_000
-        )
+        self.spool = Spool(self.directory, head, self.account, self.errors.append, segment_bytes=3_000)
         self.shipper = Shipper(self.identity, log, self.account)
         self.intake = Intake()
         packer = Packer("clicks", "mid", self.identity.emitter, first=False)
