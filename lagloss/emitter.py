@@ -138,7 +138,7 @@ class Emitter:
             )
             self._is_open = False
             return
-        welcome(self, close_on_sigterm=close_on_sigterm)
+        self._close_on_sigterm = close_on_sigterm
         self._begin()
 
     def _reset(self) -> None:
@@ -158,6 +158,7 @@ class Emitter:
     def _begin(self) -> None:
         """Starts to observe, and the flushing thread."""
         assert self._make_outlet is not None
+        welcome(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
         identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms())
         outlet = self._make_outlet()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import atexit
 import os
-import signal
 import threading
 import time
 import weakref
-from types import FrameType
 from typing import Final, Protocol
+
+from lagloss import sigterm
 
 CLOSE_S: Final = 2.0
 FORK_WAIT_S: Final = 1.0
@@ -58,32 +58,15 @@ _guests: Final[weakref.WeakSet[Guest]] = weakref.WeakSet()
 
 
 def welcome(guest: Guest, *, close_on_sigterm: bool) -> None:
-    """From now on it is told.
-
-    SIGTERM ends a process without `atexit`. Where nobody handles it, it closes the emitters first and then ends the
-    process as ever. A handler that the host has, or sets later, is left alone; so is SIGTERM if this is not the main
-    thread, in which alone Python sets handlers.
-    """
+    """From now on it is told; of SIGTERM where nobody else handles that."""
     _guests.add(guest)
-    if (
-        close_on_sigterm
-        and threading.current_thread() is threading.main_thread()
-        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    ):
-        signal.signal(signal.SIGTERM, _terminated)
+    if close_on_sigterm:
+        sigterm.do_first(_close_all)
 
 
 def farewell(guest: Guest) -> None:
     """It has ended by itself."""
     _guests.discard(guest)
-
-
-def _terminated(number: int, frame: FrameType | None) -> None:
-    _close_all()
-    signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
-    if os.getpid() == 1:  # for which the kernel ignores what nobody handles
-        os._exit(128 + number)
 
 
 def _close_all() -> None:
