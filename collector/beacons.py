@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
@@ -13,11 +13,9 @@ from collector.batches import Batch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
 from collector.models import BATCH, Accepted, TallyJson, as_batch, read_batch
 from collector.problems import Problem, documented
-from collector.services import JSON, Services, body_document, json_answer, media_type
+from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
 from collector.writing import Record
 from lagloss.topics import BEACONS
-
-BINARY: Final = {"type": "string", "format": "binary"}
 
 
 def add_routes(app: FastAPI, services: Services) -> None:

@@ -12,12 +12,11 @@ from collector.blocks import check_report, read_blocks, read_report, report_reco
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, Name, ReportJson, Written, invalid
 from collector.problems import documented
-from collector.services import JSON, Services, body_document, json_answer, media_type
+from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
 from lagloss.wire import SAMPLE_ALL, EmitterReport
 
 BLOCKS: Final = "application/vnd.lagloss.blocks"
 REPORT: Final = "application/vnd.lagloss.report"
-BINARY: Final = {"type": "string", "format": "binary"}
 
 
 def add_routes(app: FastAPI, services: Services) -> None:

@@ -19,6 +19,8 @@ from collector.repeats import Repeats
 from collector.writing import Writer
 
 JSON: Final = "application/json"
+BINARY: Final = {"type": "string", "format": "binary"}
+"""The OpenAPI schema of a body that is no text."""
 Handler = Callable[[Request], Awaitable[Response]]
 
 
