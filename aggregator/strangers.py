@@ -13,10 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from lagloss.graph import node_of
-from lagloss.wire import EmitterReport, Progress, Tally
-
-MAX_NAME_BYTES = 500
-"""A Kafka topic's name has 249; an index of PostgreSQL takes 2,700 for a whole key."""
+from lagloss.wire import EmitterReport, Progress, Tally, name_fits
 
 Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
 
@@ -98,4 +95,4 @@ def fits_the_tables(report: EmitterReport) -> bool:
     texts = {report.pipeline, report.node, report.host}
     texts |= {text for progress in report.progress for text in (progress.checkpoint, progress.lane)}
     texts |= {text for tally in report.tallies for text in (tally.checkpoint, tally.replay or "")}
-    return all("\0" not in text and len(text.encode()) <= MAX_NAME_BYTES for text in texts)
+    return all(map(name_fits, texts))

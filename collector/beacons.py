@@ -11,11 +11,12 @@ from collector import cloud_events, spans
 from collector.access import Caller
 from collector.batches import Batch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
-from collector.models import BATCH, Accepted, TallyJson, as_batch, read_batch
+from collector.models import BATCH, Accepted, as_batch, read_batch
 from collector.problems import Problem, documented
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
 from collector.writing import Record
 from lagloss.topics import BEACONS
+from lagloss.wire import tally_record
 
 
 def add_routes(app: FastAPI, services: Services) -> None:
@@ -107,7 +108,7 @@ class Beacons:
             blocks = pack(batch, services.partitions())
             records = [Record(BEACONS, block.key, block.value, block.partition) for block in blocks]
             positions = await services.writer.put(records)
-            answer["tallies"] = [TallyJson.of(tally) for tally in tallied(batch.node, blocks, positions)]
+            answer["tallies"] = [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]
         services.metrics.acknowledgement.observe(time.perf_counter() - started)
         services.metrics.beacons.inc(len(batch.seen))
         return answer

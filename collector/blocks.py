@@ -10,13 +10,13 @@ from typing import Final
 
 import numpy as np
 
-from collector.models import MAX_NAME_BYTES
 from collector.problems import Problem
 from collector.writing import MAX_RECORD_BYTES, Record
 from lagloss.blocks import AHEAD_S, KEPT_S
 from lagloss.topics import BEACONS, REPORTS
 from lagloss.wire import (
     MAX_BLOCK_BEACONS,
+    MAX_NAME_BYTES,
     SAMPLE_ALL,
     WINDOW_S,
     BadRecord,
@@ -26,6 +26,7 @@ from lagloss.wire import (
     decode_block,
     decode_report,
     encode_report,
+    name_fits,
     partition_of,
     partitions_of,
 )
@@ -90,7 +91,7 @@ def _check(position: int, block: BeaconBlock) -> None:
     """What the aggregator would set aside is refused here, where somebody can still hear of it."""
     now_s = time.time()
     labels = (block.pipeline, block.checkpoint, block.replay or "", block.reason or "")
-    if any(len(label.encode()) > MAX_NAME_BYTES or "\0" in label for label in labels):
+    if not all(map(name_fits, labels)):
         raise _bad(position, None, f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
     if not 1 <= block.count <= MAX_BLOCK_BEACONS:
         raise _bad(position, "count", f"expected 1 to {MAX_BLOCK_BEACONS} beacons")
@@ -121,7 +122,7 @@ def read_report(body: bytes) -> EmitterReport:
 def check_report(report: EmitterReport) -> None:
     """Whether this report can be followed; a Problem (422) that names field and, of a tally or lane, its position."""
     texts = {report.pipeline, report.node, report.host}
-    if any("\0" in text or len(text.encode()) > MAX_NAME_BYTES for text in texts):
+    if not all(map(name_fits, texts)):
         raise Problem(422, "Bad report", f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
     named = {
         "tallies": [tally.checkpoint for tally in report.tallies],

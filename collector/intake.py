@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 
 from collector.blocks import check_report, read_blocks, read_report, report_record
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
-from collector.models import Accepted, IntakeJson, Name, ReportJson, Written, invalid
+from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
 from collector.problems import documented
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
-from lagloss.wire import SAMPLE_ALL, EmitterReport
-
-BLOCKS: Final = "application/vnd.lagloss.blocks"
-REPORT: Final = "application/vnd.lagloss.report"
+from lagloss.definition import Name
+from lagloss.wire import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 
 
 def add_routes(app: FastAPI, services: Services) -> None:
@@ -43,7 +40,7 @@ def add_routes(app: FastAPI, services: Services) -> None:
         status_code=202,
         response_model=Written,
         responses=documented(400, 401, 403, 404, 413, 415, 422, 429, 503),
-        openapi_extra=body_document({BLOCKS: BINARY}),
+        openapi_extra=body_document({BLOCKS_TYPE: BINARY}),
     )
     async def post_blocks(request: Request) -> Response:
         """Blocks of one pipeline, each as uint32 little-endian length and Avro single object; 202 once the broker has
@@ -55,7 +52,7 @@ def add_routes(app: FastAPI, services: Services) -> None:
         status_code=202,
         response_model=Accepted,
         responses=documented(400, 401, 403, 404, 413, 415, 422, 503),
-        openapi_extra=body_document({REPORT: BINARY, JSON: ReportJson.model_json_schema()}),
+        openapi_extra=body_document({REPORT_TYPE: BINARY, JSON: ReportJson.model_json_schema()}),
     )
     async def post_report(request: Request) -> Response:
         """One emitter report; 202 once the broker has acknowledged it."""
@@ -71,7 +68,7 @@ class Intake:
     async def post_blocks(self, request: Request) -> Response:
         services = self._services
         caller = await services.access.caller(request)
-        media_type(request, BLOCKS)
+        media_type(request, BLOCKS_TYPE)
         async with services.bodies.read(request, MAX_BLOCKS_BYTES) as body:
             blocks = read_blocks(body)
             await services.access.pipeline(caller, blocks[0].content.pipeline)
@@ -86,9 +83,9 @@ class Intake:
     async def post_report(self, request: Request) -> Response:
         services = self._services
         caller = await services.access.caller(request)
-        kind = media_type(request, REPORT, JSON)
+        kind = media_type(request, REPORT_TYPE, JSON)
         async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
-            report = read_report(body) if kind == REPORT else report_of_json(body)
+            report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
             check_report(report)
             await services.access.pipeline(caller, report.pipeline)
             await services.writer.put([report_record(report)])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime
-from typing import Annotated, Any, Final, NotRequired
+from typing import Annotated, Final, NotRequired
 
 from pydantic import (
     AfterValidator,
@@ -24,12 +24,20 @@ from collector.batches import Batch, Numbered, Seen
 from collector.knowledge import Known
 from collector.problems import Problem
 from lagloss.blocks import MAX_REASON_CHARS, epoch_ms
+from lagloss.definition import Name
 from lagloss.sketch import Sketch
-from lagloss.wire import MAX_ID_BYTES, SAMPLE_ALL, EmitterReport, OffsetRange, Progress, Tally, signed64
+from lagloss.wire import (
+    MAX_ID_BYTES,
+    MAX_NAME_BYTES,
+    SAMPLE_ALL,
+    EmitterReport,
+    OffsetRange,
+    Progress,
+    Tally,
+    name_fits,
+)
 
 MAX_SEQ: Final = (1 << 31) - 1
-MAX_NAME_BYTES: Final = 500
-"""Of lanes, replays and hosts in reports: more does not fit an index of PostgreSQL."""
 BAD_TIME: Final = "expected epoch milliseconds or RFC 3339 with a zone"
 PLACE: Final = r"^(in|out(:[A-Za-z0-9][A-Za-z0-9_-]{0,99})?|filtered|dead)$"
 
@@ -40,12 +48,11 @@ def _is_text(value: str) -> str:
 
 
 def _fits_the_tables(value: str) -> str:
-    if "\0" in value or len(value.encode()) > MAX_NAME_BYTES:
+    if not name_fits(value):
         raise ValueError(f"expected at most {MAX_NAME_BYTES} bytes of UTF-8 without NUL")
     return value
 
 
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 Label = Annotated[str, Field(min_length=1, max_length=MAX_REASON_CHARS), AfterValidator(_is_text)]
 Text = Annotated[str, AfterValidator(_fits_the_tables)]
 Time = StrictInt | StrictFloat | StrictStr
@@ -184,24 +191,6 @@ class TallyJson(_Strict):
     dropped: Count = 0
     lag_sketch: list[BinJson] = []
     ranges: list[RangeJson] = []
-
-    @classmethod
-    def of(cls, tally: Tally) -> dict[str, Any]:
-        """The tally as JSON."""
-        return {
-            "checkpoint": tally.checkpoint,
-            "window_start": tally.window_start,
-            "replay": tally.replay,
-            "sample": tally.sample,
-            "beacons": tally.beacons,
-            "payload_bytes": tally.payload_bytes,
-            "id_sum": signed64(tally.id_sum),
-            "dropped": tally.dropped,
-            "lag_sketch": [{"key": key, "count": count} for key, count in tally.lag_sketch.bins().items()],
-            "ranges": [
-                {"partition": place.partition, "first": place.first, "last": place.last} for place in tally.ranges
-            ],
-        }
 
     def tally(self) -> Tally:
         return Tally(

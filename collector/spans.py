@@ -22,8 +22,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from collector.batches import Batch, Seen, check
 from collector.knowledge import Known
-from collector.models import BeaconJson, Name, as_seen
+from collector.models import BeaconJson, as_seen
 from collector.problems import Problem
+from lagloss.definition import Name
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

@@ -18,12 +18,10 @@ import httpx
 
 from lagloss.outlet import METADATA_REFRESH_S, METADATA_TIMEOUT_S, RETRY_S, Outgoing
 from lagloss.topics import BEACONS
-from lagloss.wire import SAMPLE_ALL
+from lagloss.wire import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL
 
 log = logging.getLogger("lagloss")
 
-BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
-REPORT_TYPE: Final = "application/vnd.lagloss.report"
 MAX_REQUEST_BYTES: Final = 512 * 1024
 """Blocks sent together; a block that is longer goes alone. Below what a collector takes."""
 MAX_REQUEST_BLOCKS: Final = 256

@@ -47,6 +47,8 @@ class Successor(threading.Thread):
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
         self._at_work: tuple[SpoolDirectory, Outlet] | None = None
+        self._told: set[Path] = set()
+        """What could not be settled, and was logged so."""
 
     def stop(self) -> None:
         """Returns at once; what is not settled is left to the next process."""
@@ -73,7 +75,9 @@ class Successor(threading.Thread):
             if Settlement(found.path, identity, outlet, self._stopped.is_set).settle():
                 found.remove()
         except Exception as error:
-            log.warning("lagloss: what %s left is not settled: %s", found.path.name, error)
+            if found.path not in self._told:  # it is tried again with every look
+                log.warning("lagloss: what %s left is not settled: %s", found.path.name, error)
+            self._told.add(found.path)
         finally:
             self._at_work = None
             outlet.close()

@@ -30,6 +30,11 @@ SAMPLE_ALL: Final = 1 << 32
 WINDOW_S: Final = 60
 """Length of a window of event time, in seconds."""
 MAX_ID_BYTES: Final = 255
+MAX_NAME_BYTES: Final = 500
+"""Of a name, lane or replay. A Kafka topic's name has 249; an index of PostgreSQL takes 2,700 for a whole key."""
+BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
+REPORT_TYPE: Final = "application/vnd.lagloss.report"
+"""Media types of blocks and reports over HTTP."""
 MAX_BLOCK_BEACONS: Final = 8192
 MAX_AHEAD_MS: Final = 120_000
 """How far a window's start may lie ahead of the append time of the record that names it, in ms."""
@@ -189,6 +194,11 @@ BLOCK_SCHEMA: Final = _Schema.load("beacon_block.avsc")
 REPORT_SCHEMA: Final = _Schema.load("emitter_report.avsc")
 
 
+def name_fits(text: str) -> bool:
+    """Whether a name, lane or replay may be this."""
+    return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
+
+
 def hash_id(message_id: str) -> int:
     """xxh3_64, seed 0, of the id's UTF-8 bytes."""
     return xxhash.xxh3_64_intdigest(message_id.encode())
@@ -326,12 +336,13 @@ def encode_report(report: EmitterReport) -> bytes:
             "closed": report.closed,
             "final_through": report.final_through,
             "progress": [asdict(progress) for progress in report.progress],
-            "tallies": [_tally_record(tally) for tally in report.tallies],
+            "tallies": [tally_record(tally) for tally in report.tallies],
         }
     )
 
 
-def _tally_record(tally: Tally) -> dict[str, Any]:
+def tally_record(tally: Tally) -> dict[str, Any]:
+    """The tally as its schema has it, field by field; as JSON, too."""
     return {
         "checkpoint": tally.checkpoint,
         "window_start": tally.window_start,

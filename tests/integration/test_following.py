@@ -14,12 +14,12 @@ from sqlalchemy import func, select
 from aggregator import quarantine
 from aggregator.followed import ReportRecord
 from aggregator.following import DatabaseRestored, ReportFollower
-from aggregator.strangers import LIMITS, MAX_NAME_BYTES
+from aggregator.strangers import LIMITS
 from lagloss import tables
 from lagloss.definition import parse_definition
 from lagloss.sketch import Sketch
 from lagloss.store import Store
-from lagloss.wire import EmitterReport, Progress, Tally, encode_report
+from lagloss.wire import MAX_NAME_BYTES, EmitterReport, Progress, Tally, encode_report
 from tests.conftest import Topics
 from tests.integration.closers import Driven, driven
 from tests.integration.databases import differences, dump, restore
