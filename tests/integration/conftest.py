@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import httpx
@@ -56,23 +57,32 @@ class Collector:
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name) and not line.startswith("#"))
 
 
-@pytest.fixture(scope="session")
-def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres) -> Iterator[Collector]:
-    create_topics(kafka_bootstrap)
+@contextmanager
+def serving(**settings: str) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
+    """A process of the collector, once it answers, and a client on this machine; killed at the end if it still runs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    with fresh_database(postgres) as database_url:
-        env = os.environ | {
-            "LAGLOSS_COLLECTOR_PORT": str(port),
-            "LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap,
-            "LAGLOSS_DATABASE_URL": database_url,
-        }
-        process = subprocess.Popen([sys.executable, "-m", "collector"], env=env, stdout=subprocess.DEVNULL)
-        store = Store(database_url)
+    env = os.environ | {"LAGLOSS_COLLECTOR_PORT": str(port), **settings}
+    process = subprocess.Popen([sys.executable, "-m", "collector"], env=env, stdout=subprocess.DEVNULL)
+    try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+            wait_for(lambda: _answers(client), timeout_s=30, what="the collector")
+            yield process, client
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres) -> Iterator[Collector]:
+    create_topics(kafka_bootstrap)
+    with fresh_database(postgres) as database_url:
+        store = Store(database_url)
+        settings = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_DATABASE_URL": database_url}
+        with serving(**settings) as (process, client):
+            wait_for(lambda: client.get("/healthz").status_code == 200, timeout_s=30, what="the collector")
             try:
-                wait_for(lambda: _is_healthy(client), timeout_s=30, what="the collector")
                 yield Collector(client, psutil.Process(process.pid), store, database_url, kafka_bootstrap)
             finally:
                 process.terminate()
@@ -83,9 +93,9 @@ def collector(kafka_bootstrap: str, postgres: EmbeddedPostgres) -> Iterator[Coll
         assert all(report.closed for report in own.values())
 
 
-def _is_healthy(client: httpx.Client) -> bool:
+def _answers(client: httpx.Client) -> bool:
     try:
-        return client.get("/healthz").status_code == 200
+        return client.get("/metrics").is_success
     except httpx.TransportError:
         return False
 

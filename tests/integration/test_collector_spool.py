@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -18,37 +12,10 @@ import psutil
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire import decode_block, decode_report, hash_id
+from tests.integration.conftest import serving
 from tests.integration.kafka_log import read_all, wait_for
 
 PIPELINE = "spooled-by-collector"
-
-
-@contextmanager
-def collector(bootstrap: str, spool: Path) -> Iterator[tuple[subprocess.Popen[bytes], httpx.Client]]:
-    """One without a database, which serves this machine; killed at the end."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    env = os.environ | {
-        "LAGLOSS_COLLECTOR_PORT": str(port),
-        "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap,
-        "LAGLOSS_SPOOL_DIR": str(spool),
-    }
-    process = subprocess.Popen([sys.executable, "-m", "collector"], env=env, stdout=subprocess.DEVNULL)
-    try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=15) as client:
-            wait_for(lambda: answers(client), what="the collector")
-            yield process, client
-    finally:
-        process.kill()
-        process.wait(10)
-
-
-def answers(client: httpx.Client) -> bool:
-    try:
-        return client.get("/metrics").is_success
-    except httpx.TransportError:
-        return False
 
 
 def post(client: httpx.Client, message_id: str) -> int:
@@ -68,7 +35,8 @@ def test_what_was_answered_202_arrives_once(kafka: EmbeddedKafka, kafka_bootstra
     create_topics(kafka_bootstrap)
     broker = psutil.Process(kafka.processes[0].pid)
     victims = [broker, *broker.children(recursive=True)]
-    with collector(kafka_bootstrap, tmp_path) as (_, client):
+    settings = {"LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap, "LAGLOSS_SPOOL_DIR": str(tmp_path)}  # and no database
+    with serving(**settings) as (_, client):
         assert post(client, "before") == 202
         wait_for(lambda: in_log(kafka_bootstrap).total() == 1, what="the first")
         for victim in victims:
@@ -80,7 +48,7 @@ def test_what_was_answered_202_arrives_once(kafka: EmbeddedKafka, kafka_bootstra
                 victim.resume()
             raise
     try:
-        with collector(kafka_bootstrap, tmp_path):  # its successor hears nothing of this node from anybody
+        with serving(**settings):  # its successor hears nothing of this node from anybody
             for victim in victims:
                 victim.resume()
             expected = Counter(hash_id(message_id) for message_id in ("before", "m0", "m1", "m2"))
