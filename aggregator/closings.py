@@ -14,6 +14,7 @@ from aggregator.told import Windows, chunks
 from lagloss import tables
 from lagloss.facts import MissingId, WindowFacts
 from lagloss.result import WindowResult
+from lagloss.rollup import on_time_counts
 from lagloss.store import WINDOWS_CHANNEL, ensure_days
 from lagloss.wire import signed64
 
@@ -132,6 +133,7 @@ def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any
 
 def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: int) -> dict[str, Any]:
     result = closing.result
+    on_time, on_time_of = on_time_counts(document)
     return {
         "pipeline": result.pipeline,
         "window_start": result.window_start_s,
@@ -143,6 +145,8 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
         "pending": result.pending,
         "lost_min": result.lost.min if result.lost else 0,
         "lost_max": result.lost.max if result.lost else 0,
+        "on_time": on_time,
+        "on_time_of": on_time_of,
         "e2e_p95_ms": result.e2e_lag_ms.p95,
         "history": closing.history,
         "closed_at": closed_at,

@@ -69,8 +69,7 @@ class Rollup:
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
         """What one closed window adds: counts of its result's document, sketches of its facts."""
-        due = document["messages"] - document["filtered"] - document["dead"]
-        share = document["on_time_share"]
+        on_time, on_time_of = on_time_counts(document)
         return cls(
             windows=1,
             verdicts={document["verdict"]: 1},
@@ -78,8 +77,8 @@ class Rollup:
             **{name: document[name] for name in _DOCUMENT_COUNTS},
             lost_min=document["lost"]["min"],
             lost_max=document["lost"]["max"],
-            on_time=0 if share is None else round(share * due),
-            on_time_of=0 if share is None else due,
+            on_time=on_time,
+            on_time_of=on_time_of,
             e2e_lags=facts.e2e_lags,
             checkpoints={
                 there["name"]: CheckpointSums(
@@ -153,6 +152,15 @@ class Rollup:
             for name, (bins, *counts) in raw.pop("checkpoints").items()
         }
         return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, **raw)
+
+
+def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
+    """Messages of a closed window that were on time, and of how many (rule 12); 0 of 0 where no share is known."""
+    share = document["on_time_share"]
+    if share is None:
+        return 0, 0
+    due = document["messages"] - document["filtered"] - document["dead"]
+    return round(share * due), due
 
 
 _DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")

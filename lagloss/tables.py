@@ -1,5 +1,5 @@
-"""The tables in PostgreSQL. Each has one writer, named in its comment; tables that grow by the minute are partitioned
-by day."""
+"""The tables in PostgreSQL; alerting's are in `lagloss.alert_tables`. Each has one writer, named in its comment; tables
+that grow by the minute are partitioned by day."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from sqlalchemy import (
     ColumnElement,
     DateTime,
     Double,
-    ForeignKey,
     Identity,
     Index,
     Integer,
@@ -162,6 +161,8 @@ class Window(Base):
     pending: Mapped[int]
     lost_min: Mapped[int]
     lost_max: Mapped[int]
+    on_time: Mapped[int] = mapped_column(server_default="0", comment="of these, delivered within the lag target")
+    on_time_of: Mapped[int] = mapped_column(server_default="0", comment="messages - filtered - dead; 0 if not known")
     e2e_p95_ms: Mapped[float | None]
     history: Mapped[bool] = mapped_column(comment="all its emitters started after its end: a back-fill")
     closed_at: Mapped[int] = mapped_column(comment="epoch ms of this revision")
@@ -293,44 +294,6 @@ class RecomputeRequest(Base):
     requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
     progress: Mapped[dict[str, Any] | None] = mapped_column(comment="how far the closer has come")
     answer: Mapped[dict[str, Any] | None]
-
-
-class Incident(Base):
-    __tablename__ = "incident"
-    __table_args__ = (
-        Index("incident_open", "pipeline", "rule", unique=True, postgresql_where=text("state = 'open'")),
-        {"comment": "Breaches of an SLA. Writer: alerting."},
-    )
-
-    id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
-    pipeline: Mapped[str]
-    rule: Mapped[str]
-    state: Mapped[str] = mapped_column(comment="open or resolved")
-    opened_at: Mapped[datetime]
-    resolved_at: Mapped[datetime | None]
-    first_window: Mapped[int] = mapped_column(comment="epoch s")
-    last_window: Mapped[int] = mapped_column(comment="epoch s")
-    worst_ratio: Mapped[float]
-    detail: Mapped[dict[str, Any]]
-
-
-class OutboxMessage(Base):
-    __tablename__ = "outbox"
-    __table_args__ = (
-        Index("outbox_due", "next_attempt_at", postgresql_where=text("sent_at IS NULL AND failed_at IS NULL")),
-        {"comment": "Notifications to send, in the commit of the change they tell. Writer: alerting."},
-    )
-
-    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
-    incident_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("incident.id"))
-    change: Mapped[str] = mapped_column(comment="opened, updated or resolved")
-    body: Mapped[dict[str, Any]]
-    created_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    attempts: Mapped[int] = mapped_column(Integer, server_default="0")
-    next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    sent_at: Mapped[datetime | None]
-    failed_at: Mapped[datetime | None]
-    last_error: Mapped[str | None]
 
 
 def table_of(model: type[Base]) -> Table:

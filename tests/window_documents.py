@@ -11,6 +11,7 @@ from lagloss import tables
 from lagloss.definition import Definition, parse_definition
 from lagloss.graph import Graph
 from lagloss.result import rfc3339
+from lagloss.rollup import on_time_counts
 from lagloss.store import WINDOWS_CHANNEL, ensure_days
 
 CHAIN = """
@@ -149,6 +150,7 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
         )
     )
     closed_ms = (start_s + 121) * 1000
+    on_time, on_time_of = on_time_counts(window)
     connection.execute(
         tables.Window.__table__.insert().values(
             pipeline=window["pipeline"],
@@ -161,6 +163,8 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
             pending=window["pending"],
             lost_min=window["lost"]["min"],
             lost_max=window["lost"]["max"],
+            on_time=on_time,
+            on_time_of=on_time_of,
             e2e_p95_ms=window["e2e_lag_ms"]["p95"],
             history=window["history"],
             closed_at=closed_ms,
