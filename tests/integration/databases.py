@@ -23,6 +23,7 @@ WALL_CLOCK = {
     "window": {"closed_at", "judged_at", "deadline"},
     "window_history": {"closed_at"},
     "quarantine": {"found_at"},
+    "quarantine_count": {"hour"},
     "pipeline": {"applied_at"},
 }
 """Columns that tell when something was done, which no two runs have in common."""
@@ -69,8 +70,18 @@ def differences(
 def _by_key(
     table: Table, rows: Iterable[Mapping[str, Any]], until_s: float
 ) -> dict[tuple[Any, ...], Mapping[str, Any]]:
-    key = [column.name for column in table.primary_key]
-    return {tuple(row[name] for name in key): _uncut(row) for row in rows if row.get("window_start", 0) < until_s}
+    key = [column.name for column in table.primary_key if column.name not in WALL_CLOCK.get(table.name, ())]
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        if row.get("window_start", 0) < until_s:
+            where = tuple(row[name] for name in key)
+            found[where] = _added(found[where], row) if where in found else _uncut(row)
+    return found
+
+
+def _added(one: Mapping[str, Any], other: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Counts of the same thing at different times of the wall clock: of two hours, if a run went over the turn."""
+    return {**one, "count": one["count"] + other["count"]}
 
 
 def _uncut(row: Mapping[str, Any]) -> Mapping[str, Any]:
