@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Action = Literal["trigger", "update", "refresh", "acknowledge", "resolve", "test"]
-"""What the receiver is to do: `trigger` an incident (again, when it was reopened, escalated or is a reminder), know
-more of an open one (`update`), hear that it is still open (`refresh`, only to receivers that forget), know that somebody
-took it (`acknowledge`), end it (`resolve`). A `test` is no incident."""
+"""What the receiver is to do: `trigger` an incident (also when it was reopened or escalated, and as a reminder), know
+more of an open one (`update`), hear that it is still open (`refresh`, only to receivers that forget), know that
+somebody took it (`acknowledge`), end it (`resolve`). A `test` is no incident."""
 
 Document = dict[str, Any]
 

@@ -14,10 +14,11 @@ from collector.access import Caller
 from collector.bodies import MAX_DEFINITION_BYTES
 from collector.problems import Problem, busy, documented
 from collector.services import JSON, Services, body_document, json_answer, media_type
-from lagloss.definition import Definition, Name, as_document, parse_definition
+from lagloss.definition import Definition, as_document, parse_definition
 from lagloss.errors import BadDefinition, UnknownPipeline
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
+from lagloss.yaml_files import Name
 
 YAML: Final = "application/yaml"
 T = TypeVar("T")

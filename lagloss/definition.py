@@ -3,53 +3,25 @@ expectation."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import Field, model_validator
 
-from lagloss.errors import BadDefinition
 from lagloss.wire import SAMPLE_ALL
+from lagloss.yaml_files import DurationMs, Name, Strict, load_yaml, parse_yaml
 
 MAX_CHECKPOINTS = 200
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def parse_duration_ms(text: object) -> int:
-    """`500ms`, `60s`, `15m`, `1h` or `7d`, in milliseconds.
-
-    Raises:
-        ValueError: for anything else.
-    """
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f"expected a duration such as 500ms, 60s, 15m or 1h, found {text!r}")
-    return round(float(match[1]) * _UNIT_MS[match[2]])
-
-
-DurationMs = Annotated[
-    int, BeforeValidator(parse_duration_ms), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
-]
-"""A duration as people write it, kept in milliseconds."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
-"""Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
-
-
-class Metadata(_Strict):
+class Metadata(Strict):
     name: Name
     description: str = ""
 
 
-class NodeSpec(_Strict):
+class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier."""
 
     name: Name
@@ -59,26 +31,26 @@ class NodeSpec(_Strict):
     description: str = ""
 
 
-class LossSla(_Strict):
+class LossSla(Strict):
     max: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
-class LagSla(_Strict):
+class LagSla(Strict):
     percentile: Annotated[float, Field(gt=0, le=100)] = 95
     target: DurationMs = 5_000
 
 
-class StalenessSla(_Strict):
+class StalenessSla(Strict):
     max: DurationMs = 300_000
 
 
-class Sla(_Strict):
+class Sla(Strict):
     loss: LossSla = LossSla()
     lag: LagSla = LagSla()
     staleness: StalenessSla = StalenessSla()
 
 
-class PipelineSpec(_Strict):
+class PipelineSpec(Strict):
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     grace: DurationMs = 60_000
     max_wait: DurationMs = Field(default=900_000, alias="maxWait")
@@ -94,7 +66,7 @@ class PipelineSpec(_Strict):
         return self
 
 
-class Definition(_Strict):
+class Definition(Strict):
     """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms."""
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
@@ -156,52 +128,12 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
     Raises:
         BadDefinition: with file (`source`), line and what was expected.
     """
-    try:
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none; lists without end
-        mark = getattr(error, "problem_mark", None)
-        problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
-        raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error
-    try:
-        return Definition.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(step) for step in first["loc"]) or "document"
-        problem = f"{where}: {first['msg'].removeprefix('Value error, ')}"
-        raise BadDefinition(source=source, line=_line_of(tree, first["loc"]), problem=problem) from error
+    return parse_yaml(Definition, text, source)
 
 
 def load_definition(path: Path) -> Definition:
     """The definition in this file; `BadDefinition` where it cannot be read or is none."""
-    try:
-        text = path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadDefinition(source=path, line=1, problem=f"expected a readable UTF-8 file, found {error}") from error
-    return parse_definition(text, str(path))
-
-
-def _line_of(tree: yaml.Node | None, steps: Sequence[int | str]) -> int:
-    """The line, from 1, of the deepest node of the YAML tree on this path."""
-    line = 1
-    for step in steps:
-        child, mark = _child(tree, step)
-        if mark is not None:
-            line = mark
-        if child is None:
-            break
-        tree = child
-    return line
-
-
-def _child(tree: yaml.Node | None, step: int | str) -> tuple[yaml.Node | None, int | None]:
-    if isinstance(tree, yaml.MappingNode):
-        for key, value in tree.value:
-            if key.value == step:
-                return value, key.start_mark.line + 1
-    if isinstance(tree, yaml.SequenceNode) and isinstance(step, int) and step < len(tree.value):
-        return tree.value[step], tree.value[step].start_mark.line + 1
-    return None, None
+    return load_yaml(Definition, path)
 
 
 def as_document(definition: Definition) -> dict[str, Any]:
