@@ -1,170 +1,120 @@
-"""Incidents in PostgreSQL: what the rule reads, and its change and message written in one commit."""
+"""Incidents in PostgreSQL: one row each, and a row for everything that happened to it. Statements only."""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import structlog
-from sqlalchemy import Connection, Row, delete, func, insert, select, text, update
+from sqlalchemy import Connection, Row, insert, select, text, update
 
-from alerting.message import MAX_EXAMPLES, WINDOW_S, IncidentFacts, incident_body
-from alerting.rules import RULE, Change, JudgedWindow, OpenIncident, judge
-from lagloss.store import MissingMessage, Store, StoredPipeline
-from lagloss.tables import Incident, OutboxMessage, Window
+from alerting.judging import KnownIncident
+from alerting.message import IncidentFacts
+from lagloss.alert_tables import Incident, IncidentChange
+from lagloss.tables import table_of
+from lagloss.wire import WINDOW_S
 
-HORIZON_S: Final = 86_400
-"""Windows older than this open and change nothing: closing last week again must not page anybody tonight."""
-_SHOWN_WINDOWS: Final = 15
-"""The newest lossy windows of an incident whose documents tell where messages were lost."""
-
-_log = structlog.get_logger("lagloss.alerting")
+_FACTS: Final = tuple(name for name in IncidentFacts.__dataclass_fields__)
 
 
 @dataclass(frozen=True, slots=True)
-class Incidents:
-    """`notify`: whether anybody is to be told. Where nobody is, incidents are recorded and no message is queued:
-    pages of last month must not go out on the day somebody sets a webhook."""
+class Written:
+    """An incident's row. `withheld`: why nobody is told of it at the moment."""
 
-    store: Store
-    notify: bool
-    dashboard_url: str = ""
+    facts: IncidentFacts
+    withheld: str | None
 
-    def evaluate(self, pipeline: StoredPipeline, now: datetime | None = None) -> list[str]:
-        """Brings the pipeline's incident up to its windows. Returns the changes made, in order."""
-        changes = []
-        while (change := self._evaluate_once(pipeline, now or datetime.now(UTC))) is not None:
-            changes.append(change)
-        return changes
+    @property
+    def is_open(self) -> bool:
+        return self.facts.state == "open"
 
-    def _evaluate_once(self, pipeline: StoredPipeline, now: datetime) -> str | None:
-        horizon_s = int(now.timestamp()) - HORIZON_S
-        with self.store.engine.begin() as connection:
-            # should two alerters ever believe that they lead, they take turns here and see each other's rows
-            connection.execute(
-                text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"),
-                {"key": f"lagloss-incident/{pipeline.name}/{RULE}"},
-            )
-            row = _open_row(connection, pipeline.name)
-            incident = None if row is None else OpenIncident(row.id, row.worst_ratio, _breaches(row))
-            windows = _windows(connection, pipeline.name, horizon_s)
-            change = judge(windows, incident, _handled(connection, pipeline.name, horizon_s))
-            if change is None:
-                return None
-            self._write(connection, pipeline, row, change, now)
-        _log.info(
-            f"incident_{change.kind}", pipeline=pipeline.name, worst_ratio=change.worst_ratio, why=change.why or None
+    def known(self) -> KnownIncident:
+        """What judging needs of it."""
+        resolved = self.facts.resolved_at
+        breaches = frozenset(expanded(self.facts.detail["breaches"]))
+        return KnownIncident(self.facts.id, self.facts.worst, breaches, resolved.timestamp() if resolved else None)
+
+
+def lock(connection: Connection, pipeline: str) -> datetime:
+    """Takes the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
+    turns and see each other's rows. Returns the database's time after that, which all writers share."""
+    connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
+    connection.execute(
+        text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"), {"key": f"lagloss-incidents/{pipeline}"}
+    )
+    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now.astimezone(UTC)
+
+
+def read(connection: Connection, pipeline: str, horizon_s: int) -> list[Written]:
+    """Open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the newest
+    resolved first."""
+    table = table_of(Incident)
+    rows = connection.execute(
+        select(table)
+        .where(table.c.pipeline == pipeline, (table.c.state == "open") | (table.c.last_window >= horizon_s))
+        .order_by(table.c.resolved_at.desc())
+    )
+    return [_written(row) for row in rows]
+
+
+def open_incidents(connection: Connection) -> list[Written]:
+    """All that are open, of whatever pipeline."""
+    table = table_of(Incident)
+    return [_written(row) for row in connection.execute(select(table).where(table.c.state == "open"))]
+
+
+def write(
+    connection: Connection, facts: IncidentFacts, change: str, at: datetime, *, by: str | None = None, note: str = ""
+) -> None:
+    """The row as it is from now on (a new one if there is none), and what happened to it."""
+    values = {name: getattr(facts, name) for name in _FACTS}
+    changed = connection.execute(update(table_of(Incident)).where(Incident.id == facts.id).values(**values))
+    if not changed.rowcount:
+        connection.execute(insert(Incident).values(**values))
+    tell(connection, facts, change, at, by=by, note=note)
+
+
+def tell(
+    connection: Connection, facts: IncidentFacts, change: str, at: datetime, *, by: str | None = None, note: str = ""
+) -> None:
+    """That something happened to it."""
+    connection.execute(
+        insert(IncidentChange).values(
+            incident_id=facts.id,
+            at=at,
+            change=change,
+            by=by,
+            note=note or None,
+            value=facts.value,
+            worst=facts.worst,
+            first_window=facts.first_window,
+            last_window=facts.last_window,
         )
-        return change.kind
+    )
 
-    def _write(
-        self, connection: Connection, pipeline: StoredPipeline, row: Row[Any] | None, change: Change, now: datetime
-    ) -> None:
-        facts = IncidentFacts(
-            id=uuid.uuid4() if row is None else row.id,
-            pipeline=pipeline.name,
-            rule=RULE,
-            change=change.kind,
-            why=change.why,
-            opened_at=now if row is None else row.opened_at,
-            resolved_at=now if change.kind == "resolved" else None,
-            breaches=change.breaches,
-            worst_ratio=change.worst_ratio,
-        )
-        target = pipeline.definition.spec.sla.loss.max
-        body = incident_body(facts, target, *self._evidence(facts), self.dashboard_url)
-        # when resolved as revised, none of its windows is lossy any more, and one that becomes so again is news
-        still_lossy = {} if change.why == "revised" else change.breaches
-        values = {
-            "state": body["incident"]["state"],
-            "resolved_at": facts.resolved_at,
-            "first_window": min(change.breaches),
-            "last_window": max(change.breaches),
-            "worst_ratio": change.worst_ratio,
-            "detail": {
-                "breaches": {str(start): ratio for start, ratio in sorted(still_lossy.items())},
-                "resolved_because": change.why or None,
-                "where": body["where"],
-                "examples": body["examples"],
-                "target": target,
-            },
-        }
-        if row is None:
-            connection.execute(
-                insert(Incident).values(
-                    id=facts.id, pipeline=facts.pipeline, rule=RULE, opened_at=facts.opened_at, **values
-                )
-            )
+
+def withhold(connection: Connection, incident: uuid.UUID, why: str | None) -> None:
+    connection.execute(update(table_of(Incident)).where(Incident.id == incident).values(withheld=why))
+
+
+def _written(row: Row[Any]) -> Written:
+    return Written(IncidentFacts(**{name: getattr(row, name) for name in _FACTS}), row.withheld)
+
+
+def ranges(windows: Iterable[int]) -> list[list[int]]:
+    """Window starts (epoch s) as [[first, last], ...] of windows without a gap."""
+    found: list[list[int]] = []
+    for start in sorted(windows):
+        if found and start == found[-1][1] + WINDOW_S:
+            found[-1][1] = start
         else:
-            connection.execute(update(Incident).where(Incident.id == facts.id).values(**values))
-        if self.notify:
-            _queue(connection, facts, body)
-
-    def _evidence(self, facts: IncidentFacts) -> tuple[Sequence[dict[str, Any]], list[MissingMessage]]:
-        """Documents of the newest lossy windows, oldest first, and messages lost in the newest."""
-        starts = sorted(facts.breaches)[-_SHOWN_WINDOWS:]
-        documents = [
-            document
-            for start in starts
-            for document in self.store.windows(facts.pipeline, start, start + WINDOW_S)
-            if document["lost"] is not None
-        ]
-        missing = self.store.missing(facts.pipeline, starts[-1], MAX_EXAMPLES)
-        return documents, [lost for lost in missing if lost.kind in ("lost", "perhaps")]
+            found.append([start, start])
+    return found
 
 
-def _open_row(connection: Connection, pipeline: str) -> Row[Any] | None:
-    table = Incident.__table__
-    return connection.execute(
-        select(table).where(table.c.pipeline == pipeline, table.c.rule == RULE, table.c.state == "open")
-    ).one_or_none()
-
-
-def _breaches(row: Row[Any]) -> dict[int, float]:
-    return {int(start): ratio for start, ratio in row.detail["breaches"].items()}
-
-
-def _windows(connection: Connection, pipeline: str, horizon_s: int) -> list[JudgedWindow]:
-    rows = connection.execute(
-        select(Window.window_start, Window.verdict, Window.messages, Window.lost_min, Window.history).where(
-            Window.pipeline == pipeline, Window.window_start >= horizon_s
-        )
-    )
-    return [
-        JudgedWindow(row.window_start, row.verdict, row.lost_min / row.messages if row.messages else None, row.history)
-        for row in rows
-    ]
-
-
-def _handled(connection: Connection, pipeline: str, horizon_s: int) -> set[int]:
-    """Starts of the lossy windows of resolved incidents."""
-    rows = connection.execute(
-        select(Incident.__table__).where(
-            Incident.pipeline == pipeline,
-            Incident.rule == RULE,
-            Incident.state == "resolved",
-            Incident.last_window >= horizon_s,
-        )
-    )
-    return {start for row in rows for start in _breaches(row)}
-
-
-def _queue(connection: Connection, facts: IncidentFacts, body: dict[str, Any]) -> None:
-    """Adds the message. One of an update that nobody has tried to send yet is out of date now and goes."""
-    connection.execute(
-        delete(OutboxMessage).where(
-            OutboxMessage.incident_id == facts.id,
-            OutboxMessage.change == "updated",
-            OutboxMessage.attempts == 0,
-            OutboxMessage.sent_at.is_(None),
-            OutboxMessage.failed_at.is_(None),
-        )
-    )
-    connection.execute(
-        insert(OutboxMessage).values(
-            incident_id=facts.id, change=facts.change, body=body, next_attempt_at=func.clock_timestamp()
-        )
-    )
+def expanded(stored: Sequence[Sequence[int]]) -> Iterable[int]:
+    """The windows of such ranges."""
+    return (start for first, last in stored for start in range(first, last + 1, WINDOW_S))

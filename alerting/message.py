@@ -1,135 +1,176 @@
-"""What a webhook is sent: one versioned JSON body for each change of an incident."""
+"""The body of a notification: one versioned JSON document that says what breached, since when, where, and what to do.
+
+It is made from an incident's row alone, so that a message can be made at any time without reading a window again.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlencode
 from uuid import UUID
 
+from alerting.assessment import Place
+from lagloss.result import rfc3339
 from lagloss.store import MissingMessage
+from lagloss.wire import WINDOW_S
 
 VERSION: Final = 1
 MAX_EXAMPLES: Final = 20
-WINDOW_S: Final = 60
+MAX_PLACES: Final = 10
+MAX_NOTES: Final = 20
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
+class Links:
+    """Where a message leads to. `runbooks`: what a kind's name is put behind; empty where there is none."""
+
+    dashboard: str = ""
+    runbooks: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is kept with an incident so that a message can say where and which: of its newest breached windows."""
+
+    where: Sequence[Place] = ()
+    examples: Sequence[MissingMessage] = ()
+    messages: int | None = None
+    lost: Document | None = None
+
+    def document(self) -> Document:
+        return {
+            "where": [_place(place) for place in self.where[:MAX_PLACES]],
+            "examples": [_example(lost) for lost in self.examples[:MAX_EXAMPLES]],
+            "messages": self.messages,
+            "lost": self.lost,
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class IncidentFacts:
-    """An incident as it stands after a change. Times in epoch s; `breaches`: loss ratio by window start."""
+    """An incident's row. `detail`: what `Evidence.document` gives, and `what`, `unit`, `text` (of the value) from the
+    rule, `worst_window` (epoch s or null), `windows` (how many breached), `notes`, `resolved_because`."""
 
     id: UUID
     pipeline: str
     rule: str
-    change: str
-    why: str
+    kind: str
+    severity: str
+    state: str
     opened_at: datetime
     resolved_at: datetime | None
-    breaches: Mapping[int, float]
-    worst_ratio: float
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    first_window: int
+    last_window: int
+    value: float
+    worst: float
+    target: float
+    detail: Mapping[str, Any]
 
 
-def incident_body(
-    facts: IncidentFacts,
-    target_ratio: float,
-    breached: Sequence[Document],
-    missing: Sequence[MissingMessage],
-    dashboard_url: str,
-) -> dict[str, Any]:
-    """`breached`: documents of the incident's lossy windows, oldest first; `missing`: messages lost in the last."""
-    first_s, last_s = min(facts.breaches), max(facts.breaches)
-    worst_s = max(facts.breaches, key=lambda start: (facts.breaches[start], start))
-    last = breached[-1] if breached else None
-    value = facts.breaches[last_s]
-    where = shares(breached)
+def incident_body(facts: IncidentFacts, change: str, labels: Mapping[str, str], links: Links) -> Document:
+    """`labels`: those of the definition's metadata. `change`: why it is sent."""
+    detail = facts.detail
     return {
         "version": VERSION,
-        "type": f"incident.{facts.change}",
-        "summary": _summary(facts, value, target_ratio, where),
+        "type": f"incident.{change}",
+        "summary": _summary(facts),
         "incident": {
             "id": str(facts.id),
             "pipeline": facts.pipeline,
             "rule": facts.rule,
-            "state": "resolved" if facts.change == "resolved" else "open",
-            "opened_at": rfc3339(facts.opened_at),
-            "resolved_at": rfc3339(facts.resolved_at) if facts.resolved_at else None,
-            "resolved_because": facts.why or None,
+            "kind": facts.kind,
+            "severity": facts.severity,
+            "state": facts.state,
+            "labels": dict(labels),
+            "opened_at": utc(facts.opened_at),
+            "resolved_at": utc(facts.resolved_at),
+            "resolved_because": detail.get("resolved_because"),
+            "acknowledged_at": utc(facts.acknowledged_at),
+            "acknowledged_by": facts.acknowledged_by,
         },
         "breach": {
-            "what": "loss_ratio",
-            "value": value,
-            "worst": facts.worst_ratio,
-            "target": target_ratio,
-            "window_start": utc(last_s),
-            "window_end": utc(last_s + WINDOW_S),
-            "worst_window_start": utc(worst_s),
-            "messages": last["messages"] if last else None,
-            "lost": last["lost"] if last else None,
+            "what": detail.get("what", facts.kind),
+            "unit": detail.get("unit", "ratio"),
+            "value": facts.value,
+            "worst": facts.worst,
+            "target": facts.target,
+            "text": detail.get("text", ""),
+            "window_start": rfc3339(facts.last_window),
+            "window_end": rfc3339(facts.last_window + WINDOW_S),
+            "worst_window_start": None if detail.get("worst_window") is None else rfc3339(detail["worst_window"]),
+            "messages": detail.get("messages"),
+            "lost": detail.get("lost"),
         },
-        "since": utc(first_s),
-        "windows": {"first": utc(first_s), "last": utc(last_s), "count": len(facts.breaches)},
-        "where": where,
-        "examples": [_example(lost) for lost in missing[:MAX_EXAMPLES]],
-        "links": {"dashboard": _link(dashboard_url, facts.pipeline, last_s)},
+        "since": rfc3339(facts.first_window),
+        "windows": {
+            "first": rfc3339(facts.first_window),
+            "last": rfc3339(facts.last_window),
+            "count": detail.get("windows", 1),
+        },
+        "where": list(detail.get("where", ())),
+        "examples": list(detail.get("examples", ())),
+        "notes": list(detail.get("notes", ())),
+        "links": {
+            "dashboard": _dashboard_link(links.dashboard, facts),
+            "runbook": f"{links.runbooks.rstrip('/')}/{facts.kind}" if links.runbooks else None,
+        },
+        "commands": {
+            "acknowledge": f"lagloss alerts ack {facts.id}",
+            "silence": f"lagloss alerts silence pipeline={facts.pipeline} rule={facts.rule} --for 2h --reason '…' "
+            "--author …",
+        },
     }
 
 
-def shares(breached: Sequence[Document]) -> list[dict[str, Any]]:
-    """Where the messages were lost for certain over these windows: places with their share of the loss, worst first.
-
-    A message may be lost at several places (branches), so the shares may add up to more than 1.
-    """
-    lost_all = sum(window["lost"]["min"] for window in breached)
-    found: dict[tuple[str, str], int] = {}
-    for window in breached:
-        for node in window["nodes"]:
-            found[("node", node["name"])] = found.get(("node", node["name"]), 0) + node["lost"]["min"]
-        for link in window["links"]:
-            name = f"{link['from']}->{link['to']}"
-            found[("link", name)] = found.get(("link", name), 0) + link["lost"]["min"]
-    worst = sorted(((lost, kind, name) for (kind, name), lost in found.items() if lost), key=lambda item: -item[0])
-    return [
-        {"kind": kind, "name": name, "lost": lost, "share": lost / lost_all if lost_all else None}
-        for lost, kind, name in worst
-    ]
+def utc(moment: datetime | None) -> str | None:
+    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
-def _summary(facts: IncidentFacts, value: float, target: float, where: list[dict[str, Any]]) -> str:
-    if facts.why == "revised":
-        return f"{facts.pipeline}: no loss after all; the windows were closed again with more evidence"
-    place = f", most of it at {where[0]['kind']} {where[0]['name']} ({where[0]['share']:.0%})" if where else ""
-    if facts.change == "resolved":
+def _summary(facts: IncidentFacts) -> str:
+    detail = facts.detail
+    text = f"{facts.pipeline}: {detail.get('text') or facts.rule}"
+    because = detail.get("resolved_because")
+    if because == "revised":
         return (
-            f"{facts.pipeline}: loss is over after {len(facts.breaches)} min, at worst {facts.worst_ratio:.2%}{place}"
+            f"{facts.pipeline}: no breach of {facts.rule} after all: its windows were closed again with more evidence"
         )
-    since = f"since {utc(min(facts.breaches))}"
-    return f"{facts.pipeline}: {value:.2%} of messages lost, target {target:.2%}, {since}{place}"
+    if because == "recovered":
+        return f"{facts.pipeline}: {facts.rule} is well again after {detail.get('windows', 1)} min; at worst {text}"
+    if facts.state == "resolved":
+        return f"{facts.pipeline}: {facts.rule} is no longer watched ({because}); it was {detail.get('text')}"
+    place = next(iter(detail.get("where", ())), None)
+    share = f" ({place['share']:.0%})" if place and place["share"] is not None else ""
+    most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""
+    return f"{text}, since {rfc3339(facts.first_window)}{most}"
 
 
-def _example(lost: MissingMessage) -> dict[str, Any]:
+def _place(place: Place) -> Document:
+    document = asdict(place)
+    if place.lost is None:
+        del document["lost"]
+    return document
+
+
+def _example(lost: MissingMessage) -> Document:
     return {
         "message_id": lost.message_id,
         "id_hash": f"{lost.id_hash % 2**64:016x}",
         "kind": lost.kind,
         "places": lost.places,
         "last_checkpoint": lost.last_checkpoint,
-        "last_seen": rfc3339(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
+        "last_seen": utc(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
     }
 
 
-def _link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
+def _dashboard_link(dashboard_url: str, facts: IncidentFacts) -> str | None:
     if not dashboard_url:
         return None
-    return f"{dashboard_url.rstrip('/')}/?{urlencode({'pipeline': pipeline, 'window': utc(window_start_s)}, safe=':')}"
-
-
-def utc(epoch_s: int) -> str:
-    return datetime.fromtimestamp(epoch_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def rfc3339(moment: datetime) -> str:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    query = {"pipeline": facts.pipeline, "window": rfc3339(facts.last_window)}
+    return f"{dashboard_url.rstrip('/')}/?{urlencode(query, safe=':')}"

@@ -1,105 +1,208 @@
-"""The outbox: messages are claimed, sent and recorded, each of the three in a statement of its own.
+"""The outbox: messages are queued, claimed and recorded, each in a statement of its own.
 
 A claim is a lease: it moves `next_attempt_at` past the longest a sending takes. An alerter that dies between claim and
-record leaves a message that is due again: it is sent at least once. Within an incident, later messages wait for
-earlier ones.
+record leaves messages that are due again: they are sent at least once. Of one incident and receiver, later messages
+wait for earlier ones, so a trigger is never sent after its resolve.
 """
 
 from __future__ import annotations
 
 import random
+import uuid
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
-from sqlalchemy import Engine, text
+from sqlalchemy import Connection, Engine, insert, select, text
 
-from alerting.webhook import TIMEOUT_S, Refused, Sent, TryLater, Webhook
+from alerting.notification import Notification
+from alerting.planning import Order, Told
+from alerting.transports.base import Outcome, Refused, Sent, TryLater
+from lagloss.alert_tables import OutboxMessage
+from lagloss.tables import table_of
 
-LEASE_S: Final = 4 * TIMEOUT_S
-"""httpx limits connect, write, read and waiting for a connection one by one."""
+GROUP_AT_MOST: Final = 50
 FIRST_RETRY_S: Final = 1.0
 LONGEST_RETRY_S: Final = 300.0
 GIVE_UP_AFTER_S: Final = 86_400
-
-_log = structlog.get_logger("lagloss.alerting")
+REFRESHES_KEPT_S: Final = 3_600
+KEPT_S: Final = 90 * 86_400
+"""How long messages of incidents that are over are kept."""
 
 _CLAIM: Final = text(
     """
-    UPDATE outbox SET attempts = attempts + 1, next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
-    WHERE id = (
-        SELECT due.id FROM outbox AS due
-        WHERE due.sent_at IS NULL AND due.failed_at IS NULL AND due.next_attempt_at <= clock_timestamp()
+    WITH free AS (
+        SELECT id, group_key, next_attempt_at FROM outbox AS due
+        WHERE receiver = :receiver AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
           AND NOT EXISTS (
             SELECT FROM outbox AS before
-            WHERE before.incident_id = due.incident_id AND before.id < due.id
-              AND before.sent_at IS NULL AND before.failed_at IS NULL)
-        ORDER BY due.next_attempt_at, due.id LIMIT 1 FOR UPDATE SKIP LOCKED)
-    RETURNING id, body, change, attempts, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s
+            WHERE before.incident_id = due.incident_id AND before.receiver = due.receiver
+              AND before.id < due.id AND before.done_at IS NULL)
+        ORDER BY next_attempt_at, id LIMIT 1000 FOR UPDATE SKIP LOCKED),
+    chosen AS (
+        SELECT id FROM free WHERE group_key = (SELECT group_key FROM free ORDER BY next_attempt_at, id LIMIT 1)
+        ORDER BY next_attempt_at, id LIMIT :at_most)
+    UPDATE outbox SET attempts = attempts + 1, claim = :claim,
+        next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
+    WHERE id IN (SELECT id FROM chosen)
+      AND EXISTS (SELECT FROM alerting_leader WHERE backend = :backend)
+    RETURNING id, action, change, body, attempts, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s
     """
 )
-_SENT: Final = text(
-    "UPDATE outbox SET sent_at = clock_timestamp(), last_error = NULL WHERE id = :id AND sent_at IS NULL"
+_DONE: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = :outcome, last_error = :error "
+    "WHERE id = ANY(:ids) AND claim = :claim AND done_at IS NULL RETURNING id"
 )
-_FAILED: Final = text("UPDATE outbox SET failed_at = clock_timestamp(), last_error = :error WHERE id = :id")
 _LATER: Final = text(
     "UPDATE outbox SET next_attempt_at = clock_timestamp() + make_interval(secs => :after_s), last_error = :error "
-    "WHERE id = :id"
+    "WHERE id = ANY(:ids) AND claim = :claim AND done_at IS NULL"
+)
+_FALLBACK: Final = text(
+    """
+    INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)
+    SELECT :fallback, incident_id, 'trigger', 'fallback', group_key,
+        jsonb_set(body, '{notes}', body->'notes' || to_jsonb(CAST(:note AS text)))
+    FROM outbox AS failed
+    WHERE id = ANY(:ids) AND action IN ('trigger', 'update') AND receiver <> :fallback
+      AND NOT EXISTS (
+        SELECT FROM outbox AS told
+        WHERE told.incident_id = failed.incident_id AND told.receiver = :fallback AND told.action = 'trigger'
+          AND told.id > coalesce((SELECT max(id) FROM outbox AS ended WHERE ended.incident_id = failed.incident_id
+                                  AND ended.receiver = :fallback AND ended.action = 'resolve'), 0))
+    """
 )
 _NEXT_DUE: Final = text(
     "SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8 FROM outbox "
-    "WHERE sent_at IS NULL AND failed_at IS NULL"
+    "WHERE receiver = :receiver AND done_at IS NULL"
+)
+_TIDY: Final = text(
+    """
+    DELETE FROM outbox WHERE done_at < clock_timestamp() - make_interval(secs => :refreshes_kept_s)
+      AND (action = 'refresh' OR (
+        done_at < clock_timestamp() - make_interval(secs => :kept_s)
+        AND NOT EXISTS (SELECT FROM incident WHERE incident.id = incident_id AND state = 'open')))
+    """
+)
+_SUPERSEDE: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped' WHERE incident_id = :incident "
+    "AND receiver = :receiver AND action IN ('update', 'refresh') AND attempts = 0 AND done_at IS NULL"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    id: int
-    change: str
-    body: dict[str, Any]
+    """Messages that go to one receiver together. `claim` is what lets their outcome be recorded."""
+
+    claim: uuid.UUID
+    notifications: tuple[Notification, ...]
+    changes: tuple[str, ...]
     attempts: int
     age_s: float
+    """Of the oldest of them, in seconds."""
+
+    @property
+    def ids(self) -> list[int]:
+        return [notification.id for notification in self.notifications]
+
+
+def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Told]]:
+    """What was queued or sent of these incidents, oldest first, without what was dropped."""
+    table = table_of(OutboxMessage)
+    rows = connection.execute(
+        select(table)
+        .where(table.c.incident_id.in_(list(incidents)), table.c.outcome.is_distinct_from("dropped"))
+        .order_by(table.c.id)
+    )
+    found: dict[uuid.UUID, list[Told]] = {}
+    for row in rows:
+        told = Told(row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome)
+        found.setdefault(row.incident_id, []).append(told)
+    return found
+
+
+def queue(connection: Connection, incident: uuid.UUID, body: dict[str, Any], orders: Sequence[Order]) -> None:
+    """Adds the messages. An update that nobody has tried to send yet is out of date now and goes."""
+    for order in orders:
+        connection.execute(_SUPERSEDE, {"incident": incident, "receiver": order.receiver})
+        connection.execute(
+            insert(OutboxMessage).values(
+                receiver=order.receiver,
+                incident_id=incident,
+                action=order.action,
+                change=order.change,
+                group_key=order.group_key,
+                body={
+                    **body,
+                    "type": f"incident.{order.change}",
+                    "notes": [*body["notes"], *([order.note] if order.note else [])],
+                },
+                next_attempt_at=text("clock_timestamp() + make_interval(secs => :wait_s)").bindparams(
+                    wait_s=order.wait_s
+                ),
+            )
+        )
 
 
 class Outbox:
-    def __init__(self, engine: Engine, webhook: Webhook) -> None:
-        self._engine = engine
-        self._webhook = webhook
+    """The outbox of one receiver, as its sender uses it. `fallback`: who is told when it refuses."""
 
-    def send_one(self) -> bool:
-        """Claims, sends and records one due message; whether there was one."""
-        claimed = self._claim()
-        if claimed is None:
-            return False
-        self._record(claimed, self._webhook.post(claimed.id, claimed.body))
-        return True
+    def __init__(self, engine: Engine, receiver: str, fallback: str | None) -> None:
+        self._engine = engine
+        self.receiver = receiver
+        self._fallback = fallback
+
+    def claim(self, backend: int, lease_s: float, at_most: int) -> Claimed | None:
+        """The messages that are due first, of one group; None if none are, or if `backend` does not lead any more."""
+        claim = uuid.uuid4()
+        given = {
+            "receiver": self.receiver,
+            "claim": claim,
+            "lease_s": lease_s,
+            "at_most": at_most,
+            "backend": backend,
+        }
+        with self._engine.begin() as connection:
+            rows = sorted(connection.execute(_CLAIM, given).all(), key=lambda row: row.id)
+        if not rows:
+            return None
+        notifications = tuple(Notification(row.id, row.action, row.body) for row in rows)
+        changes = tuple(row.change for row in rows)
+        return Claimed(claim, notifications, changes, max(row.attempts for row in rows), max(row.age_s for row in rows))
+
+    def record(self, claimed: Claimed, outcome: Outcome) -> Outcome:
+        """Records what came of it, unless the claim has run out and somebody else has it. What is given up after a day,
+        and what is refused, is raised through the fallback in the same commit. Returns what was recorded."""
+        if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:
+            outcome = Refused(f"given up after {claimed.attempts} attempts in a day; the last: {outcome.error}")
+        given = {"ids": claimed.ids, "claim": claimed.claim}
+        with self._engine.begin() as connection:
+            match outcome:
+                case Sent():
+                    connection.execute(_DONE, {**given, "outcome": "sent", "error": None})
+                case Refused(error):
+                    ids = connection.execute(_DONE, {**given, "outcome": "failed", "error": error}).scalars().all()
+                    self._raise_through_fallback(connection, list(ids), error)
+                case TryLater(error, after_s):
+                    wait_s = max(backoff_s(claimed.attempts, random.random()), after_s or 0)
+                    connection.execute(_LATER, {**given, "after_s": wait_s, "error": error})
+        return outcome
+
+    def _raise_through_fallback(self, connection: Connection, ids: list[int], error: str) -> None:
+        if self._fallback is not None and ids:
+            note = f"receiver {self.receiver} has refused this: {error}"
+            connection.execute(_FALLBACK, {"fallback": self._fallback, "ids": ids, "note": note})
 
     def next_due_s(self) -> float | None:
         """Seconds until the next message is due (0 or less: now); None when nothing waits."""
         with self._engine.connect() as connection:
-            due: float | None = connection.execute(_NEXT_DUE).scalar()
+            due: float | None = connection.execute(_NEXT_DUE, {"receiver": self.receiver}).scalar()
         return due
 
-    def _claim(self) -> Claimed | None:
-        with self._engine.begin() as connection:
-            row = connection.execute(_CLAIM, {"lease_s": LEASE_S}).one_or_none()
-        return None if row is None else Claimed(row.id, row.change, row.body, row.attempts, row.age_s)
 
-    def _record(self, message: Claimed, answer: Sent | Refused | TryLater) -> None:
-        if isinstance(answer, TryLater) and message.age_s > GIVE_UP_AFTER_S:
-            answer = Refused(f"given up after {message.attempts} attempts in a day; the last: {answer.error}")
-        with self._engine.begin() as connection:
-            match answer:
-                case Sent():
-                    connection.execute(_SENT, {"id": message.id})
-                    _log.info("message_sent", message=message.id, change=message.change, attempts=message.attempts)
-                case Refused(error):
-                    connection.execute(_FAILED, {"id": message.id, "error": error})
-                    _log.error("message_failed", message=message.id, change=message.change, error=error)
-                case TryLater(error, after_s):
-                    wait_s = max(backoff_s(message.attempts, random.random()), after_s or 0)
-                    connection.execute(_LATER, {"id": message.id, "error": error, "after_s": wait_s})
-                    _log.warning("message_retried", message=message.id, error=error, again_in_s=round(wait_s, 1))
+def tidy(engine: Engine) -> None:
+    """Drops messages that were done long ago, but for those of open incidents: what was told of these is not over."""
+    with engine.begin() as connection:
+        connection.execute(_TIDY, {"refreshes_kept_s": REFRESHES_KEPT_S, "kept_s": KEPT_S})
 
 
 def backoff_s(attempts: int, chance: float) -> float:

@@ -1,130 +1,156 @@
-"""The alerter: leads or waits to, evaluates pipelines as their windows close, and sends what is queued.
-
-One alerter leads: it holds an advisory lock on a connection that also listens for closings. When that connection
-breaks, PostgreSQL gives the lock to the next one.
-"""
+"""The alerter: waits for the lead, and then evaluates pipelines as their windows close while its senders send."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 import psycopg
 import structlog
+from sqlalchemy import Engine, delete, func, insert, select
 from sqlalchemy.exc import SQLAlchemyError
 
-from alerting.incidents import Incidents
-from alerting.outbox import Outbox
-from lagloss.store import WINDOWS_CHANNEL
+from alerting import outbox
+from alerting.evaluating import Evaluator
+from alerting.lead import Lead, leading
+from alerting.metrics import Metrics
+from alerting.sending import Lead as SendersLead
+from alerting.sending import Sender
+from lagloss.alert_tables import Incident, Receiver
+from lagloss.store import StoredPipeline
+from lagloss.tables import table_of
 
-LEADER_LOCK: Final = "lagloss-alerting-leader"
-POLL_S: Final = 10.0
-"""Every pipeline is evaluated this often even if nobody notifies."""
-TAKEOVER_S: Final = 2.0
+POLL_S: Final = 5.0
+"""Every pipeline is evaluated this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
 LONGEST_WAIT_S: Final = 10.0
+TIDY_S: Final = 600.0
 _SLICE_S: Final = 0.5
-_IDLE_S: Final = 2.0
+"""How long it listens before it looks at the time."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
 
 class Alerter:
-    """`run` returns when `stop` is set. `outbox` None: nobody is told."""
+    """`run` returns when `stop` is called. `receivers`: rows of the table of that name."""
 
-    def __init__(self, database_url: str, incidents: Incidents, outbox: Outbox | None) -> None:
+    def __init__(
+        self,
+        database_url: str,
+        evaluator: Evaluator,
+        senders: Sequence[Sender],
+        lead: SendersLead,
+        receivers: Sequence[dict[str, object]],
+        metrics: Metrics,
+    ) -> None:
         self._database_url = database_url
-        self._incidents = incidents
-        self._outbox = outbox
+        self._evaluator = evaluator
+        self._senders = senders
+        self._lead = lead
+        self._receivers = receivers
+        self._metrics = metrics
         self._stop = threading.Event()
-        self._queued = threading.Event()
-        self._leading = threading.Event()
+        self._tidied_s = float("-inf")
 
     def stop(self) -> None:
         self._stop.set()
-        self._queued.set()
 
     def run(self) -> None:
-        sender = threading.Thread(target=self._send, name="sender")
-        sender.start()
+        for sender in self._senders:
+            sender.start()
         failures = 0
         while not self._stop.is_set():
             try:
-                self._lead()
-                failures = 0
+                with leading(self._database_url, self._stop) as lead:
+                    failures = 0
+                    if lead is not None:
+                        self._lead_on(lead)
             except (psycopg.Error, SQLAlchemyError) as error:
                 failures += 1
-                self._stop.wait(self._told_wait_s("database_away", error, failures))
+                wait_s = min(0.5 * 2.0 ** min(failures - 1, 10), LONGEST_WAIT_S)
+                _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
+                self._stop.wait(wait_s)
             finally:
-                self._leading.clear()
-        self._queued.set()
-        sender.join()
+                self._follow_lead(None)
+        for sender in self._senders:
+            sender.stop()
+        for sender in self._senders:
+            sender.join()
 
-    def _lead(self) -> None:
-        """Waits for the lock and then leads, until told to stop. Raises when the database goes away."""
-        with psycopg.connect(
-            self._database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2
-        ) as connection:
-            if not self._await_lead(connection):
-                return
-            _log.info("leading")
-            connection.execute(f"LISTEN {WINDOWS_CHANNEL}")
-            self._leading.set()
-            self._queued.set()
-            self._evaluate(None)
-            evaluated_s = time.monotonic()
-            while not self._stop.is_set():
-                closed = {notice.payload.rpartition("/")[0] for notice in connection.notifies(timeout=_SLICE_S)}
-                if time.monotonic() - evaluated_s > POLL_S:
-                    closed, evaluated_s = set(), time.monotonic()
-                    connection.execute("SELECT 1")  # a lead that is lost without a word is noticed here
-                    self._evaluate(None)
-                elif closed:
-                    self._evaluate(closed)
+    def _follow_lead(self, backend: int | None) -> None:
+        self._lead.backend = backend
+        self._metrics.leading.set(backend is not None)
 
-    def _await_lead(self, connection: psycopg.Connection[Any]) -> bool:
-        waited = False
+    def _lead_on(self, lead: Lead) -> None:
+        """Until told to stop. Raises when the database goes away or the lead is lost."""
+        self._name_receivers(self._evaluator.store.engine)
+        self._follow_lead(lead.backend)
+        self._wake()
+        evaluated_s = float("-inf")
         while not self._stop.is_set():
-            row = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [LEADER_LOCK]).fetchone()
-            if row is not None and row[0]:
-                return True
-            if not waited:
-                _log.info("standing_by", why="another alerter leads")
-                waited = True
-            self._stop.wait(TAKEOVER_S)
-        return False
+            lead.beat()
+            if time.monotonic() - evaluated_s > POLL_S:
+                evaluated_s = time.monotonic()
+                self._evaluate_all(lead)
+            heard = lead.heard(_SLICE_S)
+            if "" in heard:  # somebody acknowledged, silenced, or asked for a test
+                self._wake()
+                self._evaluate_all(lead)
+            elif heard:
+                known = [pipeline for pipeline in self._evaluator.store.pipelines() if pipeline.name in heard]
+                self._evaluate(lead, known)
 
-    def _evaluate(self, names: set[str] | None) -> None:
-        """These pipelines, or all. One that cannot be evaluated does not keep the others from it."""
-        for pipeline in self._incidents.store.pipelines():
-            if names is not None and pipeline.name not in names:
-                continue
+    def _evaluate_all(self, lead: Lead) -> None:
+        pipelines = self._evaluator.store.pipelines()
+        self._evaluate(lead, pipelines)
+        changes = self._evaluator.end_incidents_of_deleted(pipelines)
+        self._metrics.changed(changes)
+        self._metrics.evaluated_at.set_to_current_time()
+        self._count_open()
+        self._wake()
+        if time.monotonic() - self._tidied_s > TIDY_S:
+            outbox.tidy(self._evaluator.store.engine)
+            self._tidied_s = time.monotonic()
+
+    def _evaluate(self, lead: Lead, pipelines: Sequence[StoredPipeline]) -> None:
+        """One that cannot be evaluated does not keep the others from it."""
+        for pipeline in pipelines:
+            if self._stop.is_set():
+                return
+            lead.beat()
+            began_s = time.monotonic()
             try:
-                changes = self._incidents.evaluate(pipeline)
+                changes = self._evaluator.evaluate(pipeline)
             except (psycopg.Error, SQLAlchemyError):
                 raise
             except Exception:
+                self._metrics.failed_evaluations.labels(pipeline.name).inc()
                 _log.exception("evaluation_failed", pipeline=pipeline.name)
                 continue
+            self._metrics.evaluation.observe(time.monotonic() - began_s)
             if changes:
-                self._queued.set()
+                self._metrics.changed(changes)
+                self._wake()
 
-    def _send(self) -> None:
-        failures = 0
-        while self._outbox is not None and not self._stop.is_set():
-            self._queued.clear()
-            try:
-                while self._leading.is_set() and not self._stop.is_set() and self._outbox.send_one():
-                    pass
-                due_s = self._outbox.next_due_s() if self._leading.is_set() else None
-                wait_s = _IDLE_S if due_s is None else min(max(due_s, 0.05), _IDLE_S)
-                failures = 0
-            except (psycopg.Error, SQLAlchemyError) as error:
-                failures += 1
-                wait_s = self._told_wait_s("outbox_away", error, failures)
-            self._queued.wait(wait_s)
+    def _wake(self) -> None:
+        for sender in self._senders:
+            sender.wake()
 
-    def _told_wait_s(self, event: str, error: Exception, failures: int) -> float:
-        wait_s = min(0.5 * 2.0 ** min(failures - 1, 10), LONGEST_WAIT_S)
-        _log.warning(event, error=type(error).__name__, again_in_s=wait_s)
-        return wait_s
+    def _name_receivers(self, engine: Engine) -> None:
+        """So that people can be told which there are."""
+        with engine.begin() as connection:
+            connection.execute(delete(table_of(Receiver)))
+            if self._receivers:
+                connection.execute(insert(Receiver), list(self._receivers))
+
+    def _count_open(self) -> None:
+        table = table_of(Incident)
+        columns = (table.c.pipeline, table.c.kind, table.c.severity)
+        with self._evaluator.store.engine.connect() as connection:
+            rows = connection.execute(
+                select(*columns, func.count()).where(table.c.state == "open").group_by(*columns)
+            ).all()
+        self._metrics.incidents.clear()
+        for pipeline, kind, severity, count in rows:
+            self._metrics.incidents.labels(pipeline, kind, severity).set(count)

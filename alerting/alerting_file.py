@@ -1,0 +1,160 @@
+"""The alerting file: who is told of what, and when nobody is. YAML that operators write, named by
+LAGLOSS_ALERTING_FILE."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from dateutil.rrule import rrule, rrulestr
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from alerting.transports import (
+    KINDS,
+    AlertmanagerConfig,
+    AppriseConfig,
+    Config,
+    MailConfig,
+    PagerDutyConfig,
+    SlackConfig,
+    WebhookConfig,
+)
+from lagloss.matchers import Matcher
+from lagloss.settings import Settings
+from lagloss.yaml_files import DurationMs, Name, Strict, load_yaml
+
+_GROUP_LABELS: Final = ("pipeline",)
+Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...], Field(default=())]
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"expected a time zone such as Europe/Berlin, found {name!r}") from error
+    return name
+
+
+class ReceiverSpec(Strict):
+    """Somebody to tell: a name, and one kind of transport with its settings."""
+
+    name: Name
+    pagerduty: PagerDutyConfig | None = None
+    alertmanager: AlertmanagerConfig | None = None
+    slack: SlackConfig | None = None
+    webhook: WebhookConfig | None = None
+    mail: MailConfig | None = None
+    apprise: AppriseConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ReceiverSpec:
+        if len(self._given()) != 1:
+            found = ", ".join(self._given()) or "none of them"
+            raise ValueError(f"expected {self.name} to have one of {', '.join(KINDS)}, found {found}")
+        return self
+
+    def _given(self) -> list[str]:
+        return [kind for kind in KINDS if getattr(self, kind) is not None]
+
+    @property
+    def kind(self) -> str:
+        return self._given()[0]
+
+    @property
+    def config(self) -> Config:
+        config: Config = getattr(self, self.kind)
+        return config
+
+
+class EscalationSpec(Strict):
+    """Who else is told when nobody has acknowledged `after` the incident opened."""
+
+    after: DurationMs
+    to: Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class RouteSpec(Strict):
+    """Which incidents go to which receivers."""
+
+    match: Matchers
+    to: tuple[Name, ...]
+    continue_: bool = Field(default=False, alias="continue")
+    repeat: DurationMs = 4 * 3_600_000
+    group_by: tuple[str, ...] = Field(default=_GROUP_LABELS, alias="groupBy")
+    group_wait: DurationMs = Field(default=0, alias="groupWait")
+    escalate: tuple[EscalationSpec, ...] = ()
+
+
+class MaintenanceSpec(Strict):
+    """A window of time that comes again, in which nobody is told of the incidents that match."""
+
+    name: Name
+    match: Annotated[Matchers, Field(min_length=1)]
+    rrule: str
+    start: datetime
+    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    duration: DurationMs
+    reason: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _recurs(self) -> MaintenanceSpec:
+        if self.start.tzinfo is not None:
+            raise ValueError("expected `start` without an offset: `timezone` says where its clock hangs")
+        try:
+            self.recurrence()
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"expected an RFC 5545 RRULE such as FREQ=DAILY;BYHOUR=2;BYMINUTE=0, found {error}"
+            ) from error
+        return self
+
+    def recurrence(self) -> rrule:
+        """Its starts, on the clock of its time zone."""
+        rule = rrulestr(self.rrule, dtstart=self.start)
+        if not isinstance(rule, rrule):
+            raise ValueError("expected one rule, found a set of them")  # noqa: TRY004  # of a text, not of a type
+        return rule
+
+
+class AlertingFile(Strict):
+    """Receivers, routes, the fallback, maintenance windows."""
+
+    api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
+    kind: Literal["Alerting"]
+    receivers: tuple[ReceiverSpec, ...]
+    routes: tuple[RouteSpec, ...] = ()
+    fallback: Name | None = None
+    maintenance: tuple[MaintenanceSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> AlertingFile:
+        names = [receiver.name for receiver in self.receivers]
+        if len(set(names)) < len(names):
+            raise ValueError("expected each receiver once, found two of the same name")
+        named = {
+            name for route in self.routes for name in (*route.to, *(to for step in route.escalate for to in step.to))
+        }
+        unknown = sorted((named | ({self.fallback} if self.fallback else set())) - set(names))
+        if unknown:
+            raise ValueError(
+                f"expected names of receivers ({', '.join(names) or 'there are none'}), found {', '.join(unknown)}"
+            )
+        return self
+
+
+def load_alerting(settings: Settings) -> AlertingFile:
+    """The file that the settings name; without one, the webhook that they name, for everything; else nobody is told.
+
+    Raises:
+        BadDefinition: with file, line and what was expected.
+    """
+    if settings.alerting_file is not None:
+        return load_yaml(AlertingFile, Path(settings.alerting_file))
+    document: dict[str, Any] = {"apiVersion": "lagloss/v1", "kind": "Alerting", "receivers": []}
+    if settings.alert_webhook_url:
+        # Whoever sets the process's environment may well name a host of this network.
+        webhook = {"url": settings.alert_webhook_url, "allowPrivate": True}
+        document |= {"receivers": [{"name": "webhook", "webhook": webhook}], "routes": [{"to": ["webhook"]}]}
+    return AlertingFile.model_validate(document)

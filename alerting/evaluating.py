@@ -1,0 +1,193 @@
+"""Evaluating: a pipeline's windows are judged by its rules, and what follows is written in one transaction: incidents,
+what happened to them, and what their receivers are to be told."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import Connection
+
+from alerting import incidents
+from alerting.incidents import Written
+from alerting.judging import Change, judge
+from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
+from alerting.readings import HORIZON_S, Readings, View
+from alerting.rules import Rule, rules_of
+from alerting.telling import Teller
+from lagloss.result import rfc3339
+from lagloss.store import Store, StoredPipeline
+from lagloss.wire import WINDOW_S
+
+_SHOWN_WINDOWS: Final = 15
+"""The newest breached windows of an incident whose documents tell where."""
+
+_log = structlog.get_logger("lagloss.alerting")
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Used by one thread. `links.dashboard` is where messages lead to."""
+
+    store: Store
+    teller: Teller
+    links: Links = field(default_factory=Links)
+    _readings: Readings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._readings = Readings(self.store)
+
+    def evaluate(self, pipeline: StoredPipeline) -> list[str]:
+        """Brings the pipeline's incidents up to its windows. Returns the changes made, in order, as `RULE CHANGE`."""
+        rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
+        with self.store.engine.begin() as connection:
+            now = incidents.lock(connection, pipeline.name)
+            view = self._readings.view(pipeline, now.timestamp())
+            known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S)
+            work = _Work(connection, self.store, pipeline.name, now, known)
+            for rule in rules.values():
+                work.judge(rule, view)
+            for written in work.open():
+                if written.facts.rule not in rules:
+                    work.end(written, "rule removed")
+            self.teller.tell(connection, pipeline, work.known, rules, self._links_of(pipeline), now)
+        return work.changes
+
+    def end_incidents_of_deleted(self, pipelines: Sequence[StoredPipeline]) -> list[str]:
+        """Resolves open incidents of pipelines that are no more, and tells so."""
+        names, changes = {pipeline.name for pipeline in pipelines}, []
+        with self.store.engine.connect() as connection:
+            gone = {written.facts.pipeline for written in incidents.open_incidents(connection)} - names
+        for name in sorted(gone):
+            with self.store.engine.begin() as connection:
+                now = incidents.lock(connection, name)
+                known = incidents.read(connection, name, int(now.timestamp()) - HORIZON_S)
+                work = _Work(connection, self.store, name, now, known)
+                for written in work.open():
+                    work.end(written, "deleted")
+                self.teller.tell_of_deleted(connection, work.known, self.links, now)
+            self._readings.forget(name)
+            changes += work.changes
+        return changes
+
+    def _links_of(self, pipeline: StoredPipeline) -> Links:
+        runbook = pipeline.definition.spec.alerts.runbook
+        return replace(self.links, runbooks=runbook) if runbook else self.links
+
+
+@dataclass(slots=True)
+class _Work:
+    """One pipeline's incidents while they are brought up to date."""
+
+    connection: Connection
+    store: Store
+    pipeline: str
+    now: datetime
+    known: list[Written]
+    changes: list[str] = field(default_factory=list)
+
+    def open(self) -> list[Written]:
+        return [written for written in self.known if written.is_open]
+
+    def judge(self, rule: Rule, view: View) -> None:
+        assessment = rule.assess(view)
+        while True:
+            of_rule = [written for written in self.known if written.facts.rule == rule.name]
+            is_open = next((written.known() for written in of_rule if written.is_open), None)
+            resolved = [written.known() for written in of_rule if not written.is_open]
+            change = judge(rule.higher_is_worse, assessment, is_open, resolved, self.now.timestamp())
+            if change is None:
+                return
+            self._make(rule, change)
+
+    def end(self, written: Written, why: str) -> None:
+        facts = replace(
+            written.facts,
+            state="resolved",
+            resolved_at=self.now,
+            detail={**written.facts.detail, "resolved_because": why},
+        )
+        self._write(facts, "resolved", why)
+
+    def _make(self, rule: Rule, change: Change) -> None:
+        before = next((written.facts for written in self.known if written.facts.id == change.incident), None)
+        facts = self._facts(rule, change, before)
+        self._write(facts, change.kind, change.why)
+
+    def _write(self, facts: IncidentFacts, change: str, note: str) -> None:
+        incidents.write(self.connection, facts, change, self.now, note=note)
+        withheld = next((written.withheld for written in self.known if written.facts.id == facts.id), None)
+        self.known = [written for written in self.known if written.facts.id != facts.id]
+        self.known.insert(0, Written(facts, withheld))
+        self.changes.append(f"{facts.rule} {change}")
+        _log.info(
+            f"incident_{change}",
+            pipeline=self.pipeline,
+            rule=facts.rule,
+            incident=str(facts.id),
+            value=facts.value,
+            worst=facts.worst,
+            target=facts.target,
+            why=note or None,
+        )
+
+    def _facts(self, rule: Rule, change: Change, before: IncidentFacts | None) -> IncidentFacts:
+        is_open = change.kind != "resolved"
+        is_new_episode = before is None or change.kind == "reopened"
+        return IncidentFacts(
+            id=uuid.uuid4() if before is None else before.id,
+            pipeline=self.pipeline,
+            rule=rule.name,
+            kind=rule.kind,
+            severity=rule.severity,
+            state="open" if is_open else "resolved",
+            opened_at=self.now if before is None else before.opened_at,
+            resolved_at=None if is_open else self.now,
+            acknowledged_at=None if is_new_episode else before.acknowledged_at,
+            acknowledged_by=None if is_new_episode else before.acknowledged_by,
+            first_window=min(change.breaches),
+            last_window=max(change.breaches),
+            value=change.value,
+            worst=change.worst,
+            target=rule.target,
+            detail=self._detail(rule, change, before.detail if before else {}),
+        )
+
+    def _detail(self, rule: Rule, change: Change, before: Mapping[str, Any]) -> dict[str, Any]:
+        # of an incident that was revised away no window is a breach any more, and one that becomes so again is news
+        kept = () if change.why == "revised" else change.breaches
+        notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
+        worst_window = [start for start, value in change.breaches.items() if value == change.worst]
+        evidence = before if change.kind == "resolved" else self._evidence(rule, change).document()
+        return {
+            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
+            "breaches": incidents.ranges(kept),
+            "what": rule.what,
+            "unit": rule.unit,
+            "text": rule.text(change.worst if change.kind == "resolved" else change.value),
+            "worst_window": worst_window[-1] if worst_window else before.get("worst_window"),
+            "windows": len(change.breaches),
+            "notes": [*before.get("notes", ()), *notes][-MAX_NOTES:],
+            "resolved_because": change.why or None,
+        }
+
+    def _evidence(self, rule: Rule, change: Change) -> Evidence:
+        """Of the newest breached windows: where, and messages that were lost in the newest."""
+        starts = sorted(change.breaches)[-_SHOWN_WINDOWS:]
+        documents = [
+            document
+            for document in self.store.windows(self.pipeline, starts[0], starts[-1] + WINDOW_S)
+            if document["lost"] is not None and document["window_start"] in {rfc3339(start) for start in starts}
+        ]
+        missing = self.store.missing(self.pipeline, starts[-1], 20) if rule.kind == "loss" else []
+        newest = documents[-1] if documents else None
+        return Evidence(
+            where=rule.where(documents),
+            examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
+            messages=newest["messages"] if newest else None,
+            lost=newest["lost"] if newest else None,
+        )

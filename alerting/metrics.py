@@ -1,0 +1,80 @@
+"""Metrics of the alerter: every name is declared here and described in docs/alerting.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)
+        self.incidents = Gauge(
+            "lagloss_alerting_incidents_open",
+            "Open incidents, by pipeline, kind of rule and severity",
+            ["pipeline", "kind", "severity"],
+            registry=self.registry,
+        )
+        self._changes = Counter(
+            "lagloss_alerting_incident_changes",
+            "What happened to incidents, by rule and change",
+            ["rule", "change"],
+            registry=self.registry,
+        )
+        self.evaluation = Histogram(
+            "lagloss_alerting_evaluation_seconds",
+            "Time to bring one pipeline's incidents up to its windows",
+            buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
+            registry=self.registry,
+        )
+        self.failed_evaluations = Counter(
+            "lagloss_alerting_evaluations_failed",
+            "Evaluations of a pipeline that ended with an error",
+            ["pipeline"],
+            registry=self.registry,
+        )
+        self.evaluated_at = Gauge(
+            "lagloss_alerting_evaluated_timestamp_seconds",
+            "When all pipelines were last evaluated, seconds since the epoch",
+            registry=self.registry,
+        )
+        self._notifications = Counter(
+            "lagloss_alerting_notifications",
+            "Notifications by receiver and what came of an attempt: sent, failed (for good) or retried",
+            ["receiver", "outcome"],
+            registry=self.registry,
+        )
+        self._sending = Histogram(
+            "lagloss_alerting_sending_seconds", "Time a receiver took to answer", ["receiver"], registry=self.registry
+        )
+        self._delivery = Histogram(
+            "lagloss_alerting_delivery_seconds",
+            "From the commit of an incident's change until its receiver had it",
+            ["receiver"],
+            buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3_600),
+            registry=self.registry,
+        )
+        self._waiting = Gauge(
+            "lagloss_alerting_notifications_waiting",
+            "Notifications that are not sent yet, by receiver",
+            ["receiver"],
+            registry=self.registry,
+        )
+
+    def changed(self, changes: list[str]) -> None:
+        """`RULE CHANGE` each."""
+        for change in changes:
+            rule, _, what = change.rpartition(" ")
+            self._changes.labels(rule, what).inc()
+
+    def notified(self, receiver: str, outcome: str, count: int, took_s: float, age_s: float) -> None:
+        self._notifications.labels(receiver, outcome).inc(count)
+        self._sending.labels(receiver).observe(took_s)
+        if outcome == "sent":
+            self._delivery.labels(receiver).observe(age_s + took_s)
+
+    def waiting(self, receiver: str, count: Callable[[], float]) -> None:
+        """`count()` tells how many wait at the moment when the metrics are read."""
+        self._waiting.labels(receiver).set_function(count)
