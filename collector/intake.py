@@ -12,7 +12,7 @@ from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
 from collector.problems import documented
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
-from lagloss.definition import Name
+from lagloss.fields import Name
 from lagloss.wire import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 
 

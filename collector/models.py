@@ -24,7 +24,7 @@ from collector.batches import Batch, Numbered, Seen
 from collector.knowledge import Known
 from collector.problems import Problem
 from lagloss.blocks import MAX_REASON_CHARS, epoch_ms
-from lagloss.definition import Name
+from lagloss.fields import Name
 from lagloss.sketch import Sketch
 from lagloss.wire import (
     MAX_ID_BYTES,

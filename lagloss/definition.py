@@ -3,53 +3,46 @@ expectation."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, model_validator
+from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from lagloss.alert_rules import Alerts
 from lagloss.errors import BadDefinition
+from lagloss.fields import DurationMs, Name, Strict
 from lagloss.wire import SAMPLE_ALL
 
 MAX_CHECKPOINTS = 200
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+OWN_LABELS = frozenset({"pipeline", "rule", "kind", "severity"})
+"""Labels that every incident has: a definition's may not stand in their way."""
 
 
-def parse_duration_ms(text: object) -> int:
-    """`500ms`, `60s`, `15m`, `1h` or `7d`, in milliseconds.
-
-    Raises:
-        ValueError: for anything else.
-    """
-    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
-    if match is None:
-        raise ValueError(f"expected a duration such as 500ms, 60s, 15m or 1h, found {text!r}")
-    return round(float(match[1]) * _UNIT_MS[match[2]])
+def _are_free(labels: dict[str, str]) -> dict[str, str]:
+    taken = sorted(OWN_LABELS & labels.keys())
+    if taken:
+        raise ValueError(f"expected labels other than {', '.join(sorted(OWN_LABELS))}, found {', '.join(taken)}")
+    return labels
 
 
-DurationMs = Annotated[
-    int, BeforeValidator(parse_duration_ms), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
-]
-"""A duration as people write it, kept in milliseconds."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
-"""Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,99}$")]
+LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")]
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=50), AfterValidator(_are_free)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+class Metadata(Strict):
+    """`labels` go with the pipeline's incidents, for routes and silences."""
 
-
-class Metadata(_Strict):
     name: Name
     description: str = ""
+    labels: Labels = Field(default_factory=dict)
 
 
-class NodeSpec(_Strict):
+class NodeSpec(Strict):
     """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier."""
 
     name: Name
@@ -59,32 +52,33 @@ class NodeSpec(_Strict):
     description: str = ""
 
 
-class LossSla(_Strict):
+class LossSla(Strict):
     max: Annotated[float, Field(ge=0, le=1)] = 0.01
 
 
-class LagSla(_Strict):
+class LagSla(Strict):
     percentile: Annotated[float, Field(gt=0, le=100)] = 95
     target: DurationMs = 5_000
 
 
-class StalenessSla(_Strict):
+class StalenessSla(Strict):
     max: DurationMs = 300_000
 
 
-class Sla(_Strict):
+class Sla(Strict):
     loss: LossSla = LossSla()
     lag: LagSla = LagSla()
     staleness: StalenessSla = StalenessSla()
 
 
-class PipelineSpec(_Strict):
+class PipelineSpec(Strict):
     nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
     grace: DurationMs = 60_000
     max_wait: DurationMs = Field(default=900_000, alias="maxWait")
     sample: Annotated[float, Field(gt=0, le=1)] = 1
     """The share of messages that beacons are sent of, chosen by the hash of the id, alike at every node."""
     sla: Sla = Sla()
+    alerts: Alerts = Alerts()
 
     @model_validator(mode="after")
     def _is_a_graph(self) -> PipelineSpec:
@@ -94,13 +88,29 @@ class PipelineSpec(_Strict):
         return self
 
 
-class Definition(_Strict):
+class Definition(Strict):
     """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms."""
 
     api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
     kind: Literal["Pipeline"]
     metadata: Metadata
     spec: PipelineSpec
+
+    @model_validator(mode="after")
+    def _has_rules_of_its_own(self) -> Definition:
+        from lagloss.alert_checks import problems  # knows the graph of a definition, and so this module
+
+        found = [
+            InitErrorDetails(
+                type=PydanticCustomError("alerts", "{problem}", {"problem": problem}),
+                loc=("spec", "alerts", *place),
+                input=self.name,
+            )
+            for place, problem in problems(self)
+        ]
+        if found:
+            raise ValidationError.from_exception_data("Definition", found)
+        return self
 
     @property
     def name(self) -> str:

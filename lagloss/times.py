@@ -6,8 +6,8 @@ import re
 import time
 from datetime import UTC, datetime
 
-from lagloss.definition import parse_duration_ms
 from lagloss.errors import BadTime
+from lagloss.fields import parse_duration_ms
 
 _RELATIVE = re.compile(r"-(\d.*)")
 
