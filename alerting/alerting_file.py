@@ -21,9 +21,10 @@ from alerting.transports import (
     SlackConfig,
     WebhookConfig,
 )
+from lagloss.fields import DurationMs, Name, Strict
 from lagloss.matchers import Matcher
 from lagloss.settings import Settings
-from lagloss.yaml_files import DurationMs, Name, Strict, load_yaml
+from lagloss.yaml_files import load_yaml
 
 _GROUP_LABELS: Final = ("pipeline",)
 Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...], Field(default=())]

@@ -138,6 +138,7 @@ class _Work:
     def _facts(self, rule: Rule, change: Change, before: IncidentFacts | None) -> IncidentFacts:
         is_open = change.kind != "resolved"
         is_new_episode = before is None or change.kind == "reopened"
+        windows = change.breaches or ((before.first_window, before.last_window) if before else ())  # revised away
         return IncidentFacts(
             id=uuid.uuid4() if before is None else before.id,
             pipeline=self.pipeline,
@@ -149,8 +150,8 @@ class _Work:
             resolved_at=None if is_open else self.now,
             acknowledged_at=None if is_new_episode else before.acknowledged_at,
             acknowledged_by=None if is_new_episode else before.acknowledged_by,
-            first_window=min(change.breaches),
-            last_window=max(change.breaches),
+            first_window=min(windows),
+            last_window=max(windows),
             value=change.value,
             worst=change.worst,
             target=rule.target,
@@ -158,19 +159,17 @@ class _Work:
         )
 
     def _detail(self, rule: Rule, change: Change, before: Mapping[str, Any]) -> dict[str, Any]:
-        # of an incident that was revised away no window is a breach any more, and one that becomes so again is news
-        kept = () if change.why == "revised" else change.breaches
         notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
         evidence = before if change.kind == "resolved" else self._evidence(rule, change).document()
         return {
             **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
-            "breaches": incidents.ranges(kept),
+            "breaches": incidents.ranges(change.breaches),
             "what": rule.what,
             "unit": rule.unit,
             "text": rule.text(change.worst if change.kind == "resolved" else change.value),
             "worst_window": worst_window[-1] if worst_window else before.get("worst_window"),
-            "windows": len(change.breaches),
+            "windows": len(change.breaches) or before.get("windows", 1),
             "notes": [*before.get("notes", ()), *notes][-MAX_NOTES:],
             "resolved_because": change.why or None,
         }

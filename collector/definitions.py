@@ -16,9 +16,9 @@ from collector.problems import Problem, busy, documented
 from collector.services import JSON, Services, body_document, json_answer, media_type
 from lagloss.definition import Definition, as_document, parse_definition
 from lagloss.errors import BadDefinition, UnknownPipeline
+from lagloss.fields import Name
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
-from lagloss.yaml_files import Name
 
 YAML: Final = "application/yaml"
 T = TypeVar("T")

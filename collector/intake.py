@@ -12,8 +12,8 @@ from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
 from collector.problems import documented
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
+from lagloss.fields import Name
 from lagloss.wire import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
-from lagloss.yaml_files import Name
 
 
 def add_routes(app: FastAPI, services: Services) -> None:

@@ -24,6 +24,7 @@ from collector.batches import Batch, Numbered, Seen
 from collector.knowledge import Known
 from collector.problems import Problem
 from lagloss.blocks import MAX_REASON_CHARS, epoch_ms
+from lagloss.fields import Name
 from lagloss.sketch import Sketch
 from lagloss.wire import (
     MAX_ID_BYTES,
@@ -35,7 +36,6 @@ from lagloss.wire import (
     Tally,
     name_fits,
 )
-from lagloss.yaml_files import Name
 
 MAX_SEQ: Final = (1 << 31) - 1
 BAD_TIME: Final = "expected epoch milliseconds or RFC 3339 with a zone"

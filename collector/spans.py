@@ -24,7 +24,7 @@ from collector.batches import Batch, Seen, check
 from collector.knowledge import Known
 from collector.models import BeaconJson, as_seen
 from collector.problems import Problem
-from lagloss.yaml_files import Name
+from lagloss.fields import Name
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

@@ -8,17 +8,37 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
+from lagloss.alert_rules import Alerts
+from lagloss.fields import DurationMs, Name, Strict
 from lagloss.wire import SAMPLE_ALL
-from lagloss.yaml_files import DurationMs, Name, Strict, load_yaml, parse_yaml
+from lagloss.yaml_files import load_yaml, parse_yaml
 
 MAX_CHECKPOINTS = 200
+OWN_LABELS = frozenset({"pipeline", "rule", "kind", "severity"})
+"""Labels that every incident has: a definition's may not stand in their way."""
+
+
+def _are_free(labels: dict[str, str]) -> dict[str, str]:
+    taken = sorted(OWN_LABELS & labels.keys())
+    if taken:
+        raise ValueError(f"expected labels other than {', '.join(sorted(OWN_LABELS))}, found {', '.join(taken)}")
+    return labels
+
+
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,99}$")]
+LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")]
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=50), AfterValidator(_are_free)]
 
 
 class Metadata(Strict):
+    """`labels` go with the pipeline's incidents, for routes and silences."""
+
     name: Name
     description: str = ""
+    labels: Labels = Field(default_factory=dict)
 
 
 class NodeSpec(Strict):
@@ -57,6 +77,7 @@ class PipelineSpec(Strict):
     sample: Annotated[float, Field(gt=0, le=1)] = 1
     """The share of messages that beacons are sent of, chosen by the hash of the id, alike at every node."""
     sla: Sla = Sla()
+    alerts: Alerts = Alerts()
 
     @model_validator(mode="after")
     def _is_a_graph(self) -> PipelineSpec:
@@ -73,6 +94,22 @@ class Definition(Strict):
     kind: Literal["Pipeline"]
     metadata: Metadata
     spec: PipelineSpec
+
+    @model_validator(mode="after")
+    def _has_rules_of_its_own(self) -> Definition:
+        from lagloss.alert_checks import problems  # knows the graph of a definition, and so this module
+
+        found = [
+            InitErrorDetails(
+                type=PydanticCustomError("alerts", "{problem}", {"problem": problem}),
+                loc=("spec", "alerts", *place),
+                input=self.name,
+            )
+            for place, problem in problems(self)
+        ]
+        if found:
+            raise ValidationError.from_exception_data("Definition", found)
+        return self
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import time
 from datetime import UTC, datetime
 
 from lagloss.errors import BadTime
-from lagloss.yaml_files import parse_duration_ms
+from lagloss.fields import parse_duration_ms
 
 _RELATIVE = re.compile(r"-(\d.*)")
 

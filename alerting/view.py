@@ -1,0 +1,48 @@
+"""A view: all that rules look at of one pipeline, as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from alerting.windows import Windows
+from lagloss.definition import Definition
+from lagloss.wire import WINDOW_S
+
+HORIZON_S: Final = 86_400
+"""Windows older than this open and change nothing: closing last week again must not page anybody tonight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages that are pending at some places, such as `link a->b`; the first was last seen at `since_s` (epoch s)."""
+
+    places: tuple[str, ...]
+    messages: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`windows`: the closed ones that are no history; those before `seen_from_s` are context that nothing is said of.
+
+    `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, as
+    tallies tell it. `reported_s`: by node, when its last report was appended; `expected`: of these, the nodes that
+    reported yesterday at this time. `waiting`: worst first. Moments in epoch s.
+    """
+
+    definition: Definition
+    now_s: float
+    windows: Windows
+    seen_from_s: int
+    newest_end_s: int | None = None
+    newest_s: Mapping[str, int] = field(default_factory=dict)
+    reported_s: Mapping[str, float] = field(default_factory=dict)
+    expected: frozenset[str] = frozenset()
+    waiting: Sequence[Waiting] = ()
+
+    @property
+    def this_minute_s(self) -> int:
+        """The window that clock rules speak of."""
+        return int(self.now_s) // WINDOW_S * WINDOW_S

@@ -1,0 +1,44 @@
+"""What YAML files of ours are made of: durations, names, and models that take no key they do not know."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
+_UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: object) -> int:
+    """`500ms`, `60s`, `15m`, `1h` or `7d`, in milliseconds.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"expected a duration such as 500ms, 60s, 15m or 1h, found {text!r}")
+    return round(float(match[1]) * _UNIT_MS[match[2]])
+
+
+def _above_zero(ms: int) -> int:
+    if ms <= 0:
+        raise ValueError(f"expected a duration above 0, found {ms}ms")
+    return ms
+
+
+DurationMs = Annotated[
+    int, BeforeValidator(parse_duration_ms), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
+]
+"""A duration as people write it, kept in milliseconds."""
+PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+"""Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
+
+
+class Strict(BaseModel):
+    """A part of a YAML file: frozen, and a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
