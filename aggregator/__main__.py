@@ -6,9 +6,10 @@ import signal
 import sys
 import threading
 
-from aggregator.service import Aggregator, serve
+from aggregator.service import Aggregator
 from lagloss import logs
 from lagloss.errors import LaglossError
+from lagloss.health import serve_health
 from lagloss.settings import Settings
 
 
@@ -19,7 +20,13 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup wants it
             signal.signal(number, lambda *_: stop.set())
-    end = serve(aggregator, settings.bind_address, settings.metrics_port)
+    end = serve_health(
+        "lagloss aggregator",
+        aggregator.metrics.registry,
+        aggregator.why_not_well,
+        settings.bind_address,
+        settings.metrics_port,
+    )
     try:
         aggregator.run(stop)
     except LaglossError as error:

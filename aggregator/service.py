@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -49,6 +48,13 @@ class Aggregator:
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
         self.metrics.waiting(lambda: self.trouble)
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
+
+    def why_not_well(self) -> str | None:
+        """What /healthz says is wrong: it has not started, or waits for a server. None when it works."""
+        if not self.ready.is_set():
+            return "starting"
+        trouble = self.trouble
+        return str(trouble) if trouble else None
 
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until told to stop; servers that are away are waited for with backoff.
@@ -157,34 +163,3 @@ class Lease:
             self._connection.invalidate()  # a plain close would only return it to the pool
             self._connection.close()
             self._connection = None
-
-
-def serve(aggregator: Aggregator, host: str, port: int) -> Callable[[], None]:
-    """/healthz (200 once it works, 503 with the trouble while it waits) and /metrics; returns how to end it."""
-    import uvicorn
-    from fastapi import FastAPI, Response
-    from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-
-    app = FastAPI(title="lagloss aggregator")
-
-    @app.get("/healthz")
-    def healthz() -> Response:
-        if not aggregator.ready.is_set():
-            return Response("starting", 503)
-        trouble = aggregator.trouble
-        return Response(str(trouble), 503) if trouble else Response("ok")
-
-    @app.get("/metrics")
-    def metrics() -> Response:
-        return Response(generate_latest(aggregator.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-    # in a thread other than the main one, uvicorn leaves signals alone
-    server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
-    thread = threading.Thread(target=server.run, name="http", daemon=True)
-    thread.start()
-
-    def end() -> None:
-        server.should_exit = True
-        thread.join(5)
-
-    return end

@@ -9,14 +9,12 @@ import threading
 
 import structlog
 
-from alerting.incidents import Incidents
-from alerting.outbox import Outbox
-from alerting.webhook import Webhook
-from alerting.worker import Alerter
+from alerting.building import Alerting, build
 from lagloss import logs
 from lagloss.errors import LaglossError
+from lagloss.health import serve_health
+from lagloss.processes import choose_port
 from lagloss.settings import Settings
-from lagloss.store import Store
 
 _log = structlog.get_logger("lagloss.alerting")
 
@@ -25,24 +23,23 @@ def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     try:
-        database_url = settings.require_database()
+        alerting = build(settings)
+        port = choose_port("the alerter", settings.alerting_port)
     except LaglossError as error:
         print(f"alerting: {error}", file=sys.stderr)  # noqa: T201
         return error.exit_code
-    store = Store(database_url)
-    webhook = Webhook(settings.alert_webhook_url) if settings.alert_webhook_url else None
-    incidents = Incidents(store, notify=webhook is not None, dashboard_url=_dashboard_url(settings))
-    alerter = Alerter(database_url, incidents, Outbox(store.engine, webhook) if webhook else None)
-
-    _log.info("alerting_started", webhook="set" if webhook else "not set: incidents are recorded, nobody is told")
-    ended_by_itself = _run_until_signal(alerter)
-    if webhook is not None:
-        webhook.close()
+    end_health = serve_health(
+        "lagloss alerting", alerting.metrics.registry, lambda: alerting.alerter.trouble, settings.bind_address, port
+    )
+    _log.info("alerting_started", receivers=alerting.receivers or "none: incidents are recorded, nobody is told")
+    ended_by_itself = _run_until_signal(alerting)
+    end_health()
+    alerting.close()
     _log.info("alerting_stopped")
     return 1 if ended_by_itself else 0
 
 
-def _run_until_signal(alerter: Alerter) -> bool:
+def _run_until_signal(alerting: Alerting) -> bool:
     """Whether the alerter ended without being told to (it should not; its traceback is in the log)."""
     # The handler only writes a byte: setting an Event there may interrupt a wait on it in this thread and lock up.
     # Blocking the signals and sigwait would not do: libraries have started threads before that do not block them.
@@ -53,7 +50,7 @@ def _run_until_signal(alerter: Alerter) -> bool:
 
     def run() -> None:
         try:
-            alerter.run()
+            alerting.alerter.run()
         finally:
             ended.set()
             os.write(told, b".")
@@ -62,15 +59,9 @@ def _run_until_signal(alerter: Alerter) -> bool:
     worker.start()
     os.read(heard, 1)
     by_itself = ended.is_set()
-    alerter.stop()
+    alerting.alerter.stop()
     worker.join()
     return by_itself
-
-
-def _dashboard_url(settings: Settings) -> str:
-    if settings.dashboard_url or not settings.dashboard_port:
-        return settings.dashboard_url
-    return f"http://{settings.bind_address}:{settings.dashboard_port}"
 
 
 if __name__ == "__main__":

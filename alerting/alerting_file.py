@@ -4,11 +4,10 @@ LAGLOSS_ALERTING_FILE."""
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from dateutil.rrule import rrule, rrulestr
+import dateutil.rrule
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from alerting.transports import (
@@ -111,10 +110,10 @@ class MaintenanceSpec(Strict):
             ) from error
         return self
 
-    def recurrence(self) -> rrule:
+    def recurrence(self) -> dateutil.rrule.rrule:
         """Its starts, on the clock of its time zone."""
-        rule = rrulestr(self.rrule, dtstart=self.start)
-        if not isinstance(rule, rrule):
+        rule = dateutil.rrule.rrulestr(self.rrule, dtstart=self.start)
+        if not isinstance(rule, dateutil.rrule.rrule):
             raise ValueError("expected one rule, found a set of them")  # noqa: TRY004  # of a text, not of a type
         return rule
 
@@ -152,7 +151,7 @@ def load_alerting(settings: Settings) -> AlertingFile:
         BadDefinition: with file, line and what was expected.
     """
     if settings.alerting_file is not None:
-        return load_yaml(AlertingFile, Path(settings.alerting_file))
+        return load_yaml(AlertingFile, settings.alerting_file)
     document: dict[str, Any] = {"apiVersion": "lagloss/v1", "kind": "Alerting", "receivers": []}
     if settings.alert_webhook_url:
         # Whoever sets the process's environment may well name a host of this network.

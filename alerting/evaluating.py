@@ -16,9 +16,10 @@ from alerting import incidents
 from alerting.incidents import Written
 from alerting.judging import Change, judge
 from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
-from alerting.readings import HORIZON_S, Readings, View
+from alerting.readings import Readings
 from alerting.rules import Rule, rules_of
 from alerting.telling import Teller
+from alerting.view import HORIZON_S, View
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
 from lagloss.wire import WINDOW_S
@@ -137,7 +138,7 @@ class _Work:
 
     def _facts(self, rule: Rule, change: Change, before: IncidentFacts | None) -> IncidentFacts:
         is_open = change.kind != "resolved"
-        is_new_episode = before is None or change.kind == "reopened"
+        taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
         windows = change.breaches or ((before.first_window, before.last_window) if before else ())  # revised away
         return IncidentFacts(
             id=uuid.uuid4() if before is None else before.id,
@@ -148,8 +149,8 @@ class _Work:
             state="open" if is_open else "resolved",
             opened_at=self.now if before is None else before.opened_at,
             resolved_at=None if is_open else self.now,
-            acknowledged_at=None if is_new_episode else before.acknowledged_at,
-            acknowledged_by=None if is_new_episode else before.acknowledged_by,
+            acknowledged_at=taken.acknowledged_at if taken else None,
+            acknowledged_by=taken.acknowledged_by if taken else None,
             first_window=min(windows),
             last_window=max(windows),
             value=change.value,

@@ -10,13 +10,14 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
 import psycopg
 import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
 
 from lagloss.store import ALERTS_CHANNEL, WINDOWS_CHANNEL
 
@@ -25,7 +26,9 @@ TRY_S: Final = 1.0
 BEAT_S: Final = 2.0
 UNWELL_AFTER_S: Final = 8.0
 """With how long it takes to notice and to look at all windows, a takeover ends within 15 s."""
-_KEEPALIVES: Final = {"connect_timeout": 5, "keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3}
+
+AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalError, InterfaceError)
+"""What is raised when the database is away, or has ended our connection; it is tried again."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
@@ -62,10 +65,13 @@ class Lead:
 
 
 @contextmanager
-def leading(database_url: str, stop: threading.Event) -> Iterator[Lead | None]:
+def leading(database_url: str, stop: threading.Event, connected: Callable[[], None]) -> Iterator[Lead | None]:
     """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
-    away."""
-    with psycopg.connect(database_url, autocommit=True, **_KEEPALIVES) as connection:
+    away. `connected` is called once the database has answered."""
+    with psycopg.connect(
+        database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
+    ) as connection:
+        connected()
         if not _await(connection, stop):
             yield None
             return

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import psycopg
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
 
+from alerting.lead import AWAY
 from alerting.metrics import Metrics
 from alerting.outbox import GROUP_AT_MOST, Claimed, Outbox
 from alerting.transports.base import Outcome, Refused, Sent, Transport, TryLater
@@ -26,8 +24,9 @@ _log = structlog.get_logger("lagloss.alerting")
 
 
 @dataclass(slots=True)
-class Lead:
-    """Whether this process leads, as senders see it: PostgreSQL's name for the connection that holds the lead."""
+class HeldLead:
+    """Whether this process leads: PostgreSQL's name for the connection that holds the lead, else None. Written by the
+    alerter's thread, read by the senders'."""
 
     backend: int | None = None
 
@@ -35,7 +34,7 @@ class Lead:
 class Sender:
     """Sends what the outbox holds for one receiver, while this alerter leads."""
 
-    def __init__(self, outbox: Outbox, transport: Transport, lead: Lead, metrics: Metrics) -> None:
+    def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: Metrics) -> None:
         self.receiver = outbox.receiver
         self._outbox = outbox
         self._transport = transport
@@ -67,11 +66,11 @@ class Sender:
         while not self._stopping:
             self._woken.clear()
             try:
-                while not self._stopping and self._send_some():
+                while self._send_some():
                     pass
                 wait_s = self._until_due_s()
                 failures = 0
-            except (psycopg.Error, SQLAlchemyError) as error:
+            except AWAY as error:
                 failures += 1
                 wait_s = min(0.5 * 2.0 ** min(failures - 1, 10), LONGEST_WAIT_S)
                 _log.warning("outbox_away", receiver=self.receiver, error=type(error).__name__, again_in_s=wait_s)
@@ -87,7 +86,7 @@ class Sender:
     def _send_some(self) -> bool:
         """Claims, sends and records one message or group; whether there was one."""
         backend = self._lead.backend
-        if backend is None:
+        if backend is None or self._stopping:
             return False
         claimed_at_s = _now_s()
         lease_s = self._transport.timeout_s + LEASE_MARGIN_S
@@ -117,6 +116,3 @@ class Sender:
 def _now_s() -> float:
     """Goes on while the machine sleeps, which `time.monotonic` does not everywhere."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-NewSender = Callable[[Lead], Sender]

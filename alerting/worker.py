@@ -7,17 +7,14 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
-import psycopg
 import structlog
 from sqlalchemy import Engine, delete, func, insert, select
-from sqlalchemy.exc import SQLAlchemyError
 
 from alerting import outbox
 from alerting.evaluating import Evaluator
-from alerting.lead import Lead, leading
+from alerting.lead import AWAY, Lead, leading
 from alerting.metrics import Metrics
-from alerting.sending import Lead as SendersLead
-from alerting.sending import Sender
+from alerting.sending import HeldLead, Sender
 from lagloss.alert_tables import Incident, Receiver
 from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
@@ -40,7 +37,7 @@ class Alerter:
         database_url: str,
         evaluator: Evaluator,
         senders: Sequence[Sender],
-        lead: SendersLead,
+        lead: HeldLead,
         receivers: Sequence[dict[str, object]],
         metrics: Metrics,
     ) -> None:
@@ -52,6 +49,8 @@ class Alerter:
         self._metrics = metrics
         self._stop = threading.Event()
         self._tidied_s = float("-inf")
+        self.trouble: str | None = "starting"
+        """Why it neither leads nor stands by, for /healthz; None when all is well."""
 
     def stop(self) -> None:
         self._stop.set()
@@ -59,24 +58,33 @@ class Alerter:
     def run(self) -> None:
         for sender in self._senders:
             sender.start()
+        try:
+            self._lead_again_and_again()
+        finally:
+            for sender in self._senders:
+                sender.stop()
+            for sender in self._senders:
+                sender.join()
+
+    def _lead_again_and_again(self) -> None:
         failures = 0
         while not self._stop.is_set():
             try:
-                with leading(self._database_url, self._stop) as lead:
+                with leading(self._database_url, self._stop, self._connected) as lead:
                     failures = 0
                     if lead is not None:
                         self._lead_on(lead)
-            except (psycopg.Error, SQLAlchemyError) as error:
+            except AWAY as error:
                 failures += 1
+                self.trouble = f"PostgreSQL is away: {type(error).__name__}"
                 wait_s = min(0.5 * 2.0 ** min(failures - 1, 10), LONGEST_WAIT_S)
                 _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
                 self._stop.wait(wait_s)
             finally:
                 self._follow_lead(None)
-        for sender in self._senders:
-            sender.stop()
-        for sender in self._senders:
-            sender.join()
+
+    def _connected(self) -> None:
+        self.trouble = None
 
     def _follow_lead(self, backend: int | None) -> None:
         self._lead.backend = backend
@@ -122,7 +130,7 @@ class Alerter:
             began_s = time.monotonic()
             try:
                 changes = self._evaluator.evaluate(pipeline)
-            except (psycopg.Error, SQLAlchemyError):
+            except AWAY:
                 raise
             except Exception:
                 self._metrics.failed_evaluations.labels(pipeline.name).inc()

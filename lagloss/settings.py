@@ -25,6 +25,7 @@ _FROM_ENDPOINTS: Final = {
     "dashboard": "dashboard_url",
     "collector": "collector_url",
     "aggregator": "aggregator_url",
+    "alerting": "alerting_url",
 }
 _SECRET_FIELDS: Final = frozenset({"alert_webhook_url"})
 """A webhook's address is its own password."""
@@ -50,13 +51,16 @@ class Settings(BaseSettings):
     dashboard_port: int = Field(0, ge=0, le=65535, description="port of the dashboard")
     collector_port: int = Field(0, ge=0, le=65535, description="port of the collector")
     metrics_port: int = Field(0, ge=0, le=65535, description="port of the aggregator's /healthz and /metrics")
+    alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
     dashboard_url: str = Field("", description="where the running dashboard is")
     collector_url: str = Field("", description="where the running collector is")
     aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
+    alerting_url: str = Field("", description="where the running alerter's /healthz and /metrics are")
 
-    alert_webhook_url: str = Field("", description="where incidents are posted; empty: nowhere")
+    alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
+    alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")
     spool_dir: str = Field(
         "",
         description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",

@@ -76,7 +76,15 @@ class Stack:
             "dashboard": settings.dashboard_url,
             "collector": settings.collector_url,
         }
-        write_endpoints(self._dir, {**self.endpoints, "aggregator": settings.aggregator_url, "pid": str(os.getpid())})
+        write_endpoints(
+            self._dir,
+            {
+                **self.endpoints,
+                "aggregator": settings.aggregator_url,
+                "alerting": settings.alerting_url,
+                "pid": str(os.getpid()),
+            },
+        )
 
     def watch(self, until: Callable[[], bool] = lambda: False) -> None:
         """Keeps everything running until `until()` or a signal. Raises if a server cannot be started again."""
@@ -124,6 +132,7 @@ class Stack:
             "dashboard_port": ports["dashboard"],
             "collector_port": ports["collector"],
             "metrics_port": ports["aggregator"],
+            "alerting_port": ports["alerting"],
         }
         return self.settings.model_copy(update={**found, **urls, **numbers, "data_dir": self._dir})
 
@@ -214,6 +223,7 @@ def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
         "dashboard": settings.dashboard_port,
         "collector": settings.collector_port,
         "aggregator": settings.metrics_port,
+        "alerting": settings.alerting_port,
     }
     ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted.items()}
     path.write_text(json.dumps(ports))
@@ -232,6 +242,9 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_DASHBOARD_PORT": str(settings.dashboard_port),
         "LAGLOSS_COLLECTOR_PORT": str(settings.collector_port),
         "LAGLOSS_METRICS_PORT": str(settings.metrics_port),
+        "LAGLOSS_ALERTING_PORT": str(settings.alerting_port),
+        "LAGLOSS_ALERTING_URL": settings.alerting_url,
+        "LAGLOSS_ALERTING_FILE": str(settings.alerting_file.absolute()) if settings.alerting_file else "",
         "LAGLOSS_DASHBOARD_URL": settings.dashboard_url,
         "LAGLOSS_COLLECTOR_URL": settings.collector_url,
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
@@ -242,7 +255,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
     }
     health = {
         "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
-        "alerting": None,
+        "alerting": f"{settings.alerting_url}/healthz",
         "dashboard": f"{settings.dashboard_url}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }
