@@ -1,0 +1,53 @@
+"""Secrets are taken out of texts, however the other side wrote them down again."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Iterator
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+HIDDEN: Final = "***"
+_SHORTEST_PART: Final = 4
+"""Parts of an address shorter than this (`/v2`, `?a=1`) are no secrets; taking them out would make texts unreadable."""
+
+
+class Redactor:
+    """Takes these secrets, and the given addresses with all their parts, out of texts."""
+
+    def __init__(self, secrets: Iterable[str] = (), urls: Iterable[str] = ()) -> None:
+        needles = {secret for secret in secrets if secret}
+        for url in urls:
+            needles.update(_parts(url))
+        forms = sorted({form for needle in needles for form in _forms(needle)}, key=len, reverse=True)
+        self.longest = len(forms[0]) if forms else 0
+        """Characters of the longest text that is taken out."""
+        self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE) if forms else None
+
+    def __call__(self, text: str) -> str:
+        return self._pattern.sub(HIDDEN, text) if self._pattern else text
+
+
+def _parts(url: str) -> Iterator[str]:
+    """The address and what in it may be secret. Its host may be: some services put a token there."""
+    yield url
+    parts = urlsplit(url)
+    if parts.username or parts.password:
+        pair = f"{unquote(parts.username or '')}:{unquote(parts.password or '')}"
+        yield from (pair, b64encode(pair.encode()).decode())
+    found = [parts.username, parts.password, parts.hostname, parts.netloc, parts.path, parts.query, parts.fragment]
+    found += parts.path.split("/")
+    found += [value for _, value in parse_qsl(parts.query)]
+    yield from (part for part in found if part and len(part) >= _SHORTEST_PART)
+    if parts.password:
+        yield parts.password
+
+
+def _forms(needle: str) -> Iterator[str]:
+    """As it is, and as it stands in URLs, JSON and HTML."""
+    for text in (needle, unquote(needle)):
+        escaped = json.dumps(text)[1:-1]
+        yield from (text, quote(text, safe=""), quote(text), escaped, escaped.replace("/", "\\/"), html.escape(text))
