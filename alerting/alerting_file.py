@@ -10,16 +10,14 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 import dateutil.rrule
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from alerting.transports import (
-    KINDS,
-    AlertmanagerConfig,
-    AppriseConfig,
-    Config,
-    MailConfig,
-    PagerDutyConfig,
-    SlackConfig,
-    WebhookConfig,
-)
+from alerting.transports.alertmanager import AlertmanagerConfig
+from alerting.transports.config import TransportConfig
+from alerting.transports.kinds import KINDS
+from alerting.transports.long_tail import AppriseConfig
+from alerting.transports.mail import MailConfig
+from alerting.transports.pagerduty import PagerDutyConfig
+from alerting.transports.slack import SlackConfig
+from alerting.transports.webhook import WebhookConfig
 from lagloss.fields import DurationMs, Name, Strict
 from lagloss.matchers import Matcher
 from lagloss.settings import Settings
@@ -63,8 +61,8 @@ class ReceiverSpec(Strict):
         return self._given()[0]
 
     @property
-    def config(self) -> Config:
-        config: Config = getattr(self, self.kind)
+    def config(self) -> TransportConfig:
+        config: TransportConfig = getattr(self, self.kind)
         return config
 
 

@@ -18,8 +18,8 @@ from alerting.planning import Habits
 from alerting.routing import Escalation, Route
 from alerting.sending import HeldLead, Sender
 from alerting.telling import Teller
-from alerting.transports import build as build_transport
 from alerting.transports.base import Transport
+from alerting.transports.kinds import build as build_transport
 from alerting.withholding import Maintenance
 from alerting.worker import Alerter
 from lagloss.alert_tables import OutboxMessage

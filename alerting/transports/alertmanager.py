@@ -19,7 +19,7 @@ from alerting.transports.base import Outcome, Refused, Sent, TryLater
 from alerting.transports.config import HttpConfig
 from alerting.transports.deadline import Deadline
 from alerting.transports.http import MAX_BODY_BYTES, HttpTarget
-from lagloss.definition import DurationMs
+from lagloss.fields import DurationMs
 
 LIVES: Final = 3
 """An alert lives for so many times `resend`: two resendings may fail."""
