@@ -55,7 +55,8 @@ class Evaluator:
             for written in work.open():
                 if written.facts.rule not in rules:
                     work.end(written, "rule removed")
-            self.teller.tell(connection, pipeline, work.known, rules, self._links_of(pipeline), now)
+            for known in work.stages():
+                self.teller.tell(connection, pipeline, known, rules, self._links_of(pipeline), now)
         return work.changes
 
     def end_incidents_of_deleted(self, pipelines: Sequence[StoredPipeline]) -> list[str]:
@@ -90,6 +91,13 @@ class _Work:
     now: datetime
     known: list[Written]
     changes: list[str] = field(default_factory=list)
+    _opened: dict[uuid.UUID, Written] = field(default_factory=dict)
+
+    def stages(self) -> list[list[Written]]:
+        """The incidents at the moments to tell of: as they are, and before that, as far as some were opened and are over
+        again already, as these were then: what was lost is to be heard of, late as it is."""
+        passing = [each for each in self.known if not each.is_open and each.facts.id in self._opened]
+        return [*([[self._opened[each.facts.id] for each in passing]] if passing else []), self.known]
 
     def open(self) -> list[Written]:
         return [written for written in self.known if written.is_open]
@@ -124,6 +132,8 @@ class _Work:
         withheld = next((written.withheld for written in self.known if written.facts.id == facts.id), None)
         self.known = [written for written in self.known if written.facts.id != facts.id]
         self.known.insert(0, Written(facts, withheld))
+        if change in ("opened", "reopened"):
+            self._opened[facts.id] = self.known[0]
         self.changes.append(f"{facts.rule} {change}")
         _log.info(
             f"incident_{change}",

@@ -1,165 +1,100 @@
-"""Alerting on a real PostgreSQL, posting to a real HTTP server."""
+"""Incidents on a real PostgreSQL: what opens one, what it says, how it ends, and who is kept from being told."""
 
 from __future__ import annotations
 
-import json
-import os
 import signal
-import subprocess
-import sys
-import threading
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import select, text, update
 
-from alerting.incidents import Incidents
+from alerting.evaluating import Evaluator
+from alerting.message import Links
+from alerting.planning import Habits
+from alerting.routing import Escalation, Route
+from alerting.telling import Teller
+from lagloss import incident_actions
+from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
+from lagloss.matchers import Matcher
 from lagloss.store import Store
-from lagloss.tables import Incident, OutboxMessage
-from tests.window_documents import chain, document, store_missing, store_window
+from tests.integration.alerting_world import (
+    START,
+    Somebody,
+    alerter,
+    close_window,
+    close_windows,
+    only_loss,
+    rows,
+    somebody,
+)
+from tests.integration.kafka_log import wait_for
 
-START = int(time.time()) // 60 * 60 - 1_800
-
-
-class Receiver:
-    """Answers with the next of `answers` (200 when there are no more) and keeps what it was sent."""
-
-    def __init__(self) -> None:
-        self.answers: list[int] = []
-        self.hold = threading.Event()
-        self.hold.set()
-        self.came: list[tuple[str, dict[str, Any]]] = []
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
-                receiver.came.append((self.headers["webhook-id"], body))
-                receiver.hold.wait(30)
-                self.send_response(receiver.answers.pop(0) if receiver.answers else 200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_arguments: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?token=secret-token"
-        self.thread = threading.Thread(target=self.server.serve_forever)
-        self.thread.start()
-
-    @property
-    def types(self) -> list[str]:
-        return [body["type"] for _, body in self.came]
-
-    def close(self) -> None:
-        self.hold.set()
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    server = Receiver()
-    yield server
-    server.close()
+EVERYTHING = Route((), ("hook",))
 
 
 @pytest.fixture
 def store(database_url: str) -> Iterator[Store]:
     store = Store(database_url)
-    store.apply(chain())
+    store.apply(only_loss())
     yield store
-    store.engine.dispose()
+    store.close()
 
 
-@contextmanager
-def alerter(database_url: str, webhook: str, **more: str) -> Iterator[subprocess.Popen[str]]:
-    environment = {
-        **os.environ,
-        "LAGLOSS_DATABASE_URL": database_url,
-        "LAGLOSS_ALERT_WEBHOOK_URL": webhook,
-        "LAGLOSS_DASHBOARD_URL": "http://127.0.0.1:8050",
-        "PYTHONUNBUFFERED": "1",
-        **more,
-    }
-    process = subprocess.Popen(
-        [sys.executable, "-m", "alerting"],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+@pytest.fixture
+def receiver() -> Iterator[Somebody]:
+    with somebody() as found:
+        yield found
 
 
-def until(condition: Callable[[], Any], what: str, timeout_s: float = 30) -> Any:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    pytest.fail(f"waited {timeout_s} s in vain for: {what}")
+def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
+    return Evaluator(store, Teller(routes or (EVERYTHING,), **more), Links("http://127.0.0.1:8050", "http://r"))
 
 
-def close_window(store: Store, minute: int, verdict: str, lost: int = 0, revision: int = 1, **more: Any) -> None:
-    start_s = START + 60 * minute
-    with store.engine.begin() as connection:
-        window = document(
-            chain(),
-            start_s,
-            verdict=verdict,
-            messages=100,
-            lost={"src->mid": (lost, lost)} if lost else None,
-            revision=revision,
-            **more,
-        )
-        store_window(connection, window, start_s)
-        if lost and revision == 1:
-            for number in range(lost):
-                name = f"m-{minute}-{number}"
-                store_missing(connection, "chain", start_s, name, kind="lost", place="link src->mid", last="src.out")
+def evaluate(store: Store, by: Evaluator) -> list[str]:
+    return [change for pipeline in store.pipelines() for change in by.evaluate(pipeline)]
 
 
-def rows(store: Store, table: type[Incident] | type[OutboxMessage]) -> list[Any]:
-    with store.engine.connect() as connection:
-        return list(connection.execute(select(table.__table__).order_by(table.id)))
+def queued(store: Store) -> list[tuple[str, str, str]]:
+    return [(row.receiver, row.action, row.change) for row in rows(store, OutboxMessage)]
+
+
+def happened(store: Store) -> list[str]:
+    return [row.change for row in rows(store, IncidentChange)]
 
 
 def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_in_order(
-    database_url: str, store: Store, receiver: Receiver
+    database_url: str, store: Store, receiver: Somebody
 ) -> None:
     with alerter(database_url, receiver.url) as process:
-        close_window(store, 0, "ok")
-        close_window(store, 1, "loss", lost=30)
-        until(lambda: receiver.types == ["incident.opened"], "the opening")
-        close_window(store, 2, "loss", lost=40)
-        until(lambda: len(receiver.came) == 2, "the update")
-        close_window(store, 3, "unknown")
-        close_window(store, 4, "ok")
-        until(lambda: len(receiver.came) == 3, "the resolve")
-        assert receiver.types == ["incident.opened", "incident.updated", "incident.resolved"]
+        close_windows(store, "oll")
+        wait_for(lambda: receiver.types == ["opened"], what="the opening")
+        close_window(store, 3, "loss", 400)
+        wait_for(lambda: len(receiver.came) == 2, what="the update")
+        close_windows(store, "uooo", first=4)
+        wait_for(lambda: len(receiver.came) == 3, what="the resolve")
+        assert receiver.types == ["opened", "updated", "resolved"]
         assert len({webhook_id for webhook_id, _ in receiver.came}) == 3
-        assert len({body["incident"]["id"] for _, body in receiver.came}) == 1
-        opened, resolved = receiver.came[0][1], receiver.came[2][1]
-        assert opened["breach"]["value"] == pytest.approx(0.3)
+        assert len({body["incident"]["id"] for body in receiver.bodies}) == 1
+        opened, updated, resolved = receiver.bodies
+        assert opened["breach"]["value"] == pytest.approx(0.04)
+        assert opened["breach"]["target"] == 0.01
+        assert opened["since"] == opened["windows"]["first"]
+        assert opened["windows"]["count"] == 2
         assert len(opened["examples"]) == 20
-        assert opened["where"] == [{"kind": "link", "name": "src->mid", "lost": 30, "share": 1.0}]
+        assert [(place["kind"], place["name"], place["share"]) for place in opened["where"]] == [
+            ("link", "src->mid", 1.0)
+        ]
+        assert opened["incident"]["labels"] == {"team": "checkout"}
         assert opened["links"]["dashboard"].startswith("http://127.0.0.1:8050/?pipeline=chain&window=")
-        assert resolved["breach"]["worst"] == pytest.approx(0.4)
+        assert opened["links"]["runbook"] == "http://127.0.0.1:8050/runbooks/loss"
+        assert opened["commands"]["acknowledge"] == f"lagloss alerts ack {opened['incident']['id']}"
+        assert updated["breach"]["worst"] == pytest.approx(0.4)
         assert resolved["incident"]["resolved_because"] == "recovered"
+        assert resolved["breach"]["worst"] == pytest.approx(0.4)
         [incident] = rows(store, Incident)
-        assert (incident.state, incident.first_window, incident.last_window) == ("resolved", START + 60, START + 120)
-        until(lambda: all(row.sent_at for row in rows(store, OutboxMessage)), "all to be recorded as sent")
+        assert (incident.state, incident.first_window, incident.last_window) == ("resolved", START + 60, START + 180)
+        wait_for(lambda: all(row.outcome == "sent" for row in rows(store, OutboxMessage)), what="the records")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=20)
         assert process.returncode == 0, output
@@ -167,120 +102,162 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
         assert "secret-token" not in output
 
 
-def test_a_window_revised_from_loss_to_ok_resolves_its_incident_and_says_so(
-    database_url: str, store: Store, receiver: Receiver
-) -> None:
-    with alerter(database_url, receiver.url):
-        close_window(store, 1, "loss", lost=30)
-        until(lambda: receiver.types == ["incident.opened"], "the opening")
-        close_window(store, 1, "ok", revision=2)
-        until(lambda: len(receiver.came) == 2, "the resolve")
-        assert receiver.came[1][1]["incident"]["resolved_because"] == "revised"
-        close_window(store, 1, "loss", lost=20, revision=3)
-        until(lambda: len(receiver.came) == 3, "the window that is lossy again to open a new one")
-        assert receiver.types[2] == "incident.opened"
-        assert len(rows(store, Incident)) == 2
+def test_one_lossy_window_pages_nobody_unless_it_lost_a_lot(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "ol")
+    assert evaluate(store, by) == []
+    close_windows(store, "ooL", first=2)
+    assert evaluate(store, by) == ["loss opened"]
 
 
-def test_a_busy_receiver_is_tried_again_and_told_once(database_url: str, store: Store, receiver: Receiver) -> None:
-    receiver.answers = [503, 429]
-    with alerter(database_url, receiver.url):
-        close_window(store, 1, "loss", lost=30)
-        until(lambda: len(receiver.came) == 3, "the third attempt")
-        [message] = until(lambda: [row for row in rows(store, OutboxMessage) if row.sent_at], "the record")
-        assert (message.attempts, message.last_error, message.failed_at) == (3, None, None)
-        assert len({webhook_id for webhook_id, _ in receiver.came}) == 1
+def test_what_is_over_before_anybody_looked_is_told_with_its_end(store: Store) -> None:
+    close_windows(store, "llooo")
+    assert evaluate(store, evaluator(store)) == ["loss opened", "loss resolved"]
+    assert [action for _, action, _ in queued(store)] == ["trigger", "resolve"]
 
 
-def test_a_receiver_that_refuses_is_not_asked_again_and_the_next_message_still_goes(
-    database_url: str, store: Store, receiver: Receiver
-) -> None:
-    receiver.answers = [410]
-    with alerter(database_url, receiver.url):
-        close_window(store, 1, "loss", lost=30)
-        [failed] = until(lambda: [row for row in rows(store, OutboxMessage) if row.failed_at], "the failure")
-        assert (failed.last_error, failed.sent_at, failed.attempts) == ("HTTP 410", None, 1)
-        close_window(store, 2, "ok")
-        until(lambda: receiver.types == ["incident.opened", "incident.resolved"], "the resolve")
+def test_an_incident_revised_away_says_so_and_a_window_that_is_lossy_again_is_news(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "ll")
+    assert evaluate(store, by) == ["loss opened"]
+    close_windows(store, "oo", revision=2)
+    assert evaluate(store, by) == ["loss resolved"]
+    [incident] = rows(store, Incident)
+    assert incident.detail["resolved_because"] == "revised"
+    assert len(incident.detail["notes"]) == 2
+    close_windows(store, "ll", revision=3)
+    assert evaluate(store, by) == ["loss reopened"]
+    assert queued(store) == [
+        ("hook", "trigger", "opened"),
+        ("hook", "resolve", "resolved"),
+        ("hook", "trigger", "reopened"),
+    ]
+    assert len(rows(store, Incident)) == 1
 
 
-def test_an_update_that_nobody_tried_to_send_gives_way_to_a_newer_one(store: Store) -> None:
-    [pipeline] = store.pipelines()
-    incidents = Incidents(store, notify=True)
-    for minute, changes in ((1, ["opened"]), (2, ["updated"]), (3, ["updated"])):
-        close_window(store, minute, "loss", lost=10 * minute)
-        assert incidents.evaluate(pipeline) == changes
-    assert [row.change for row in rows(store, OutboxMessage)] == ["opened", "updated"]
-    close_window(store, 4, "idle")
-    assert incidents.evaluate(pipeline) == ["resolved"]
-    assert [row.change for row in rows(store, OutboxMessage)] == ["opened", "resolved"]
+def test_a_window_revised_in_an_open_incident_is_told(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "lll")
+    evaluate(store, by)
+    close_window(store, 1, "ok", revision=2)
+    assert evaluate(store, by) == ["loss updated"]
+    assert queued(store)[-1] == ("hook", "update", "updated")
+    assert "revised" in rows(store, OutboxMessage)[-1].body["notes"][0]
 
 
-def test_without_a_webhook_the_incident_is_recorded_and_nothing_is_queued(database_url: str, store: Store) -> None:
-    close_window(store, 1, "loss", lost=30)
-    with alerter(database_url, ""):
-        until(lambda: rows(store, Incident), "the incident")
-        close_window(store, 2, "ok")
-        until(lambda: rows(store, Incident)[0].state == "resolved", "its end")
-    assert rows(store, OutboxMessage) == []
+def test_loss_within_15_minutes_is_the_same_incident_and_later_a_new_one(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "llooo")
+    evaluate(store, by)
+    close_windows(store, "ll", first=5)
+    assert evaluate(store, by) == ["loss reopened"]
+    close_windows(store, "ooo", first=7)
+    assert evaluate(store, by) == ["loss resolved"]
+    with store.engine.begin() as connection:
+        connection.execute(Incident.__table__.update().values(resolved_at=datetime.now(UTC) - timedelta(seconds=901)))
+    close_windows(store, "ll", first=10)
+    assert evaluate(store, by) == ["loss opened"]
+    assert len(rows(store, Incident)) == 2
+
+
+def test_an_alerter_made_anew_changes_nothing(store: Store) -> None:
+    close_windows(store, "oll")
+    assert evaluate(store, evaluator(store)) == ["loss opened"]
+    assert evaluate(store, evaluator(store)) == []
+    assert len(queued(store)) == 1
 
 
 def test_history_windows_page_nobody(store: Store) -> None:
-    close_window(store, 1, "loss", lost=30, history=True)
-    [pipeline] = store.pipelines()
-    assert Incidents(store, notify=True).evaluate(pipeline) == []
+    close_windows(store, "LL", history=True)
+    assert evaluate(store, evaluator(store)) == []
 
 
-def test_a_message_committed_before_a_kill_is_sent_after_the_restart(
-    database_url: str, store: Store, receiver: Receiver
-) -> None:
-    close_window(store, 1, "loss", lost=30)
-    [pipeline] = store.pipelines()
-    Incidents(store, notify=True).evaluate(pipeline)  # committed, and nobody lives to send it
-    with alerter(database_url, receiver.url):
-        until(lambda: receiver.types == ["incident.opened"], "the opening")
-        until(lambda: rows(store, OutboxMessage)[0].sent_at, "the record")
-    assert len(rows(store, Incident)) == 1
+def test_a_rule_that_is_taken_away_ends_its_incident(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    store.apply(only_loss("loss: off"))
+    assert evaluate(store, by) == ["loss resolved"]
+    assert rows(store, Incident)[0].detail["resolved_because"] == "rule removed"
+    assert queued(store)[-1][1] == "resolve"
 
 
-def test_an_alerter_killed_while_sending_leaves_a_message_that_its_successor_sends(
-    database_url: str, store: Store, receiver: Receiver
-) -> None:
-    receiver.hold.clear()
-    with alerter(database_url, receiver.url) as first:
-        close_window(store, 1, "loss", lost=30)
-        until(lambda: receiver.came, "the first attempt")
-        first.kill()
-        first.wait()
-    receiver.hold.set()
-    with store.engine.begin() as connection:  # the lease of the dead one, cut short
-        connection.execute(update(OutboxMessage).values(next_attempt_at=text("now()")))
-    with alerter(database_url, receiver.url):
-        until(lambda: rows(store, OutboxMessage)[0].sent_at, "the record")
-    assert receiver.types == ["incident.opened", "incident.opened"]
-    assert len({webhook_id for webhook_id, _ in receiver.came}) == 1
-    assert len(rows(store, Incident)) == 1
+def test_a_pipeline_that_is_deleted_takes_its_incidents_with_it(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    store.delete("chain")
+    assert by.end_incidents_of_deleted(store.pipelines()) == ["loss resolved"]
+    assert by.end_incidents_of_deleted(store.pipelines()) == []
+    assert rows(store, Incident)[0].detail["resolved_because"] == "deleted"
+    assert queued(store)[-1] == ("hook", "resolve", "resolved")
 
 
-def test_of_two_alerters_one_leads_and_the_other_takes_over_without_doubles(
-    database_url: str, store: Store, receiver: Receiver
-) -> None:
-    with alerter(database_url, receiver.url) as first, alerter(database_url, receiver.url):
-        close_window(store, 1, "loss", lost=30)
-        until(lambda: receiver.types == ["incident.opened"], "the opening")
-        until(lambda: rows(store, OutboxMessage)[0].sent_at, "the record")
-        first.kill()
-        first.wait()
-        close_window(store, 2, "ok")
-        until(lambda: receiver.types == ["incident.opened", "incident.resolved"], "the resolve", 15)
+def test_a_silence_keeps_an_incident_to_itself_until_it_ends(store: Store) -> None:
+    by = evaluator(store)
+    silence = incident_actions.silence(store, [Matcher.parse("team=checkout")], "known", "ann", 3_600)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    assert queued(store) == []
+    assert "known" in rows(store, Incident)[0].withheld
+    incident_actions.unsilence(store, silence.id, "ann")
+    evaluate(store, by)
+    assert queued(store) == [("hook", "trigger", "opened")]
+    assert happened(store) == ["opened", "withheld", "released"]
 
 
-def test_a_lost_database_connection_is_made_again(database_url: str, store: Store, receiver: Receiver) -> None:
-    with alerter(database_url, receiver.url):
-        close_window(store, 1, "loss", lost=30)
-        until(lambda: receiver.came, "the opening")
-        with store.engine.connect() as connection:
-            others = "datname = current_database() AND pid <> pg_backend_pid()"
-            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {others}"))
-        close_window(store, 2, "ok")
-        until(lambda: len(receiver.came) == 2, "the resolve")
+def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(store: Store) -> None:
+    route = Route((), ("hook",), repeat_s=0, escalations=(Escalation(0, ("boss",)),))
+    by = evaluator(store, route)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    assert ("boss", "trigger", "escalated") in queued(store)
+    incident = rows(store, Incident)[0]
+    incident_actions.acknowledge(store, str(incident.id), "ann", "on it")
+    evaluate(store, by)
+    assert {(receiver, action) for receiver, action, _ in queued(store)[-2:]} == {
+        ("hook", "acknowledge"),
+        ("boss", "acknowledge"),
+    }
+    before = queued(store)
+    evaluate(store, by)
+    assert queued(store) == before
+    assert rows(store, OutboxMessage)[-1].body["incident"]["acknowledged_by"] == "ann"
+
+
+def test_of_two_faults_with_one_cause_one_is_told_and_the_other_when_it_outlasts_the_first(store: Store) -> None:
+    store.apply(only_loss("onTime: {target: 0.99}"))
+    by = evaluator(store)
+    close_windows(store, "LL")
+    assert evaluate(store, by) == ["loss opened", "on-time opened"]
+    assert [row.body["incident"]["rule"] for row in rows(store, OutboxMessage)] == ["loss"]
+    close_windows(store, "ooo", first=2, pending=100)
+    evaluate(store, by)
+    told = [(row.body["incident"]["rule"], row.action) for row in rows(store, OutboxMessage)]
+    assert told == [("loss", "trigger"), ("loss", "resolve"), ("on-time", "trigger")]
+
+
+def test_a_blind_pipeline_silences_those_that_follow_it(store: Store) -> None:
+    blind = "blind: {breaches: 2, of: 2}"
+    store.apply(only_loss(blind, name="orders"))
+    store.apply(only_loss("upstream: [orders]"))
+    by = evaluator(store)
+    close_windows(store, "uu", name="orders", reasons=("evidence:mid",))
+    close_windows(store, "LL")
+    for _ in range(2):
+        evaluate(store, by)
+    withheld = {row.pipeline: row.withheld for row in rows(store, Incident) if row.rule in ("loss", "blind/evidence")}
+    assert withheld["orders"] is None
+    assert "orders" in withheld["chain"]
+
+
+def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(store: Store) -> None:
+    by = evaluator(store, EVERYTHING, habits=Habits("mail"))
+    close_windows(store, "ll")
+    evaluate(store, by)
+    with store.engine.begin() as connection:
+        long_ago = datetime.now(UTC) - timedelta(minutes=6)
+        connection.execute(OutboxMessage.__table__.update().values(created_at=long_ago, attempts=9))
+    evaluate(store, by)
+    assert queued(store)[-1] == ("mail", "trigger", "fallback")
+    assert "hook has not taken" in rows(store, OutboxMessage)[-1].body["notes"][-1]

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import pytest
+
+from lagloss.matchers import Matcher, match_all
+
+LABELS = {"pipeline": "clicks", "rule": "lag/node/mid", "team": "checkout"}
+
+
+@pytest.mark.parametrize(
+    ("text", "matches"),
+    [
+        ("pipeline=clicks", True),
+        ("pipeline=click", False),
+        (' pipeline = "clicks" ', True),
+        ("pipeline!=clicks", False),
+        ("rule=~lag/.*", True),
+        ("rule=~lag", False),
+        ("rule!~lag", True),
+        ("team!~check.*", False),
+        ("region=", True),
+        ("region!=", False),
+        ("region=~.+", False),
+    ],
+)
+def test_a_matcher_compares_the_whole_value_and_takes_a_missing_label_as_empty(text: str, matches: bool) -> None:
+    assert Matcher.parse(text).matches(LABELS) is matches
+
+
+@pytest.mark.parametrize("text", ["", "pipeline", "=clicks", "pipe line=x", "rule=~(", "1a=b"])
+def test_what_is_no_matcher_is_refused_and_named(text: str) -> None:
+    with pytest.raises(ValueError, match="expected") as refused:
+        Matcher.parse(text)
+    assert repr(text) in str(refused.value)
+
+
+@pytest.mark.parametrize("text", ["pipeline=clicks", "rule=~lag/.*|loss", "team!=a", "x!~y"])
+def test_a_matcher_is_read_back_from_what_it_says(text: str) -> None:
+    assert str(Matcher.parse(text)) == text
+
+
+def test_all_matchers_have_to_match_and_none_match_all() -> None:
+    assert match_all([Matcher.parse("pipeline=clicks"), Matcher.parse("team=checkout")], LABELS)
+    assert not match_all([Matcher.parse("pipeline=clicks"), Matcher.parse("team=other")], LABELS)
+    assert match_all([], LABELS)
