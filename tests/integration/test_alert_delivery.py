@@ -1,4 +1,4 @@
-"""From an incident's change to its receivers, through processes of the alerter that are killed, stopped and replaced."""
+"""From an incident's change to its receivers, though alerters are killed, stopped and replaced on the way."""
 
 from __future__ import annotations
 
