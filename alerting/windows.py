@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -79,11 +79,6 @@ class Windows:
         return self._sums[name]
 
 
-def empty_rows(size: int, measured: int) -> npt.NDArray[np.void]:
-    """So many rows with so many measures, all of them zeros."""
-    return np.zeros(size, dtype=[*_COLUMNS, ("p50", "f8"), ("measures", "f8", (measured,))])
-
-
 _COLUMNS: Final = [
     ("start", "i8"),
     ("verdict", "i1"),
@@ -106,16 +101,17 @@ class Reader:
     def of(cls, definition: Definition) -> Reader:
         return cls(measures_of(definition), Graph(definition).delivery)
 
-    @property
-    def measured(self) -> tuple[str, ...]:
-        return tuple(self.measures)
-
     def windows(self, rows: Iterable[Row]) -> Windows:
-        """The windows with these rows, in any order."""
-        listed = sorted(rows)
-        found = empty_rows(len(listed), len(self.measures))
-        found[:] = listed
-        return Windows(found, self.measured)
+        """The windows with these rows, oldest first."""
+        return Windows(np.array(list(rows), self._columns), tuple(self.measures))
+
+    def joined(self, parts: Sequence[Windows]) -> Windows:
+        """The windows of all parts, oldest first."""
+        return Windows(np.concatenate([part.rows for part in (self.windows(()), *parts)]), tuple(self.measures))
+
+    @property
+    def _columns(self) -> np.dtype[np.void]:
+        return np.dtype([*_COLUMNS, ("p50", "f8"), ("measures", "f8", (len(self.measures),))])
 
     def row(self, start_s: int, document: Document) -> Row:
         """The row of a closed window with this document."""
@@ -139,11 +135,11 @@ class Reader:
             tuple(np.nan if (value := measure(document)) is None else value for measure in self.measures.values()),
         )
 
-    def row_of_counts(self, start_s: int, counts: Mapping[str, Any]) -> Row:
-        """The row of a window that is context for spans only: what no sum needs is not known."""
-        numbers = (counts[name] for name in ("messages", "lost_min", "on_time", "on_time_of", "pending"))
+    def counts(self, window: Any) -> Row:
+        """The row of a window (a row of the table) that is context for spans only: what no sum needs is not known."""
+        numbers = (window.messages, window.lost_min, window.on_time, window.on_time_of, window.pending)
         unknown = (np.nan,) * len(self.measures)
-        return (start_s, VERDICTS[counts["verdict"]], SEEING, *numbers, 0, 0, 0, np.nan, unknown)
+        return (window.window_start, VERDICTS[window.verdict], SEEING, *numbers, 0, 0, 0, np.nan, unknown)
 
 
 def _evidence(document: Document) -> int:
