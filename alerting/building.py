@@ -17,7 +17,7 @@ from alerting.outbox import Outbox
 from alerting.planning import Habits
 from alerting.routing import Escalation, Route
 from alerting.sending import HeldLead, Sender
-from alerting.telling import Teller
+from alerting.notifying import Teller
 from alerting.transports.base import Transport
 from alerting.transports.kinds import build as build_transport
 from alerting.withholding import Maintenance

@@ -18,7 +18,7 @@ from alerting.judging import Change, judge
 from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
 from alerting.readings import Readings
 from alerting.rules import Rule, rules_of
-from alerting.telling import Teller
+from alerting.notifying import Teller
 from alerting.view import HORIZON_S, View
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline

@@ -1,138 +1,58 @@
-"""Telling: whom an incident goes to and what they are still to hear, written into the outbox in its transaction."""
+"""What tallies tell ahead of closings: the minutes in which each checkpoint of each pipeline had live beacons."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Any
+from collections.abc import Collection
+from typing import Final
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, func, select
 
-from alerting import incidents, outbox
-from alerting.incidents import Written
-from alerting.message import Links, incident_body
-from alerting.planning import Habits, Standing, Told, plan, seconds_told
-from alerting.routing import Route, destinations
-from alerting.rules import Rule
-from alerting.withholding import ActiveSilence, Circumstances, Maintenance, why_withheld
-from lagloss.alert_tables import Incident, Silence
-from lagloss.matchers import Matcher
-from lagloss.store import StoredPipeline
-from lagloss.tables import table_of
+from lagloss.tables import ReportsPosition, Tally, table_of
 
-BLIND: str = "blind"
+LOOK_BACK_S: Final = 90_000
+"""Minutes older than this are not looked for: windows tell of them."""
+_KEPT_S: Final = 10_800
+"""Minutes of a checkpoint before its newest are kept for so long."""
 
 
-@dataclass(frozen=True, slots=True)
-class Teller:
-    """What the alerting file says of who is told, and when nobody is."""
+class Minutes:
+    """Reads only tallies that changed since it last did."""
 
-    routes: Sequence[Route] = ()
-    maintenance: Sequence[Maintenance] = ()
-    habits: Habits = field(default_factory=Habits)
+    def __init__(self) -> None:
+        self._basis = -1
+        self._minutes: dict[tuple[str, str], set[int]] = {}
 
-    def tell(
-        self,
-        connection: Connection,
-        pipeline: StoredPipeline,
-        known: Sequence[Written],
-        rules: Mapping[str, Rule],
-        links: Links,
-        now: datetime,
-    ) -> None:
-        """Queues what is due of the pipeline's incidents, in the transaction that changed them."""
-        concerned = self._concerned(connection, known)
-        if not concerned:
+    def refresh(self, connection: Connection, now_s: float) -> None:
+        """Takes in what the follower has committed since. The connection is in a REPEATABLE READ transaction."""
+        position, tally = ReportsPosition, table_of(Tally)
+        basis = int(connection.execute(select(func.coalesce(func.sum(position.next_offset), 0))).scalar_one())
+        if basis == self._basis:
             return
-        labels = pipeline.definition.metadata.labels
-        around = Circumstances(
-            silences=_silences(connection, now),
-            maintenance=self.maintenance,
-            open_rules={written.facts.rule for written in known if written.is_open},
-            blind_upstream=_blind(connection, pipeline.definition.spec.alerts.upstream),
+        if basis < self._basis:  # the reports topic is another one now
+            self._basis = -1
+        rows = connection.execute(
+            select(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start)
+            .where(
+                tally.c.changed_basis > self._basis,
+                tally.c.window_start >= int(now_s) - LOOK_BACK_S,
+                tally.c.replay == "",
+                tally.c.beacons > 0,
+            )
+            .distinct()
         )
-        for written, told in concerned:
-            rule = rules.get(written.facts.rule)
-            inhibited_by = rule.inhibited_by if rule is not None else ()
-            matched = labels_of(written, labels)
-            withheld = why_withheld(matched, inhibited_by, around, now) if written.is_open else None
-            self._note_withheld(connection, written, withheld, now)
-            self._queue(connection, written, told, labels, links, withheld, now)
+        for pipeline, checkpoint, start in rows:
+            self._minutes.setdefault((pipeline, checkpoint), set()).add(start)
+        self._basis = basis
 
-    def tell_of_deleted(self, connection: Connection, known: Sequence[Written], links: Links, now: datetime) -> None:
-        """The same of a pipeline that is no more: its incidents are over."""
-        for written, told in self._concerned(connection, known):
-            self._queue(connection, written, told, {}, links, None, now)
+    def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
+        """The newest of these checkpoints' minutes, where they have any."""
+        known = {name: self._minutes.get((pipeline, name)) for name in checkpoints}
+        return {name: max(minutes) for name, minutes in known.items() if minutes}
 
-    def _concerned(self, connection: Connection, known: Sequence[Written]) -> list[tuple[Written, list[Told]]]:
-        """Incidents that somebody may have to hear of: open ones, and those whose end not all have been told."""
-        told = outbox.told_of(connection, [written.facts.id for written in known])
-        return [
-            (written, told.get(written.facts.id, []))
-            for written in known
-            if written.is_open or any(row.action != "resolve" for row in told.get(written.facts.id, []))
-        ]
-
-    def _note_withheld(self, connection: Connection, written: Written, withheld: str | None, now: datetime) -> None:
-        if withheld == written.withheld:
-            return
-        incidents.withhold(connection, written.facts.id, withheld)
-        if written.is_open:
-            change = "released" if withheld is None else "withheld"
-            incidents.tell(connection, written.facts, change, now, note=withheld or "")
-
-    def _queue(
-        self,
-        connection: Connection,
-        written: Written,
-        told: Sequence[Told],
-        labels: Mapping[str, str],
-        links: Links,
-        withheld: str | None,
-        now: datetime,
-    ) -> None:
-        facts = written.facts
-        told_s = seconds_told(told, now)
-        unacknowledged_s = None if facts.acknowledged_at else told_s
-        goes_to = destinations(self.routes, labels_of(written, labels), unacknowledged_s)
-        change = "opened" if written.is_open else "resolved"
-        body = incident_body(facts, change, labels, links)
-        standing = Standing(written.is_open, facts.acknowledged_at is not None, change, body, withheld)
-        orders = plan(standing, told, goes_to, self.habits, now)
-        outbox.queue(connection, facts.id, body, orders)
-        escalated = [order.receiver for order in orders if order.change == "escalated"]
-        if escalated:
-            incidents.tell(connection, facts, "escalated", now, note=f"to {', '.join(escalated)}")
-
-
-def labels_of(written: Written, labels: Mapping[str, str]) -> dict[str, str]:
-    """What matchers see of an incident: the labels of its pipeline's definition, and what it is."""
-    facts = written.facts
-    return {
-        **labels,
-        "pipeline": facts.pipeline,
-        "rule": facts.rule,
-        "kind": facts.kind,
-        "severity": facts.severity,
-    }
-
-
-def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
-    table = table_of(Silence)
-    rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
-    return [
-        ActiveSilence(row.id, tuple(Matcher.parse(each) for each in row.matchers), row.author, row.reason)
-        for row in rows
-    ]
-
-
-def _blind(connection: Connection, upstream: Sequence[str]) -> set[str]:
-    """Which of these pipelines are blind at the moment."""
-    if not upstream:
-        return set()
-    table = table_of(Incident)
-    rows = connection.execute(
-        select(table.c.pipeline).where(table.c.pipeline.in_(upstream), table.c.state == "open", table.c.kind == BLIND)
-    )
-    return set(rows.scalars())
+    def after_s(self, pipeline: str, checkpoint: str, start_s: int) -> list[int]:
+        """A checkpoint's minutes later than this one, oldest first; those long past are forgotten."""
+        minutes = self._minutes.get((pipeline, checkpoint), set())
+        if minutes:
+            newest = max(minutes)
+            minutes -= {start for start in minutes if start < newest - _KEPT_S}
+        return sorted(start for start in minutes if start > start_s)

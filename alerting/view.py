@@ -27,9 +27,10 @@ class Waiting:
 class View:
     """`windows`: the closed ones that are no history; those before `seen_from_s` are context that nothing is said of.
 
-    `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, as
-    tallies tell it. `reported_s`: by node, when its last report was appended; `expected`: of these, the nodes that
-    reported yesterday at this time. `waiting`: worst first. Moments in epoch s.
+    `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
+    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, as tallies tell it.
+    `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
+    `waiting`: what is pending. Moments in epoch s.
     """
 
     definition: Definition
@@ -38,6 +39,7 @@ class View:
     seen_from_s: int
     newest_end_s: int | None = None
     newest_s: Mapping[str, int] = field(default_factory=dict)
+    arrived_s: Sequence[int] = ()
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
     waiting: Sequence[Waiting] = ()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
 
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.definition import Definition
+from lagloss.graph import Graph
 from lagloss.rollup import on_time_counts
 from lagloss.wire import WINDOW_S
 
@@ -18,6 +20,7 @@ Measure = Callable[[Document], float | None]
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
+Row = tuple[Any, ...]
 
 VERDICTS: Final[Mapping[str, int]] = {"ok": 0, "loss": 1, "unknown": 2, "idle": 3}
 OK, LOSS, UNKNOWN, IDLE = VERDICTS.values()
@@ -43,6 +46,10 @@ class Windows:
     def starts(self) -> Ints:
         """Epoch s."""
         return np.ascontiguousarray(self.rows["start"])
+
+    def since(self, first: int) -> Windows:
+        """Those from position `first` on."""
+        return Windows(self.rows[first:], self.measured)
 
     def column(self, name: str) -> npt.NDArray[Any]:
         column: npt.NDArray[Any] = self.rows[name]
@@ -72,47 +79,67 @@ class Windows:
         return self._sums[name]
 
 
-def empty_rows(size: int, measured: int) -> npt.NDArray[np.void]:
-    """So many rows with so many measures, all of them zeros."""
-    return np.zeros(size, dtype=[*_COLUMNS, ("p50", "f8"), ("measures", "f8", (measured,))])
-
-
 _COLUMNS: Final = [
     ("start", "i8"),
     ("verdict", "i1"),
     ("evidence", "i1"),
-    *((name, "i8") for name in ("messages", "lost_min", "on_time", "on_time_of", "pending", "dead", "duplicates")),
+    *((name, "i8") for name in ("messages", "lost_min", "on_time", "on_time_of", "pending")),
+    *((name, "i8") for name in ("dead", "duplicates", "delivered")),
 ]
-"""`duplicates`: at the checkpoint with most. `p50`, after them: the lowest median lag of a checkpoint, ms."""
+"""`duplicates`: at the checkpoint with most. `delivered`: of delivery checkpoints in the order of the flow, those with
+live beacons, a bit each. `p50`, after them: the lowest median lag of a checkpoint, ms."""
 
 
-def windows_of(rows: Iterable[tuple[Any, ...]], measured: tuple[str, ...]) -> Windows:
-    """The windows with these rows (of `row_of`), in any order."""
-    listed = sorted(rows)
-    found = empty_rows(len(listed), len(measured))
-    found[:] = listed
-    return Windows(found, measured)
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What is read of the windows of one definition: its measures, and its delivery checkpoints in flow order."""
 
+    measures: Mapping[str, Measure]
+    delivery: tuple[str, ...]
 
-def row_of(start_s: int, document: Document, measures: Mapping[str, Measure]) -> tuple[Any, ...]:
-    """The row of a closed window with this document."""
-    on_time, on_time_of = on_time_counts(document)
-    checkpoints = document["checkpoints"]
-    medians = [there["lag_ms"]["p50"] for there in checkpoints if there["lag_ms"]["p50"] is not None]
-    return (
-        start_s,
-        VERDICTS[document["verdict"]],
-        _evidence(document),
-        document["messages"],
-        document["lost"]["min"],
-        on_time,
-        on_time_of,
-        document["pending"],
-        document["dead"],
-        max((there["duplicates"] or 0 for there in checkpoints), default=0),
-        min(medians, default=np.nan),
-        tuple(np.nan if (value := measure(document)) is None else value for measure in measures.values()),
-    )
+    @classmethod
+    def of(cls, definition: Definition) -> Reader:
+        return cls(measures_of(definition), Graph(definition).delivery)
+
+    def windows(self, rows: Iterable[Row]) -> Windows:
+        """The windows with these rows, oldest first."""
+        return Windows(np.array(list(rows), self._columns), tuple(self.measures))
+
+    def joined(self, parts: Sequence[Windows]) -> Windows:
+        """The windows of all parts, oldest first."""
+        return Windows(np.concatenate([part.rows for part in (self.windows(()), *parts)]), tuple(self.measures))
+
+    @property
+    def _columns(self) -> np.dtype[np.void]:
+        return np.dtype([*_COLUMNS, ("p50", "f8"), ("measures", "f8", (len(self.measures),))])
+
+    def row(self, start_s: int, document: Document) -> Row:
+        """The row of a closed window with this document."""
+        on_time, on_time_of = on_time_counts(document)
+        checkpoints = document["checkpoints"]
+        live = {there["name"] for there in checkpoints if there["beacons"]}
+        medians = [there["lag_ms"]["p50"] for there in checkpoints if there["lag_ms"]["p50"] is not None]
+        return (
+            start_s,
+            VERDICTS[document["verdict"]],
+            _evidence(document),
+            document["messages"],
+            document["lost"]["min"],
+            on_time,
+            on_time_of,
+            document["pending"],
+            document["dead"],
+            max((there["duplicates"] or 0 for there in checkpoints), default=0),
+            sum(1 << at for at, name in enumerate(self.delivery) if name in live),
+            min(medians, default=np.nan),
+            tuple(np.nan if (value := measure(document)) is None else value for measure in self.measures.values()),
+        )
+
+    def counts(self, window: Any) -> Row:
+        """The row of a window (a row of the table) that is context for spans only: what no sum needs is not known."""
+        numbers = (window.messages, window.lost_min, window.on_time, window.on_time_of, window.pending)
+        unknown = (np.nan,) * len(self.measures)
+        return (window.window_start, VERDICTS[window.verdict], SEEING, *numbers, 0, 0, 0, np.nan, unknown)
 
 
 def _evidence(document: Document) -> int:
@@ -122,8 +149,8 @@ def _evidence(document: Document) -> int:
 
 
 def measures_of(definition: Definition) -> dict[str, Measure]:
-    """What the lag rules of this definition read of a window's document, by the rule's name; ms, or a share for an
-    end-to-end percentile that documents do not hold."""
+    """What the lag rules of this definition read of a window's document, in ms by the rule's name. An end-to-end
+    percentile that documents do not hold is told by the counts of what was on time."""
     measures: dict[str, Measure] = {}
     for lag in definition.spec.alerts.lag:
         if lag.checkpoint is not None:
@@ -132,8 +159,8 @@ def measures_of(definition: Definition) -> dict[str, Measure]:
             measures[lag.name] = _of("nodes", {"name": lag.node}, "process_duration_p95_ms")
         elif lag.link is not None:
             measures[lag.name] = _of("links", {"from": lag.link.from_, "to": lag.link.to}, "queue_time_p95_ms")
-        else:
-            measures[lag.name] = _end_to_end(definition.spec.sla.lag.percentile)
+        elif (percentile := percentile_name(definition.spec.sla.lag.percentile)) is not None:
+            measures[lag.name] = _end_to_end(percentile)
     return measures
 
 
@@ -151,11 +178,9 @@ def _of(part: str, wanted: Mapping[str, str], *steps: str) -> Measure:
     return measure
 
 
-def _end_to_end(percentile: float) -> Measure:
-    name = percentile_name(percentile)
-
+def _end_to_end(percentile: str) -> Measure:
     def measure(document: Document) -> float | None:
-        value = document["on_time_share"] if name is None else document["e2e_lag_ms"][name]
+        value = document["e2e_lag_ms"][percentile]
         return None if value is None else float(value)
 
     return measure

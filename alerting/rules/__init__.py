@@ -2,52 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, Protocol
-
-from alerting.assessment import Assessment, Place
-from alerting.view import View
-from lagloss.alert_rules import Severity
+from alerting.rules.base import Document, Rule, Unit
+from alerting.rules.blind import blind_rules
+from alerting.rules.budget import budget_rules
+from alerting.rules.lag import lag_rules, on_time_rules
+from alerting.rules.loss import loss_rules
+from alerting.rules.quality import quality_rules
+from alerting.rules.staleness import staleness_rules
 from lagloss.definition import Definition
 
-Unit = Literal["ratio", "ms", "s", "times"]
-Document = dict[str, Any]
-
-
-class Rule(Protocol):
-    """A rule of one pipeline. `inhibited_by`: names of rules of the same pipeline whose open incident says all that one
-    of this rule would: one page for one fault."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def severity(self) -> Severity: ...
-    @property
-    def what(self) -> str: ...
-    @property
-    def unit(self) -> Unit: ...
-    @property
-    def target(self) -> float: ...
-    @property
-    def higher_is_worse(self) -> bool: ...
-    @property
-    def inhibited_by(self) -> tuple[str, ...]: ...
-
-    def assess(self, view: View) -> Assessment:
-        """What it finds in the pipeline as it is now."""
-        ...
-
-    def where(self, breached: Sequence[Document]) -> list[Place]:
-        """Where it is so, worst first. `breached`: documents of the newest breached windows, oldest first."""
-        ...
-
-    def text(self, value: float) -> str:
-        """A value against the target, as people read it: `3.20% of messages lost, target 1.00%`."""
-        ...
+__all__ = ["Document", "Rule", "Unit", "rules_of"]
 
 
 def rules_of(definition: Definition) -> list[Rule]:
-    """The rules of a pipeline, in the order in which they are judged."""
-    raise NotImplementedError
+    """The rules of a pipeline, each after those that inhibit it."""
+    return [
+        *blind_rules(definition),
+        *loss_rules(definition),
+        *lag_rules(definition),
+        *on_time_rules(definition),
+        *staleness_rules(definition),
+        *budget_rules(definition),
+        *quality_rules(definition),
+    ]

@@ -1,0 +1,47 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+from alerting.assessment import Assessment, Place
+from alerting.view import View
+from lagloss.alert_rules import Severity
+
+Unit = Literal["ratio", "ms", "s", "times"]
+Document = dict[str, Any]
+
+
+class Rule(Protocol):
+    """A rule of one pipeline. `inhibited_by`: names of rules of the same pipeline whose open incident says all that one
+    of this rule would: one page for one fault."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def severity(self) -> Severity: ...
+    @property
+    def what(self) -> str: ...
+    @property
+    def unit(self) -> Unit: ...
+    @property
+    def target(self) -> float: ...
+    @property
+    def higher_is_worse(self) -> bool: ...
+    @property
+    def inhibited_by(self) -> tuple[str, ...]: ...
+
+    def assess(self, view: View) -> Assessment:
+        """What it finds in the pipeline as it is now."""
+        ...
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        """Where it is so, worst first. `breached`: documents of the newest breached windows, oldest first."""
+        ...
+
+    def text(self, value: float) -> str:
+        """A value against the target, as people read it: `3.20% of messages lost, target 1.00%`."""
+        ...

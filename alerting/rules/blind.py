@@ -1,0 +1,128 @@
+"""Blindness: evidence is missing, windows do not close, or a node does not report. Idle is not blind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+
+from alerting.assessment import Assessment, Place
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import OutOf, Stretch, by_the_clock, of_last
+from alerting.rules.saying import percent, seconds
+from alerting.view import View
+from alerting.windows import BLIND, SEEING
+from lagloss.alert_rules import Severity
+from lagloss.definition import Definition
+
+PATIENCE_S: Final = 180
+"""How long a closing or a report may be late before anybody is told."""
+_DAY_S: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`unknown` with a reason of evidence in k of n windows. Pending and overdue are lag, a new version is no fault."""
+
+    kind: ClassVar[str] = "blind"
+    name: ClassVar[str] = "blind/evidence"
+    what: ClassVar[str] = "share of windows without complete evidence"
+    unit: ClassVar[Unit] = "ratio"
+    higher_is_worse: ClassVar[bool] = True
+    inhibited_by: ClassVar[tuple[str, ...]] = ()
+
+    severity: Severity
+    out_of: OutOf
+
+    @property
+    def target(self) -> float:
+        return (self.out_of.breaches - 1) / self.out_of.of
+
+    def assess(self, view: View) -> Assessment:
+        stretch = Stretch.of(view, self.out_of.of)
+        evidence = stretch.windows.column("evidence")
+        blind = evidence == BLIND
+        counted = np.minimum(np.arange(len(blind)) + 1, self.out_of.of)
+        return self.out_of.assess(stretch, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        windows: dict[str, int] = {}
+        for window in breached:
+            for reason in window["reasons"]:
+                kind, _, node = reason.partition(":")
+                if kind == "evidence":
+                    windows[node] = windows.get(node, 0) + 1
+        return [
+            Place("node", node, count / len(breached), f"evidence incomplete in {count} of {len(breached)} windows")
+            for node, count in sorted(windows.items(), key=lambda found: -found[1])
+        ]
+
+    def text(self, value: float) -> str:
+        allowed = f"{self.out_of.breaches - 1} of {self.out_of.of} may be"
+        return f"{percent(value)} of the last windows cannot be judged for want of evidence, {allowed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """No window has closed for its grace and a while. A pipeline that never had a window is not blind."""
+
+    kind: ClassVar[str] = "blind"
+    name: ClassVar[str] = "blind/closing"
+    what: ClassVar[str] = "time since the newest closed window"
+    unit: ClassVar[Unit] = "s"
+    higher_is_worse: ClassVar[bool] = True
+    inhibited_by: ClassVar[tuple[str, ...]] = ()
+
+    severity: Severity
+    target: float
+
+    def assess(self, view: View) -> Assessment:
+        since_s = None if view.newest_end_s is None else view.now_s - view.newest_end_s
+        return by_the_clock(view, since_s, since_s is not None and since_s > self.target)
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        return []
+
+    def text(self, value: float) -> str:
+        return f"no window has closed since the one that ended {seconds(value)} ago, limit {seconds(self.target)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """No report from a node that reported yesterday at this time, all the while that it is now silent.
+
+    Where no window closes, reports are not followed either, and that is told.
+    """
+
+    kind: ClassVar[str] = "blind"
+    name: ClassVar[str] = "blind/reports"
+    what: ClassVar[str] = "time since a node's last report"
+    unit: ClassVar[Unit] = "s"
+    higher_is_worse: ClassVar[bool] = True
+    inhibited_by: ClassVar[tuple[str, ...]] = ("blind/closing",)
+    target: ClassVar[float] = PATIENCE_S
+
+    severity: Severity
+
+    def assess(self, view: View) -> Assessment:
+        silent_s = {node: view.now_s - view.reported_s.get(node, view.now_s - _DAY_S) for node in view.expected}
+        too_long = sorted((-silence_s, node) for node, silence_s in silent_s.items() if silence_s > self.target)
+        places = tuple(Place("node", node, None, f"no report for {seconds(-silence)}") for silence, node in too_long)
+        return by_the_clock(view, max(silent_s.values(), default=0.0), bool(too_long), places)
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        return []
+
+    def text(self, value: float) -> str:
+        return f"no report for {seconds(value)} from a node that reported yesterday, limit {seconds(self.target)}"
+
+
+def blind_rules(definition: Definition) -> list[Evidence | Closing | Reports]:
+    settings, grace_s = definition.spec.alerts.blind, definition.spec.grace / 1_000
+    if settings is None:
+        return []
+    out_of = OutOf(settings.breaches, settings.of, 0, definition.spec.alerts.resolve_after)
+    severity = settings.severity
+    return [Closing(severity, grace_s + PATIENCE_S), Evidence(severity, out_of), Reports(severity)]

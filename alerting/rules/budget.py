@@ -1,0 +1,143 @@
+"""Budget: how many times too fast the error budget burns, over a long span and a short one that ends with it.
+
+After the Google SRE workbook, "Alerting on SLOs": the long span says that it matters, the short one that it still goes
+on. A burn rate of 1 uses the budget up exactly; 14.4 over an hour uses 2 % of a month's.
+
+A pipeline that is younger than the long span is judged over the history that it has, bad messages by all messages of
+that history, as soon as it has as much as the short span: an hour of heavy loss on a service's first day is as bad as
+on any other, but three minutes say nothing about three days.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+import numpy as np
+
+from alerting.assessment import Assessment, Place
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import Stretch
+from alerting.rules.lag import on_time_target
+from alerting.rules.saying import lag_places, loss_places, seconds
+from alerting.view import View
+from alerting.windows import UNKNOWN, Flags, Floats
+from lagloss.alert_rules import Severity
+from lagloss.definition import Definition
+from lagloss.wire import WINDOW_S
+
+HOUR_S: Final = 3_600
+LONGEST_S: Final = 72 * HOUR_S
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    name: str
+    long_s: int
+    short_s: int
+    times: float
+    severity: Severity
+
+
+SPANS: Final = (
+    Spans("1h", HOUR_S, 300, 14.4, "critical"),
+    Spans("6h", 6 * HOUR_S, 1_800, 6.0, "critical"),
+    Spans("3d", LONGEST_S, 6 * HOUR_S, 1.0, "warning"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """`budget`: the share of messages that may be bad."""
+
+    kind: ClassVar[str] = "budget"
+    unit: ClassVar[Unit] = "times"
+    higher_is_worse: ClassVar[bool] = True
+
+    objective: Literal["loss", "on-time"]
+    spans: Spans
+    budget: float
+    min_messages: int
+    resolve_after: int
+    inhibited_by: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return f"budget/{self.objective}/{self.spans.name}"
+
+    @property
+    def severity(self) -> Severity:
+        return self.spans.severity
+
+    @property
+    def what(self) -> str:
+        return f"burn rate of the {self.objective} budget over {self.spans.name}"
+
+    @property
+    def target(self) -> float:
+        return self.spans.times
+
+    def assess(self, view: View) -> Assessment:
+        stretch = Stretch.of(view, 1)
+        if not len(stretch.windows):
+            return Assessment((), {}, ())
+        long = self._burn_rates(view, self.spans.long_s, stretch.first)
+        short = self._burn_rates(view, self.spans.short_s, stretch.first)
+        many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
+        history_s = stretch.windows.starts + WINDOW_S - view.windows.starts[0]
+        burning = (long > self.target) & (short > self.target) & many & (history_s >= self.spans.short_s)
+        return stretch.assessment(burning, long, ~burning & self._tells(stretch), self.resolve_after)
+
+    def _burn_rates(self, view: View, span_s: int, first: int) -> Floats:
+        """Of each window from position `first` on, over the span that ends with it; 0 of no messages."""
+        if self.objective == "loss":
+            bad, of = (view.windows.sums_over(name, span_s, first) for name in ("lost_min", "messages"))
+        else:
+            good, of = (view.windows.sums_over(name, span_s, first) for name in ("on_time", "on_time_of"))
+            bad = of - good
+        rates: Floats = bad / np.maximum(of, 1) / self.budget
+        return rates
+
+    def _tells(self, stretch: Stretch) -> Flags:
+        """Windows that say how their messages fared: what is not known to be lost is not known to be well."""
+        if self.objective == "loss":
+            tells: Flags = stretch.windows.column("verdict") != UNKNOWN
+            return tells
+        knows: Flags = (stretch.windows.column("on_time_of") > 0) | (stretch.windows.column("messages") == 0)
+        return knows
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        return loss_places(breached) if self.objective == "loss" else lag_places(breached)
+
+    def text(self, value: float) -> str:
+        spans = f"{self.spans.name} and the last {seconds(self.spans.short_s)}"
+        return f"{self.objective} budget burns {value:.3g} times too fast over {spans}, limit {self.target:g}"
+
+
+def budget_rules(definition: Definition) -> list[Budget]:
+    """For each objective whose own rule is on and that leaves a budget at all: a target of 100 % leaves none."""
+    alerts = definition.spec.alerts
+    if alerts.budget is None:
+        return []
+    rules = []
+    if alerts.loss is not None:
+        rules += _of_objective(definition, "loss", definition.spec.sla.loss.max, ("loss",))
+    if alerts.on_time is not None:
+        rules += _of_objective(definition, "on-time", 1 - on_time_target(definition), ("loss", "lag"))
+    return rules
+
+
+def _of_objective(
+    definition: Definition, objective: Literal["loss", "on-time"], budget: float, inhibited_by: tuple[str, ...]
+) -> list[Budget]:
+    """Its spans, each of which is silent while a shorter one speaks."""
+    settings, resolve_after = definition.spec.alerts.budget, definition.spec.alerts.resolve_after
+    rules: list[Budget] = []
+    if settings is not None and budget > 0:
+        for spans in SPANS:
+            shorter = tuple(rule.name for rule in rules)
+            rules.append(
+                Budget(objective, spans, budget, settings.min_messages, resolve_after, (*inhibited_by, *shorter))
+            )
+    return rules

@@ -1,0 +1,97 @@
+"""Counting: k of the last n closed windows, and the clock, as assessments.
+
+A rule gives what each window is by itself; here is which of them make up breaches. n windows are n closed ones, however
+many minutes lie between them; where a pipeline has fewer yet, they are what there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from alerting.assessment import Assessment, Place
+from alerting.view import View
+from alerting.windows import Flags, Floats, Ints, Windows
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """The windows that a view speaks of, from position `seen` on, after enough earlier ones for their k of n. `first`:
+    position of the first of them all among the view's windows."""
+
+    windows: Windows
+    first: int
+    seen: int
+
+    @classmethod
+    def of(cls, view: View, n: int) -> Stretch:
+        seen = view.windows.first_at(view.seen_from_s)
+        first = max(0, seen - n + 1)
+        return cls(view.windows.since(first), first, seen - first)
+
+    def assessment(self, breaches: Flags, values: Floats, good: Flags, resolve_after: int) -> Assessment:
+        """With these windows as breaches and these as good ones, of those it speaks of."""
+        starts = self.windows.starts[self.seen :]
+        made_of = np.flatnonzero(breaches[self.seen :])
+        return Assessment(
+            seen=frozenset(starts.tolist()),
+            breaches=dict(zip(starts[made_of].tolist(), values[self.seen :][made_of].tolist(), strict=True)),
+            good=starts[good[self.seen :]].tolist(),
+            resolve_after=resolve_after,
+        )
+
+
+def of_last(n: int, counts: Ints | Flags) -> Ints:
+    """Of each window: the sum over the n windows that end with it."""
+    sums = _prefix_sums(counts)
+    at = np.arange(1, len(sums))
+    return sums[at] - sums[np.maximum(at - n, 0)]
+
+
+def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
+    """The breaching windows that are among the n windows which end at one where a breach is."""
+    sums = _prefix_sums(breach_at)
+    at = np.arange(len(breach_at))
+    return breaching & (sums[np.minimum(at + n, len(breach_at))] - sums[at] > 0)
+
+
+def _prefix_sums(counts: Ints | Flags) -> Ints:
+    sums = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=sums[1:])
+    return sums
+
+
+@dataclass(frozen=True, slots=True)
+class OutOf:
+    """`breaches` of the last `of` windows, which hold `min_messages` together; over after `resolve_after` good ones."""
+
+    breaches: int
+    of: int
+    min_messages: int
+    resolve_after: int
+
+    def enough(self, stretch: Stretch) -> Flags:
+        """Where the windows hold enough messages to say anything."""
+        return of_last(self.of, stretch.windows.column("messages")) >= self.min_messages
+
+    def breach_at(self, stretch: Stretch, breaching: Flags) -> Flags:
+        return breaching & self.enough(stretch) & (of_last(self.of, breaching) >= self.breaches)
+
+    def assess(self, stretch: Stretch, breaching: Flags, values: Floats, good: Flags) -> Assessment:
+        """Of a rule that is nothing but k of n."""
+        found = making_up(self.of, breaching, self.breach_at(stretch, breaching))
+        return stretch.assessment(found, values, good, self.resolve_after)
+
+
+def by_the_clock(view: View, value: float | None, is_breach: bool, places: tuple[Place, ...] = ()) -> Assessment:
+    """Of a rule that looks at this moment, which stands for this minute's window; None says nothing.
+
+    A minute that was a breach once stays one, so that what is over within the minute is over and not revised.
+    """
+    this_minute = view.this_minute_s
+    if value is None:
+        return Assessment((), {}, ())
+    if is_breach:
+        return Assessment((this_minute,), {this_minute: value}, (), 1, places)
+    return Assessment((), {}, (this_minute,))

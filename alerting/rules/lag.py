@@ -1,0 +1,134 @@
+"""Lag: a percentile above its target in k of n windows, end to end or at one place; and the share that is on time.
+
+A window without a value is good when no message came in, else it says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from alerting.assessment import Assessment, Place
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import OutOf, Stretch
+from alerting.rules.saying import lag_places, percent
+from alerting.view import View
+from alerting.windows import IDLE, Flags, Floats, percentile_name
+from lagloss.alert_rules import LagAlert, Severity
+from lagloss.definition import Definition
+from lagloss.presenting import duration
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """`of`: whose lag, for people; `place`: None for the end-to-end lag."""
+
+    kind: ClassVar[str] = "lag"
+    unit: ClassVar[Unit] = "ms"
+    higher_is_worse: ClassVar[bool] = True
+    inhibited_by: ClassVar[tuple[str, ...]] = ()
+
+    name: str
+    severity: Severity
+    what: str
+    target: float
+    out_of: OutOf
+    place: tuple[Literal["link", "node", "checkpoint"], str] | None
+
+    def assess(self, view: View) -> Assessment:
+        stretch = Stretch.of(view, self.out_of.of)
+        lags = stretch.windows.measure(self.name)
+        return self.out_of.assess(stretch, lags > self.target, lags, (lags <= self.target) | _empty(stretch, lags))
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        if self.place is None:
+            return lag_places(breached)
+        return [Place(*self.place, None, self.what)]
+
+    def text(self, value: float) -> str:
+        return f"{self.what} {duration(value)}, target {duration(self.target)}"
+
+
+@dataclass(frozen=True, slots=True)
+class OnTime:
+    """The share of messages delivered within the lag target. `measure`: where windows have it, else the counts."""
+
+    unit: ClassVar[Unit] = "ratio"
+    higher_is_worse: ClassVar[bool] = False
+
+    name: str
+    kind: Literal["on-time", "lag"]
+    severity: Severity
+    target: float
+    within_ms: int
+    out_of: OutOf
+    inhibited_by: tuple[str, ...] = ()
+    what: ClassVar[str] = "on-time share"
+
+    def assess(self, view: View) -> Assessment:
+        stretch = Stretch.of(view, self.out_of.of)
+        of = stretch.windows.column("on_time_of")
+        shares = np.where(of > 0, stretch.windows.column("on_time") / np.maximum(of, 1), np.nan)
+        return self.out_of.assess(
+            stretch, shares < self.target, shares, (shares >= self.target) | _empty(stretch, shares)
+        )
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        return lag_places(breached)
+
+    def text(self, value: float) -> str:
+        return f"{percent(value)} of messages within {duration(self.within_ms)}, target {percent(self.target)}"
+
+
+def lag_rules(definition: Definition) -> list[Lag | OnTime]:
+    """One for each entry of `lag`. An end-to-end percentile that windows do not hold is told by the on-time share."""
+    return [_lag_rule(definition, settings) for settings in definition.spec.alerts.lag]
+
+
+def on_time_rules(definition: Definition) -> list[OnTime]:
+    settings = definition.spec.alerts.on_time
+    if settings is None:
+        return []
+    out_of = OutOf(settings.breaches, settings.of, settings.min_messages, definition.spec.alerts.resolve_after)
+    target = on_time_target(definition)
+    within_ms = definition.spec.sla.lag.target
+    return [OnTime("on-time", "on-time", settings.severity, target, within_ms, out_of, ("loss", "lag"))]
+
+
+def on_time_target(definition: Definition) -> float:
+    """The share of messages that has to be on time: as the rule says, else the percentile of the lag's SLA."""
+    settings = definition.spec.alerts.on_time
+    given = None if settings is None else settings.target
+    return definition.spec.sla.lag.percentile / 100 if given is None else given
+
+
+def _lag_rule(definition: Definition, settings: LagAlert) -> Lag | OnTime:
+    out_of = OutOf(settings.breaches, settings.of, settings.min_messages, definition.spec.alerts.resolve_after)
+    sla = definition.spec.sla.lag
+    if settings.target is None:
+        percentile = percentile_name(sla.percentile)
+        if percentile is None:
+            return OnTime(settings.name, "lag", settings.severity, sla.percentile / 100, sla.target, out_of)
+        return Lag(settings.name, settings.severity, f"end-to-end lag {percentile}", sla.target, out_of, None)
+    place, what = _place(settings)
+    return Lag(settings.name, settings.severity, f"{what} p95", settings.target, out_of, place)
+
+
+def _place(settings: LagAlert) -> tuple[tuple[Literal["link", "node", "checkpoint"], str], str]:
+    if settings.link is not None:
+        link = f"{settings.link.from_}->{settings.link.to}"
+        return ("link", link), f"queue time of link {link}"
+    if settings.node is not None:
+        return ("node", settings.node), f"process duration of node {settings.node}"
+    checkpoint = settings.checkpoint or ""
+    return ("checkpoint", checkpoint), f"lag at {checkpoint}"
+
+
+def _empty(stretch: Stretch, values: Floats) -> Flags:
+    """Windows without a value because no message came in."""
+    empty = (stretch.windows.column("verdict") == IDLE) | (stretch.windows.column("messages") == 0)
+    none: Flags = np.isnan(values) & empty
+    return none

@@ -1,0 +1,86 @@
+"""Saying: numbers as people read them in a page, and places out of windows' documents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal, TypeVar
+
+from alerting.assessment import Place
+from alerting.rules.base import Document
+from lagloss.presenting import duration
+
+PlaceKind = Literal["link", "node", "checkpoint"]
+T = TypeVar("T")
+
+
+def percent(ratio: float) -> str:
+    """3.20%; with more digits where two would hide it."""
+    return f"{ratio:.2%}" if ratio == 0 or abs(ratio) >= 0.0001 else f"{100 * ratio:.2g}%"
+
+
+def seconds(span_s: float) -> str:
+    return duration(span_s * 1_000)
+
+
+def loss_places(breached: Sequence[Document]) -> list[Place]:
+    """Where messages were lost for certain, with the share of all that were lost.
+
+    A message may be lost at several places (branches), so the shares may add up to more than 1.
+    """
+    lost = _sums(breached, lambda node: float(node["lost"]["min"]), lambda link: float(link["lost"]["min"]))
+    lost_all = sum(window["lost"]["min"] for window in breached)
+
+    def place(kind: PlaceKind, name: str, count: float) -> Place:
+        share = count / lost_all if lost_all else None
+        of_all = "" if share is None else f", {share:.0%} of the loss"
+        return Place(kind, name, share, f"{count:.0f} lost{of_all}", int(count))
+
+    return [place(kind, name, count) for (kind, name), count in _worst_first(lost)]
+
+
+def lag_places(breached: Sequence[Document]) -> list[Place]:
+    """Where the time goes: nodes' process durations and links' queue times, with the share of their sum."""
+    took = _sums(breached, lambda node: node["process_duration_p95_ms"], lambda link: link["queue_time_p95_ms"])
+    return [
+        Place(kind, name, share, f"{'process duration' if kind == 'node' else 'queue time'}, {share:.0%} of the lag")
+        for (kind, name), share in shares(took)
+    ]
+
+
+def checkpoint_places(breached: Sequence[Document], count: Callable[[Document], int], word: str) -> list[Place]:
+    """Checkpoints by what is counted there over all these windows."""
+    counts: dict[str, float] = {}
+    for window in breached:
+        for there in window["checkpoints"]:
+            counts[there["name"]] = counts.get(there["name"], 0) + count(there)
+    return [
+        Place("checkpoint", name, share, f"{counts[name]:.0f} {word}, {share:.0%} of them")
+        for name, share in shares(counts)
+    ]
+
+
+def shares(sums: Mapping[T, float]) -> list[tuple[T, float]]:
+    """The share that each has in the sum of all, largest first, without those that have none."""
+    whole = sum(sums.values())
+    return [(key, part / whole) for key, part in _worst_first(sums)]
+
+
+def _worst_first(sums: Mapping[T, float]) -> list[tuple[T, float]]:
+    return sorted(((key, part) for key, part in sums.items() if part > 0), key=lambda found: -found[1])
+
+
+def _sums(
+    breached: Sequence[Document],
+    of_node: Callable[[Document], float | None],
+    of_link: Callable[[Document], float | None],
+) -> dict[tuple[PlaceKind, str], float]:
+    """By place, over all these windows; what is not known, or below 0, does not count."""
+    found: dict[tuple[PlaceKind, str], float] = {}
+    for window in breached:
+        there: list[tuple[PlaceKind, str, float | None]] = [
+            ("node", node["name"], of_node(node)) for node in window["nodes"]
+        ]
+        there += [("link", f"{link['from']}->{link['to']}", of_link(link)) for link in window["links"]]
+        for kind, name, value in there:
+            found[kind, name] = found.get((kind, name), 0.0) + max(value or 0.0, 0.0)
+    return found

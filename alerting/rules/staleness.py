@@ -1,0 +1,82 @@
+"""Staleness: how long ago the newest event that reached a delivery checkpoint happened, while messages come in.
+
+Event times are known by the minute; the end of the newest minute stands for them, so that staleness is never
+overstated. A message is waited for from the start of the first later minute that has messages to deliver: after an idle
+hour, the first message is not an hour late. A checkpoint where nothing was ever delivered has no staleness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from alerting.assessment import Assessment, Place
+from alerting.rules.base import Document, Unit
+from alerting.rules.counting import by_the_clock
+from alerting.rules.saying import seconds
+from alerting.view import View
+from lagloss.alert_rules import Severity
+from lagloss.definition import Definition
+from lagloss.graph import Graph
+from lagloss.wire import WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """`delivery`: the delivery checkpoints in the order of the flow; the worst is the value."""
+
+    kind: ClassVar[str] = "staleness"
+    name: ClassVar[str] = "staleness"
+    what: ClassVar[str] = "staleness of a delivery checkpoint"
+    unit: ClassVar[Unit] = "s"
+    higher_is_worse: ClassVar[bool] = True
+    inhibited_by: ClassVar[tuple[str, ...]] = ()
+
+    severity: Severity
+    target: float
+    delivery: tuple[str, ...]
+
+    def assess(self, view: View) -> Assessment:
+        newest = dict(self._newest(view))
+        stale = {name: view.now_s - at - WINDOW_S for name, at in newest.items()}
+        awaited = {name for name, at in newest.items() if self._awaited_s(view, at) > self.target}
+        late = sorted(((stale[name], name) for name in awaited if stale[name] > self.target), reverse=True)
+        places = tuple(
+            Place("checkpoint", name, None, f"newest event {seconds(stale_s)} ago") for stale_s, name in late
+        )
+        value = late[0][0] if late else max(stale.values(), default=None)
+        return by_the_clock(view, value, bool(late), places)
+
+    def _newest(self, view: View) -> Iterator[tuple[str, int]]:
+        """The newest minute (epoch s) at each delivery checkpoint, where there is one."""
+        delivered = view.windows.column("delivered")
+        for at, name in enumerate(self.delivery):
+            windows = np.flatnonzero(delivered & (1 << at))
+            closed = int(view.windows.starts[windows[-1]]) if len(windows) else None
+            found = [start for start in (closed, view.newest_s.get(name)) if start is not None]
+            if found:
+                yield name, max(found)
+
+    def _awaited_s(self, view: View, newest_s: int) -> float:
+        """How long messages of a minute after this one have been waited for, 0 if there are none."""
+        first = view.windows.first_at(newest_s + 1)
+        due = np.flatnonzero(view.windows.column("on_time_of")[first:])
+        closed = [int(view.windows.starts[first + due[0]])] if len(due) else []
+        arrived = [start for start in view.arrived_s if start > newest_s]
+        return view.now_s - min((*closed, *arrived), default=view.now_s)
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        return []
+
+    def text(self, value: float) -> str:
+        return f"newest event delivered {seconds(value)} ago while messages come in, limit {seconds(self.target)}"
+
+
+def staleness_rules(definition: Definition) -> list[Staleness]:
+    settings = definition.spec.alerts.staleness
+    if settings is None:
+        return []
+    return [Staleness(settings.severity, definition.spec.sla.staleness.max / 1_000, Graph(definition).delivery)]
