@@ -28,6 +28,8 @@ from lagloss.wire import SAMPLE_ALL, OffsetRange
 
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
+ALERTS_CHANNEL = "lagloss_alerts"
+"""NOTIFY channel: people acknowledged an incident, made or ended a silence, or asked for a test."""
 DAY_S = 86_400
 
 
