@@ -7,18 +7,22 @@ from typing import Any, NoReturn
 
 import structlog
 from dash import Dash
-from fastapi import FastAPI, Response
+from fastapi import FastAPI, HTTPException, Response
+from fastapi.responses import HTMLResponse
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard import callbacks, page
+from dashboard.runbook_page import runbook_html
+from lagloss.runbooks import KINDS
 from lagloss.store import Store
 
 _log = structlog.get_logger("lagloss.dashboard")
 
 
 def create_server(store: Store) -> FastAPI:
-    """The server: the page at `/`, `/healthz` (200, or 503 while PostgreSQL does not answer)."""
+    """The server: the page at `/`, runbooks at `/runbooks/KIND`, `/healthz` (200, or 503 while PostgreSQL does not
+    answer)."""
     # FastAPI's own /docs would load scripts from a CDN
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None)
 
@@ -29,6 +33,12 @@ def create_server(store: Store) -> FastAPI:
             response.status_code = 503
             return {"status": "database unreachable", "detail": problem}
         return {"status": "ok"}
+
+    @server.get("/runbooks/{kind}")
+    async def runbook(kind: str) -> HTMLResponse:
+        if kind not in KINDS:
+            raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")
+        return HTMLResponse(runbook_html(kind))
 
     app = Dash(
         "dashboard",

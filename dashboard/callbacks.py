@@ -8,7 +8,7 @@ from typing import Any
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
-from dashboard import page
+from dashboard import incident_band, page
 from dashboard.figures import Frame, lag_figure, loss_figure
 from dashboard.flow import deliveries
 from dashboard.ids import Id
@@ -81,6 +81,8 @@ def register(app: Dash, store: Store) -> None:
 
     @app.callback(
         Output(Id.NOTICE, "children"),
+        Output(Id.FAILURES, "children"),
+        Output(Id.INCIDENTS, "children"),
         Output(Id.CONTENT, "style"),
         Output(Id.HEADLINE, "children"),
         Output(Id.PIPELINE, "data"),
@@ -116,10 +118,15 @@ def drawn(reading: Reading, dark: bool) -> tuple[Any, ...]:
     """The outputs of `refresh` for a reading, in their order. A failed query leaves what was drawn before."""
     note = page.notice(reading)
     if reading.empty is Empty.QUERY_FAILED:
-        return (note, *[no_update] * 14)
+        return (note, *[no_update] * 16)
+    told = (
+        note,
+        incident_band.failures(reading.failed, reading.now_s),
+        incident_band.band(reading.incidents, reading.now_s),
+    )
     if reading.pipeline is None or reading.empty is Empty.NO_WINDOW:
         first = reading.names[0] if reading.names else "no pipeline yet"
-        return (note, {"display": "none"}, None, reading.names, first, *[no_update] * 10)
+        return (*told, {"display": "none"}, None, reading.names, first, *[no_update] * 10)
     graph = Graph(reading.pipeline.definition)
     ends = deliveries(graph)
     paths = [{"label": "slowest of each minute", "value": SLOWEST}]
@@ -139,7 +146,7 @@ def drawn(reading: Reading, dark: bool) -> tuple[Any, ...]:
         for lost in reading.missing
     ]
     return (
-        note,
+        *told,
         {},
         page.headline(reading),
         reading.names,

@@ -17,6 +17,8 @@ class Id(StrEnum):
     PATH = "path"
     PATH_BOX = "path-box"
     NOTICE = "notice"
+    FAILURES = "failures"
+    INCIDENTS = "incidents"
     CONTENT = "content"
     HEADLINE = "headline"
     LAG = "lag"

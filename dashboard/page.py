@@ -40,7 +40,13 @@ def frame() -> Part:
             dcc.Store(id=Id.LOSS_DRAWN),
             dcc.Store(id=Id.SCHEME, storage_type="local"),
             dmc.Container(
-                [_header(), html.Div(id=Id.NOTICE, role="status", **_aria(live="polite")), _content()],
+                [
+                    _header(),
+                    html.Div(id=Id.NOTICE, role="status", **_aria(live="polite")),
+                    html.Div(id=Id.FAILURES, role="alert"),
+                    html.Div(id=Id.INCIDENTS, role="status", **_aria(live="polite")),
+                    _content(),
+                ],
                 size=1240,
                 px={"base": "xs", "sm": "md"},
                 py="sm",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -10,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from dashboard import words
 from dashboard.view import WINDOW_S, View
 from dashboard.words import Document
+from lagloss.incidents import Delivery, Incident, failed_deliveries, incidents
 from lagloss.store import MissingMessage, Store, StoredPipeline
 
 _FUTURE_S = 3_600
@@ -29,7 +31,8 @@ class Empty(StrEnum):
 @dataclass(frozen=True, slots=True)
 class Reading:
     """What the page draws. `windows` are those in [from_s, to_s), oldest first; `newest` is the newest closed one that
-    the store has, in range or not; `chosen` is the one whose table is shown."""
+    the store has, in range or not; `chosen` is the one whose table is shown. `incidents`: the pipeline's open ones;
+    `failed`: notifications that were given up, of any pipeline."""
 
     view: View
     now_s: float
@@ -43,12 +46,19 @@ class Reading:
     newest: Document | None = None
     chosen: Document | None = None
     missing: list[MissingMessage] = field(default_factory=list)
+    incidents: list[Incident] = field(default_factory=list)
+    failed: list[Delivery] = field(default_factory=list)
 
 
 def read(store: Store, view: View, now_s: float) -> Reading:
     """Never raises for a database that is away: that is one of the states to show."""
     try:
-        return _read(store, view, now_s)
+        found = replace(_read(store, view, now_s), failed=failed_deliveries(store, datetime.fromtimestamp(now_s, UTC)))
+        return (
+            found
+            if found.pipeline is None
+            else replace(found, incidents=incidents(store, pipeline=found.pipeline.name))
+        )
     except SQLAlchemyError as error:
         from_s, to_s = view.bounds_s(now_s)
         detail = str(getattr(error, "orig", None) or error).strip().splitlines()

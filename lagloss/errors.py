@@ -12,7 +12,14 @@ LaglossError
 │   ├── BadTime
 │   ├── UnknownCheckpoint
 │   ├── AlreadyRunning
-│   └── JarMismatch
+│   ├── JarMismatch
+│   ├── UnknownIncident
+│   ├── AmbiguousIncident
+│   ├── AlreadyAcknowledged
+│   ├── IncidentIsResolved
+│   ├── BadSilence
+│   ├── UnknownSilence
+│   └── UnknownReceiver
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── JarsMissing
@@ -24,7 +31,8 @@ LaglossError
 │   ├── KafkaUnreachable
 │   ├── DatabaseUnreachable
 │   ├── SparkEnded
-│   └── NotConfigured
+│   ├── NotConfigured
+│   └── NoAlerter
 └── NotEnoughData             exit 4
 """
 
@@ -94,6 +102,35 @@ class JarMismatch(UsageError):
     been thrown away. Try again; if it stays so, the repository or a proxy serves another file: do not use it."""
 
 
+class UnknownIncident(UsageError):
+    """No incident has an id that begins with {id!r}. `lagloss alerts list --all` shows those there are."""
+
+
+class AmbiguousIncident(UsageError):
+    """{count} incidents have ids that begin with {id!r}, for example {example}. Give more of it."""
+
+
+class AlreadyAcknowledged(UsageError):
+    """{by} acknowledged incident {id} at {at}."""
+
+
+class IncidentIsResolved(UsageError):
+    """Incident {id} was resolved at {at}: there is nothing to acknowledge."""
+
+
+class BadSilence(UsageError):
+    """A silence needs {expected}; found {found}."""
+
+
+class UnknownSilence(UsageError):
+    """No silence has the id {id}, or it has ended. `lagloss alerts silences` shows those there are."""
+
+
+class UnknownReceiver(UsageError):
+    """No receiver is called {receiver}; there {known}. They are in the alerting file, which the alerter reads at its
+    start."""
+
+
 class ServerUnreachable(LaglossError):
     """{detail}"""
 
@@ -148,6 +185,11 @@ class SparkEnded(ServerUnreachable):
 
 class NotConfigured(ServerUnreachable):
     """No {what} is known: no `lagloss up` has left its endpoints in {path}. Start `lagloss up`, or set {variable}."""
+
+
+class NoAlerter(ServerUnreachable):
+    """Nobody sent the test to {receiver} within {waited_s:g} s, and it was taken back: {detail}. Is `lagloss up`
+    running? Else start `python -m alerting`."""
 
 
 class NotEnoughData(LaglossError):

@@ -1,0 +1,205 @@
+"""`lagloss alerts` for incidents: shows them, takes them, silences them, tests receivers."""
+
+from __future__ import annotations
+
+import getpass
+import json
+from datetime import UTC, datetime
+from math import ceil
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from alerting.incident_text import cells, clock, details, times_cells
+from lagloss import incident_actions, incident_times, incidents, rehearsal
+from lagloss.cli_options import AsJson, DataDir, open_store
+from lagloss.definition import parse_duration_ms
+from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
+from lagloss.result import rfc3339
+from lagloss.settings import Settings
+from lagloss.times import parse_time_s
+
+UNBOUNDED_COLUMNS = 100_000
+
+app = typer.Typer(help="Show, take and silence incidents.", no_args_is_help=True)
+
+IncidentId = Annotated[str, typer.Argument(help="id of the incident, or how it begins", metavar="ID")]
+Author = Annotated[str | None, typer.Option(help="who does it; by default the user who is logged in")]
+
+
+@app.command("list")
+def list_(
+    all_: Annotated[bool, typer.Option("--all", help="resolved ones, too")] = False,
+    since: Annotated[str, typer.Option(help="with --all: resolved after this; RFC 3339 or relative")] = "-7d",
+    pipeline: Annotated[str | None, typer.Option(help="of this pipeline only")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the open incidents, critical ones first, then the longest open."""
+    after = datetime.fromtimestamp(parse_time_s(since), UTC)
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        if pipeline is not None:
+            store.pipeline(pipeline)
+        found = incidents.incidents(store, pipeline=pipeline, only_open=not all_, since=after)
+    if as_json:
+        typer.echo(json.dumps([incident.document() for incident in found]))
+        return
+    if not found:
+        typer.echo("no incidents" if all_ else "no open incidents")
+        return
+    table = Table("id", "severity", "pipeline", "rule", "what", "since (UTC)", "where", "state", box=None)
+    for incident in found:
+        table.add_row(*(escape(cell) for cell in cells(incident)))
+    _console().print(table)
+
+
+@app.command()
+def show(incident_id: IncidentId, as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """Show all of one incident: what breached, where, examples, what happened to it, who was told."""
+    settings = Settings.load(data_dir=data_dir)
+    with open_store(settings) as store:
+        incident = incidents.incident(store, incident_id)
+        changes = incidents.changes(store, incident.id)
+        deliveries = incidents.deliveries(store, incident.id)
+    document = {
+        **incident.document(),
+        "examples": incident.examples,
+        "notes": incident.notes,
+        "links": incident.links(settings.dashboard_url),
+        "changes": [change.document() for change in changes],
+        "deliveries": [delivery.document() for delivery in deliveries],
+    }
+    if as_json:
+        typer.echo(json.dumps(document))
+    else:
+        typer.echo("\n".join(details(document)))
+
+
+@app.command()
+def ack(
+    incident_id: IncidentId,
+    note: Annotated[str | None, typer.Option(help="what you know or are going to do")] = None,
+    author: Author = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Take an incident: it is not escalated any further, and no reminders of it are sent."""
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        taken = incident_actions.acknowledge(store, incident_id, author or _user(), note)
+    typer.echo(f"{taken}: acknowledged by {author or _user()}")
+
+
+@app.command()
+def silence(
+    matchers: Annotated[list[str], typer.Argument(help="label=value, or with !=, =~, !~", metavar="MATCHER...")],
+    for_: Annotated[str, typer.Option("--for", help="how long: 30m, 2h, 24h at most")],
+    reason: Annotated[str, typer.Option(help="why; everybody sees it")],
+    author: Annotated[str, typer.Option(help="who answers for it")],
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Tell nobody of incidents that match all of these, for a while. They are recorded all the same."""
+    try:
+        for_s = parse_duration_ms(for_) / 1_000
+    except ValueError as error:
+        raise BadSilence(expected="--for with a duration such as 30m or 2h", found=repr(for_)) from error
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        made, about = incident_actions.silence(store, matchers, reason=reason, author=author, for_s=for_s)
+    if as_json:
+        typer.echo(json.dumps({**made.document(), "open_incidents": [str(each) for each in about]}))
+        return
+    typer.echo(made.id)
+    number = f"{len(about)} open incident{'' if len(about) == 1 else 's'}" if about else "no incident that is open now"
+    typer.echo(f"Until {incidents.moment(made.ends_at)}; it matches {number}.", err=True)
+
+
+@app.command()
+def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """Show the silences that hold now."""
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        found = incident_actions.silences(store)
+    if as_json:
+        typer.echo(json.dumps([each.document() for each in found]))
+        return
+    table = Table("id", "matchers", "until (UTC)", "author", "reason", box=None)
+    for each in found:
+        row = (each.id, " ".join(each.matchers), clock(each.ends_at), each.author, each.reason)
+        table.add_row(*(escape(cell) for cell in row))
+    _console().print(table)
+
+
+@app.command()
+def unsilence(
+    silence_id: Annotated[str, typer.Argument(help="id of the silence", metavar="ID")],
+    author: Author = None,
+    data_dir: DataDir = None,
+) -> None:
+    """End a silence; receivers are told of what is still open."""
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        incident_actions.unsilence(store, silence_id, author or _user())
+    typer.echo(f"{silence_id}: ended")
+
+
+@app.command("test")
+def rehearse(
+    receiver: Annotated[str, typer.Argument(help="its name in the alerting file", metavar="RECEIVER")],
+    wait_s: Annotated[float, typer.Option("--wait", min=0, help="seconds to wait for the answer")] = rehearsal.WAIT_S,
+    data_dir: DataDir = None,
+) -> None:
+    """Send a test to a receiver, by way of the running alerter; exit 0 once it has taken it, 1 if it does not."""
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        answer = rehearsal.await_test(store, rehearsal.request_test(store, receiver, _user()), wait_s=wait_s)
+    match answer.outcome:
+        case "sent":
+            typer.echo(f"{receiver}: sent")
+            return
+        case "refused":
+            told = f"refused: {answer.error}"
+        case "retried":
+            told = f"not taken yet, {answer.error or 'no answer'}; the alerter goes on trying"
+    typer.echo(f"{receiver}: {told}", err=True)
+    raise typer.Exit(EXIT_BREACHED)
+
+
+@app.command()
+def stats(
+    from_: Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-30d)")] = "-30d",
+    to: Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")] = "now",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show how long incidents opened with from <= opened < to took to be acknowledged and to be over."""
+    from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        found = incident_times.courses(store, from_s, to_s)
+    groups = {
+        "severity": incident_times.by(lambda course: course.severity, found),
+        "rule": incident_times.by(lambda course: course.rule, found),
+    }
+    of_all = incident_times.Times.of(found)
+    if as_json:
+        told: dict[str, Any] = {"from": rfc3339(from_s), "to": rfc3339(to_s), "all": of_all.document()}
+        for name, of_group in groups.items():
+            told[f"by_{name}"] = {key: times.document() for key, times in of_group.items()}
+        typer.echo(json.dumps(told))
+        return
+    heads = ("incidents", "acknowledged", "MTTA", "median", "recovered", "MTTR", "median", "revised")
+    table = Table("", *heads, box=None)
+    for name, times in [("all", of_all), *groups["severity"].items(), *groups["rule"].items()]:
+        table.add_row(name, *times_cells(times))
+    _console().print(table)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:  # a container's user may have no name
+        raise UsageError(detail="expected --author, since the user who runs this has no name") from error
+
+
+def _console() -> Console:
+    """In a pipe, a row is a line of its own, however wide."""
+    console = Console()
+    return console if console.is_terminal else Console(width=UNBOUNDED_COLUMNS)

@@ -1,0 +1,109 @@
+"""Incidents as lines and cells for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from lagloss.incident_times import Times
+from lagloss.incidents import Document, Incident, place_words
+from lagloss.presenting import duration
+
+SHORT_ID: Final = 8
+"""Digits of an id that are shown in a list: enough to find it by."""
+
+
+def details(document: Document) -> list[str]:
+    """All of `show --json`, one line a fact, in the order in which somebody who was paged asks for them."""
+    lines = [f"{name:<13}{text}" for name, text in _facts(document).items() if text]
+    for title, entries in _sections(document).items():
+        if entries:
+            lines += ["", title, *(f"  {entry}" for entry in entries)]
+    return lines
+
+
+def _facts(document: Document) -> dict[str, str | None]:
+    links, windows = document["links"], document["windows"]
+    title = (document["id"], document["pipeline"], document["rule"], document["severity"])
+    taken = f"by {document['acknowledged_by']} at {document['acknowledged_at']}"
+    return {
+        "incident": " · ".join(title),
+        "breach": document["breach"]["text"],
+        "since": f"{document['since']}, the last window {windows['last']}, {windows['count']} in all",
+        "state": document["state"] + _with(" at ", document["resolved_at"]) + _with(", ", document["resolved_because"]),
+        "acknowledged": taken if document["acknowledged_at"] else "by nobody",
+        "withheld": document["withheld"],
+        "dashboard": links["dashboard"],
+        "runbook": links["runbook"] or f"lagloss/runbooks/{document['kind']}.md",
+    }
+
+
+def _sections(document: Document) -> dict[str, list[str]]:
+    return {
+        "where": [place_words(place) for place in document["where"]],
+        "examples": [_example(example) for example in document["examples"]],
+        "notes": document["notes"],
+        "what happened": [
+            f"{change['at']}  {change['change']}" + _with(" by ", change["by"]) + _with(": ", change["note"])
+            for change in document["changes"]
+        ],
+        "who was told": [
+            f"{sent['done_at'] or sent['created_at']}  {sent['receiver']}  {sent['change']}  {sent['outcome']}, "
+            f"attempts: {sent['attempts']}" + _with(": ", sent["last_error"])
+            for sent in document["deliveries"]
+        ],
+    }
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    name = example.get("message_id") or example.get("id_hash")
+    return f"{name}  {example['kind']} at {', '.join(example['places'])}, last seen at {example['last_checkpoint']}"
+
+
+def cells(incident: Incident) -> tuple[str, ...]:
+    """A row of the list: id, severity, pipeline, rule, what, since, where, state."""
+    return (
+        str(incident.id)[:SHORT_ID],
+        incident.severity,
+        incident.pipeline,
+        incident.rule,
+        incident.text,
+        clock(datetime.fromtimestamp(incident.first_window_s, UTC)),
+        place_words(incident.where[0]) if incident.where else "",
+        _state(incident),
+    )
+
+
+def _state(incident: Incident) -> str:
+    if incident.state != "open":
+        return incident.state + _with(", ", incident.resolved_because)
+    taken = f"acknowledged by {incident.acknowledged_by}" if incident.acknowledged_at else "open"
+    return taken + _with(", withheld: ", incident.withheld)
+
+
+def times_cells(times: Times) -> list[str]:
+    """A row of `stats`: incidents, acknowledged, MTTA, median, repaired, MTTR, median, revised."""
+    return [
+        str(times.incidents),
+        str(times.acknowledged),
+        _told(times.mean_to_acknowledge_s),
+        _told(times.median_to_acknowledge_s),
+        str(times.repaired),
+        _told(times.mean_to_resolve_s),
+        _told(times.median_to_resolve_s),
+        str(times.revised),
+    ]
+
+
+def clock(at: datetime) -> str:
+    """`2026-11-21 08:40`, in UTC."""
+    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
+
+
+def _told(seconds: float | None) -> str:
+    return "–" if seconds is None else duration(1_000 * seconds)
+
+
+def _with(before: str, text: str | None) -> str:
+    return f"{before}{text}" if text else ""

@@ -1,0 +1,279 @@
+"""Incidents as people read them: what breached, all that happened to it, who was told and who was not."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+from uuid import UUID
+
+from sqlalchemy import ColumnElement, Connection, Row, String, cast, func, select
+
+from lagloss import alert_tables
+from lagloss.errors import AmbiguousIncident, UnknownIncident
+from lagloss.result import rfc3339
+from lagloss.store import Store
+from lagloss.tables import table_of
+
+FAILED_FOR: Final = timedelta(days=7)
+"""Deliveries that failed longer ago are not brought up any more."""
+MAX_FAILED: Final = 200
+_ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
+
+Document = dict[str, Any]
+
+incident_table = table_of(alert_tables.Incident)
+change_table = table_of(alert_tables.IncidentChange)
+outbox_table = table_of(alert_tables.OutboxMessage)
+_WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One row of `incident`. `text`: value against target. `where`: worst first. Windows: starts in epoch s."""
+
+    id: UUID
+    pipeline: str
+    rule: str
+    kind: str
+    severity: str
+    state: str
+    opened_at: datetime
+    resolved_at: datetime | None
+    resolved_because: str | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    withheld: str | None
+    value: float
+    worst: float
+    target: float
+    text: str
+    first_window_s: int
+    last_window_s: int
+    windows: int
+    where: list[Document]
+    examples: list[Document]
+    notes: list[str]
+    runbook: str | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What matchers choose it by, without its pipeline's own labels."""
+        return {"pipeline": self.pipeline, "rule": self.rule, "kind": self.kind, "severity": self.severity}
+
+    def links(self, dashboard_url: str) -> dict[str, str | None]:
+        """The dashboard at its last window, and its runbook; null where no address is known."""
+        base = dashboard_url.rstrip("/")
+        if not base:
+            return {"dashboard": None, "runbook": self.runbook}
+        asked = urlencode({"pipeline": self.pipeline, "window": rfc3339(self.last_window_s)}, safe=":")
+        return {"dashboard": f"{base}/?{asked}", "runbook": self.runbook or f"{base}/runbooks/{self.kind}"}
+
+    def document(self) -> Document:
+        """As `lagloss alerts list --json` prints it."""
+        return {
+            "id": str(self.id),
+            **self.labels,
+            "state": self.state,
+            "opened_at": moment(self.opened_at),
+            "resolved_at": moment(self.resolved_at),
+            "resolved_because": self.resolved_because,
+            "acknowledged_at": moment(self.acknowledged_at),
+            "acknowledged_by": self.acknowledged_by,
+            "withheld": self.withheld,
+            "breach": {"value": self.value, "worst": self.worst, "target": self.target, "text": self.text},
+            "since": rfc3339(self.first_window_s),
+            "windows": {
+                "first": rfc3339(self.first_window_s),
+                "last": rfc3339(self.last_window_s),
+                "count": self.windows,
+            },
+            "where": self.where,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened to an incident; `by` None: the alerter did it."""
+
+    at: datetime
+    change: str
+    by: str | None
+    note: str | None
+    value: float
+    worst: float
+
+    def document(self) -> Document:
+        return {**asdict(self), "at": moment(self.at)}
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One message to one receiver. `outcome` is sent, failed, dropped or waiting; `pipeline` and `rule` are None of a
+    test. `works_since`: when the receiver first took something after this failed."""
+
+    id: int
+    receiver: str
+    action: str
+    change: str
+    outcome: str
+    attempts: int
+    last_error: str | None
+    created_at: datetime
+    next_attempt_at: datetime | None
+    done_at: datetime | None
+    pipeline: str | None = None
+    rule: str | None = None
+    works_since: datetime | None = None
+
+    def document(self) -> Document:
+        times = ("created_at", "next_attempt_at", "done_at", "works_since")
+        return {**asdict(self), **{name: moment(getattr(self, name)) for name in times}}
+
+
+def incidents(
+    store: Store, *, pipeline: str | None = None, only_open: bool = True, since: datetime | None = None
+) -> list[Incident]:
+    """The open incidents, or also the resolved ones that were open after `since`: open ones first, critical first,
+    then the longest open."""
+    table = incident_table
+    chosen: list[ColumnElement[bool]] = []
+    if pipeline is not None:
+        chosen.append(table.c.pipeline == pipeline)
+    if only_open:
+        chosen.append(table.c.state == "open")
+    elif since is not None:
+        chosen.append((table.c.state == "open") | (table.c.resolved_at >= since))
+    order = (table.c.state, table.c.severity, table.c.opened_at, table.c.id)  # open < resolved, critical < warning
+    with store.engine.connect() as connection:
+        return [_incident(row) for row in connection.execute(select(table).where(*chosen).order_by(*order))]
+
+
+def incident(store: Store, prefix: str) -> Incident:
+    """The one incident whose id begins so.
+
+    Raises:
+        UnknownIncident: none does.
+        AmbiguousIncident: several do.
+    """
+    with store.engine.connect() as connection:
+        return _incident(find(connection, prefix))
+
+
+def changes(store: Store, incident_id: UUID) -> list[Change]:
+    """What happened to an incident, oldest first."""
+    table = change_table
+    asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
+    with store.engine.connect() as connection:
+        return [Change(row.at, row.change, row.by, row.note, row.value, row.worst) for row in connection.execute(asked)]
+
+
+def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:
+    """What was sent of an incident, or waits to be, oldest first."""
+    table = outbox_table
+    asked = select(*_WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
+    with store.engine.connect() as connection:
+        return [_delivery(row) for row in connection.execute(asked)]
+
+
+def failed_deliveries(store: Store, now: datetime | None = None) -> list[Delivery]:
+    """What no receiver will hear of, newest first: messages that were given up in the last 7 days, 200 at most."""
+    outbox, about = outbox_table, incident_table
+    works_since = func.min(outbox.c.done_at).filter(outbox.c.outcome == "sent")
+    done = (
+        select(
+            *_WITHOUT_BODY,
+            works_since.over(partition_by=outbox.c.receiver, order_by=outbox.c.done_at, rows=(0, None)).label(
+                "works_since"
+            ),
+        )
+        .where(outbox.c.done_at > (now or datetime.now(UTC)) - FAILED_FOR)
+        .subquery()
+    )
+    asked = (
+        select(done, about.c.pipeline, about.c.rule)
+        .outerjoin(about, about.c.id == done.c.incident_id)
+        .where(done.c.outcome == "failed")
+        .order_by(done.c.done_at.desc(), done.c.id.desc())
+        .limit(MAX_FAILED)
+    )
+    with store.engine.connect() as connection:
+        return [_delivery(row, row.pipeline, row.rule, row.works_since) for row in connection.execute(asked)]
+
+
+def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]:
+    """The row of `incident`; see `incident`. `lock`: for the transaction."""
+    table, wanted = incident_table, prefix.strip().lower()
+    if not _ID.fullmatch(wanted):
+        raise UnknownIncident(id=prefix)
+    asked = select(table).where(cast(table.c.id, String).startswith(wanted)).order_by(table.c.opened_at.desc())
+    rows = connection.execute(asked.with_for_update() if lock else asked).all()
+    if not rows:
+        raise UnknownIncident(id=prefix)
+    if len(rows) > 1:
+        raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
+    return rows[0]
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the millisecond."""
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def place_words(place: Mapping[str, Any]) -> str:
+    """`link src->mid: 94 lost, 98% of the loss`, as far as it is known."""
+    name = f"{place['kind']} {place['name']}"
+    return f"{name}: {place['text']}" if place.get("text") else name
+
+
+def _incident(row: Row[Any]) -> Incident:
+    detail = row.detail
+    return Incident(
+        id=row.id,
+        pipeline=row.pipeline,
+        rule=row.rule,
+        kind=row.kind,
+        severity=row.severity,
+        state=row.state,
+        opened_at=row.opened_at,
+        resolved_at=row.resolved_at,
+        resolved_because=detail.get("resolved_because"),
+        acknowledged_at=row.acknowledged_at,
+        acknowledged_by=row.acknowledged_by,
+        withheld=row.withheld,
+        value=row.value,
+        worst=row.worst,
+        target=row.target,
+        # rows of before there were other rules have no text; all of them are of loss
+        text=detail.get("text") or f"{row.value:.2%} of messages lost, target {row.target:.2%}",
+        first_window_s=row.first_window,
+        last_window_s=row.last_window,
+        windows=sum((last - first) // 60 + 1 for first, last in detail.get("breaches", [])),
+        where=detail.get("where", []),
+        examples=detail.get("examples", []),
+        notes=detail.get("notes", []),
+        runbook=detail.get("runbook"),
+    )
+
+
+def _delivery(
+    row: Row[Any], pipeline: str | None = None, rule: str | None = None, works_since: datetime | None = None
+) -> Delivery:
+    return Delivery(
+        id=row.id,
+        receiver=row.receiver,
+        action=row.action,
+        change=row.change,
+        outcome=row.outcome or "waiting",
+        attempts=row.attempts,
+        last_error=row.last_error,
+        created_at=row.created_at,
+        next_attempt_at=None if row.outcome else row.next_attempt_at,
+        done_at=row.done_at,
+        pipeline=pipeline,
+        rule=rule,
+        works_since=works_since,
+    )

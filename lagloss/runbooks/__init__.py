@@ -1,0 +1,31 @@
+"""The runbooks: one page for each kind of incident, for somebody who was just woken."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Final
+
+KINDS: Final = (
+    "loss",
+    "lag",
+    "on-time",
+    "staleness",
+    "budget",
+    "blind",
+    "duplicates",
+    "dead-letters",
+    "pending-age",
+    "negative-lag",
+)
+"""The kinds of rules; each has a page `KIND.md` here."""
+
+
+def runbook(kind: str) -> str:
+    """The page as Markdown, whose links lead to other pages here (`lag.md`) and to the dashboard (`/`).
+
+    Raises:
+        KeyError: there is no such kind.
+    """
+    if kind not in KINDS:
+        raise KeyError(kind)
+    return (files(__name__) / f"{kind}.md").read_text("utf-8")
