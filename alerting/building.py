@@ -13,11 +13,11 @@ from alerting.alerting_file import AlertingFile, MaintenanceSpec, RouteSpec, loa
 from alerting.evaluating import Evaluator
 from alerting.message import Links
 from alerting.metrics import Metrics
+from alerting.notifying import Teller
 from alerting.outbox import Outbox
 from alerting.planning import Habits
 from alerting.routing import Escalation, Route
 from alerting.sending import HeldLead, Sender
-from alerting.notifying import Teller
 from alerting.transports.base import Transport
 from alerting.transports.kinds import build as build_transport
 from alerting.withholding import Maintenance

@@ -16,9 +16,9 @@ from alerting import incidents
 from alerting.incidents import Written
 from alerting.judging import Change, judge
 from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
+from alerting.notifying import Teller
 from alerting.readings import Readings
 from alerting.rules import Rule, rules_of
-from alerting.notifying import Teller
 from alerting.view import HORIZON_S, View
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
@@ -72,8 +72,8 @@ class Evaluator:
                 for written in work.open():
                     work.end(written, "deleted")
                 self.teller.tell_of_deleted(connection, work.known, self.links, now)
-            self._readings.forget(name)
             changes += work.changes
+        self._readings.forget(names)
         return changes
 
     def _links_of(self, pipeline: StoredPipeline) -> Links:

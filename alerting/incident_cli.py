@@ -16,8 +16,8 @@ from rich.table import Table
 from alerting.incident_text import cells, clock, details, times_cells
 from lagloss import incident_actions, incident_times, incidents, rehearsal
 from lagloss.cli_options import AsJson, DataDir, open_store
-from lagloss.definition import parse_duration_ms
 from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
+from lagloss.fields import parse_duration_ms
 from lagloss.result import rfc3339
 from lagloss.settings import Settings
 from lagloss.times import parse_time_s

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, and_, func, select
 
+from alerting.minutes import Minutes
 from alerting.rules.blind import PATIENCE_S
 from alerting.stored_windows import StoredWindows
-from alerting.telling import Minutes
 from alerting.view import HORIZON_S, View, Waiting
 from alerting.windows import Windows
 from lagloss.definition import Definition

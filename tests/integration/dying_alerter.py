@@ -8,8 +8,8 @@ from pathlib import Path
 
 from alerting import __main__
 from alerting.evaluating import Evaluator
-from alerting.outbox import Outbox
 from alerting.notifying import Teller
+from alerting.outbox import Outbox
 from alerting.transports.webhook import WebhookTransport
 from tests.integration.dying import Die, around, death
 

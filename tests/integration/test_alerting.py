@@ -11,9 +11,9 @@ import pytest
 
 from alerting.evaluating import Evaluator
 from alerting.message import Links
+from alerting.notifying import Teller
 from alerting.planning import Habits
 from alerting.routing import Escalation, Route
-from alerting.notifying import Teller
 from lagloss import incident_actions
 from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
 from lagloss.matchers import Matcher
