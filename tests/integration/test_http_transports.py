@@ -87,6 +87,15 @@ def test_what_pagerduty_finds_wrong_is_told_without_the_key(pagerduty: FakePager
         assert wrong not in outcome.error
 
 
+def test_an_answer_is_not_cut_within_a_secret_so_that_half_of_it_is_told(pagerduty: FakePagerDuty) -> None:
+    transport = made("pagerduty", routingKey=KEY, url=pagerduty.url)
+    for before in (165, 190, 280, 290):  # where texts are cut, and what is left when it is replaced
+        pagerduty.replies = [Reply(400, f"{'x' * before}{KEY} and so on".encode())]
+        outcome = transport.send([notification()])
+        assert isinstance(outcome, Refused)
+        assert KEY[:4] not in outcome.error
+
+
 def test_a_busy_pagerduty_is_tried_again_after_what_it_asks_for_or_a_minute(pagerduty: FakePagerDuty) -> None:
     pagerduty.replies = [Reply(429), Reply(429, b"", {"retry-after": "5"}), Reply(502)]
     transport = made("pagerduty", routingKey=KEY, url=pagerduty.url)
