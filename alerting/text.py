@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -180,7 +181,7 @@ def _line(label: str, text: object, kind: Kind = "text") -> Line:
 def _link(label: str, link: str) -> Line:
     """A link that is cut leads nowhere, and one that is not the web's is not clicked: those are shown as text."""
     whole = one_line(link, 2_000)
-    if whole == link and link.startswith(("http://", "https://")):
+    if whole == link and re.match(r"https?://[^/?#\s]", link):
         return Line(label, whole, "link")
     return _line(label, link)
 

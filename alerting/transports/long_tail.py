@@ -41,7 +41,8 @@ class AppriseConfig(TransportConfig):
     urls: Annotated[tuple[Secret, ...], Field(min_length=1, max_length=16)]
 
     def build(self) -> AppriseTransport:
-        logging.getLogger("apprise").disabled = True  # at every level it writes addresses and bodies
+        for name in ("apprise", "urllib3"):  # they write addresses, which hold the secrets, at several levels
+            logging.getLogger(name).setLevel(logging.CRITICAL + 1)
         return AppriseTransport([_service(number, url.reveal()) for number, url in enumerate(self.urls, 1)])
 
 

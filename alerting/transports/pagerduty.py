@@ -92,7 +92,7 @@ def _trigger(notification: Notification) -> dict[str, Any]:
     where = body.get("where") or [{}]
     payload = {
         "summary": one_line(body.get("summary"), MAX_SUMMARY) or section.title,
-        "source": one_line(incident.get("pipeline") or "lagloss", 255),
+        "source": one_line(incident.get("pipeline") or "", 255) or "lagloss",
         "severity": _severity(notification),
         "timestamp": incident.get("opened_at"),
         "component": one_line(where[0].get("name") or "", 255),

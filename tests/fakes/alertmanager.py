@@ -1,0 +1,66 @@
+"""A real Alertmanager, started for tests, that notifies nobody."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from lagloss.processes import choose_port
+
+_CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
+
+
+@dataclass(frozen=True)
+class Alertmanager:
+    url: str
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """Those that have not ended."""
+        found: list[dict[str, Any]] = httpx.get(f"{self.url}/api/v2/alerts", trust_env=False).raise_for_status().json()
+        return found
+
+
+@contextmanager
+def run_alertmanager(folder: Path) -> Iterator[Alertmanager]:
+    """Runs while the block does; its data in `folder`."""
+    binary = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
+    if binary is None:
+        pytest.fail("Alertmanager is missing: install Debian's prometheus-alertmanager (.ci/run does)")
+    folder.mkdir(parents=True, exist_ok=True)
+    config = folder / "alertmanager.yml"
+    config.write_text(_CONFIG)
+    url = f"http://127.0.0.1:{choose_port('alertmanager')}"
+    arguments = [
+        f"--config.file={config}",
+        f"--storage.path={folder / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+        "--cluster.listen-address=",
+    ]
+    with (folder / "log").open("wb") as log, subprocess.Popen([binary, *arguments], stdout=log, stderr=log) as process:
+        try:
+            _await_ready(url, process, folder / "log")
+            yield Alertmanager(url)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    ends = time.monotonic() + 30
+    while time.monotonic() < ends and process.poll() is None:
+        try:
+            if httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    pytest.fail(f"Alertmanager did not become ready: {log.read_text()[-2_000:]}")

@@ -1,0 +1,64 @@
+"""Apprise's services, by its JSON over HTTP."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+import pytest
+
+from alerting.transports.base import Sent, TryLater
+from alerting.transports.long_tail import AppriseConfig, AppriseTransport
+from tests.fakes.http_receiver import HttpReceiver, Reply, Request
+from tests.fakes.notifications import notification
+
+
+def made(*receivers: HttpReceiver) -> AppriseTransport:
+    urls = [f"json://s3cret-user:s3cret-word@127.0.0.1:{receiver.port}/s3cret-path" for receiver in receivers]
+    return AppriseConfig.model_validate({"urls": urls}).build()
+
+
+def test_apprise_carries_title_text_and_kind() -> None:
+    with HttpReceiver() as receiver:
+        assert made(receiver).send([notification()]) == Sent()
+    said = receiver.requests[0].json()
+    assert said["title"] == "[critical, opened] clicks: loss"
+    assert "Where:       link src->mid: 94 lost" in said["message"]
+    assert said["type"] == "failure"
+
+
+def test_a_service_that_fails_is_tried_again_alone_and_no_secret_is_told_or_logged(
+    caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with HttpReceiver() as first, HttpReceiver() as second:
+        second.replies = [Reply(500, b"s3cret-path")]
+        transport = made(first, second)
+        for service in transport._services:
+            service[0].request_rate_per_sec = 0  # else it waits 5.5 s before it asks a service again
+        outcome = transport.send([notification()])
+        assert outcome == TryLater("Apprise did not deliver to number 2 of its URLs")
+        assert transport.send([notification()]) == Sent()
+    assert [len(receiver.requests) for receiver in (first, second)] == [1, 2]
+    printed = "".join(capfd.readouterr()) + caplog.text
+    assert "s3cret" not in printed
+
+
+def test_a_service_that_hangs_is_given_up_at_the_limit_and_not_asked_again_meanwhile() -> None:
+    over = threading.Event()
+
+    class Hanging(HttpReceiver):
+        def answer(self, request: Request) -> Reply:
+            over.wait(20)
+            return Reply()
+
+    with Hanging() as receiver, HttpReceiver() as other:
+        transport = made(receiver, other)
+        transport.timeout_s = 0.5
+        for _ in range(2):
+            outcome = transport.send([notification()])
+            assert outcome == TryLater("Apprise did not deliver to number 1 of its URLs; no end in 0.5 s: 1")
+        assert [len(each.requests) for each in (receiver, other)] == [1, 1]
+        over.set()
+        for thread in transport._asking.values():
+            thread.join()
