@@ -3,6 +3,7 @@ LAGLOSS_ALERTING_FILE."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -18,7 +19,7 @@ from alerting.transports.mail import MailConfig
 from alerting.transports.pagerduty import PagerDutyConfig
 from alerting.transports.slack import SlackConfig
 from alerting.transports.webhook import WebhookConfig
-from lagloss.fields import DurationMs, Name, Strict
+from lagloss.fields import DurationMs, Name, Strict, refuse
 from lagloss.matchers import Matcher
 from lagloss.settings import Settings
 from lagloss.yaml_files import load_yaml
@@ -129,17 +130,34 @@ class AlertingFile(Strict):
     @model_validator(mode="after")
     def _names_are_known(self) -> AlertingFile:
         names = [receiver.name for receiver in self.receivers]
-        if len(set(names)) < len(names):
-            raise ValueError("expected each receiver once, found two of the same name")
-        named = {
-            name for route in self.routes for name in (*route.to, *(to for step in route.escalate for to in step.to))
-        }
-        unknown = sorted((named | ({self.fallback} if self.fallback else set())) - set(names))
-        if unknown:
-            raise ValueError(
-                f"expected names of receivers ({', '.join(names) or 'there are none'}), found {', '.join(unknown)}"
-            )
+        twice = (
+            (("receivers", at), f"expected each receiver once, found {name} twice")
+            for at, name in enumerate(names)
+            if name in names[:at]
+        )
+        known = ", ".join(names) or "there is none"
+        refuse(
+            [
+                *twice,
+                *(
+                    (place, f"expected a receiver's name ({known}), found {name}")
+                    for place, name in self._named()
+                    if name not in names
+                ),
+            ]
+        )
         return self
+
+    def _named(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Every receiver that is named somewhere, and where."""
+        for at, route in enumerate(self.routes):
+            for number, name in enumerate(route.to):
+                yield ("routes", at, "to", number), name
+            for step, escalation in enumerate(route.escalate):
+                for number, name in enumerate(escalation.to):
+                    yield ("routes", at, "escalate", step, "to", number), name
+        if self.fallback is not None:
+            yield ("fallback",), self.fallback
 
 
 def load_alerting(settings: Settings) -> AlertingFile:

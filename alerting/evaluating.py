@@ -94,7 +94,7 @@ class _Work:
     _opened: dict[uuid.UUID, Written] = field(default_factory=dict)
 
     def stages(self) -> list[list[Written]]:
-        """The incidents at the moments to tell of: as they are, and before that those that were opened and are over again
+        """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
         already, as they were then: what was lost is to be heard of, late as it is."""
         passing = [each for each in self.known if not each.is_open and each.facts.id in self._opened]
         return [*([[self._opened[each.facts.id] for each in passing]] if passing else []), self.known]

@@ -80,7 +80,7 @@ def leading(database_url: str, stop: threading.Event, connected: Callable[[], No
         backend = connection.info.backend_pid
         connection.execute(
             "INSERT INTO alerting_leader VALUES (true, %(backend)s, %(host)s, clock_timestamp(), clock_timestamp()) "
-            "ON CONFLICT (only) DO UPDATE SET backend = %(backend)s, host = %(host)s, led_at = clock_timestamp(), "
+            'ON CONFLICT ("only") DO UPDATE SET backend = %(backend)s, host = %(host)s, led_at = clock_timestamp(), '
             "well_at = clock_timestamp()",
             {"backend": backend, "host": socket.gethostname()},
         )

@@ -29,6 +29,9 @@ REFRESHES_KEPT_S: Final = 3_600
 KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""
 
+_TYPES: Final = {"fallback": "opened", "refresh": "updated"}
+"""What a message is called whose change says why it is sent, not what has become of the incident."""
+
 _CLAIM: Final = text(
     """
     WITH free AS (
@@ -133,7 +136,7 @@ def queue(connection: Connection, incident: uuid.UUID, body: dict[str, Any], ord
                 group_key=order.group_key,
                 body={
                     **body,
-                    "type": f"incident.{order.change}",
+                    "type": f"incident.{_TYPES.get(order.change, order.change)}",
                     "notes": [*body["notes"], *([order.note] if order.note else [])],
                 },
                 next_attempt_at=text("clock_timestamp() + make_interval(secs => :wait_s)").bindparams(

@@ -32,7 +32,7 @@ _DIGEST: Final = (
     func.coalesce(func.sum(_WINDOW.c.closed_at), 0),
     func.count().filter(_WINDOW.c.history),
 )
-_HOUR: Final = (_WINDOW.c.window_start / literal_column(str(HOUR_S))).label("hour")
+_HOUR: Final = (_WINDOW.c.window_start // literal_column(str(HOUR_S))).label("hour")
 _COUNTS: Final = tuple(
     _WINDOW.c[name]
     for name in (
@@ -97,7 +97,7 @@ class StoredWindows:
             if not row.history and row.window_start not in kept and row.window_start >= documents_from_s
         ]
         read = select(_WINDOW.c.window_start, _WINDOW.c.document).where(within, _WINDOW.c.window_start.in_(wanted))
-        documents = dict(connection.execute(read).tuples().all()) if wanted else {}
+        documents = dict(connection.execute(read).all()) if wanted else {}
 
         def row_of(row: Row[Any]) -> Any:
             start = row.window_start

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import networkx as nx
-from pydantic import AfterValidator, Field, ValidationError, model_validator
-from pydantic_core import InitErrorDetails, PydanticCustomError
+from pydantic import AfterValidator, Field, model_validator
 
 from lagloss.alert_rules import Alerts
-from lagloss.fields import DurationMs, Name, Strict
+from lagloss.fields import DurationMs, Name, Strict, refuse
 from lagloss.wire import SAMPLE_ALL
 from lagloss.yaml_files import load_yaml, parse_yaml
 
@@ -99,16 +98,7 @@ class Definition(Strict):
     def _has_rules_of_its_own(self) -> Definition:
         from lagloss.alert_checks import problems  # knows the graph of a definition, and so this module
 
-        found = [
-            InitErrorDetails(
-                type=PydanticCustomError("alerts", "{problem}", {"problem": problem}),
-                loc=("spec", "alerts", *place),
-                input=self.name,
-            )
-            for place, problem in problems(self)
-        ]
-        if found:
-            raise ValidationError.from_exception_data("Definition", found)
+        refuse((("spec", "alerts", *place), problem) for place, problem in problems(self))
         return self
 
     @property

@@ -35,7 +35,7 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
         .scalar_subquery()
     )
     is_silent = emitter.c.closed.is_(False) & (emitter.c.appended_at < now_ms - SILENT_AFTER_MS)
-    last_window = emitter.c.appended_at / 60_000 * 60
+    last_window = emitter.c.appended_at // 60_000 * 60
     rows = connection.execute(
         select(
             emitter,

@@ -3,9 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+)
+from pydantic_core import InitErrorDetails, PydanticCustomError
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -36,6 +46,19 @@ DurationMs = Annotated[
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
 """Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
+
+
+def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
+    """Raises pydantic's ValidationError of these, if there are any: each the place in the whole file, and what was
+    expected and found there. For what no part of a file can tell by itself."""
+    found = [
+        InitErrorDetails(
+            type=PydanticCustomError("misplaced", "{problem}", {"problem": problem}), loc=place, input=None
+        )
+        for place, problem in problems
+    ]
+    if found:
+        raise ValidationError.from_exception_data("file", found)
 
 
 class Strict(BaseModel):
