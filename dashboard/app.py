@@ -34,7 +34,7 @@ def create_server(store: Store) -> FastAPI:
             return {"status": "database unreachable", "detail": problem}
         return {"status": "ok"}
 
-    @server.get("/runbooks/{kind}")
+    @server.get("/runbooks/{kind:path}")
     async def runbook(kind: str) -> HTMLResponse:
         if kind not in KINDS:
             raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")

@@ -120,7 +120,7 @@ def failures(failed: Sequence[Delivery], now_s: float) -> Part | None:
             ),
         ],
         title=f"{number} notification{'' if number == 1 else 's'} not delivered in the last 7 days",
-        color="red" if still else "orange",
+        color="red.9" if still else "orange",
         variant="filled" if still else "light",
         autoContrast=True,
         icon=html.Span("✖", **_HIDDEN),

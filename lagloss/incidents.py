@@ -12,11 +12,12 @@ from uuid import UUID
 
 from sqlalchemy import ColumnElement, Connection, Row, String, cast, func, select
 
-from lagloss import alert_tables
+from lagloss import alert_tables, tables
 from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.tables import table_of
+from lagloss.wire import WINDOW_S
 
 FAILED_FOR: Final = timedelta(days=7)
 """Deliveries that failed longer ago are not brought up any more."""
@@ -33,7 +34,8 @@ _WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "b
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One row of `incident`. `text`: value against target. `where`: worst first. Windows: starts in epoch s."""
+    """One row of `incident`. `text`: value against target. `where`: worst first. Windows: starts in epoch s. `runbook`:
+    its pipeline's own, if it has one."""
 
     id: UUID
     pipeline: str
@@ -149,7 +151,9 @@ def incidents(
         chosen.append((table.c.state == "open") | (table.c.resolved_at >= since))
     order = (table.c.state, table.c.severity, table.c.opened_at, table.c.id)  # open < resolved, critical < warning
     with store.engine.connect() as connection:
-        return [_incident(row) for row in connection.execute(select(table).where(*chosen).order_by(*order))]
+        runbooks = _own_runbooks(connection)
+        rows = connection.execute(select(table).where(*chosen).order_by(*order))
+        return [_incident(row, runbooks.get(row.pipeline)) for row in rows]
 
 
 def incident(store: Store, prefix: str) -> Incident:
@@ -160,7 +164,8 @@ def incident(store: Store, prefix: str) -> Incident:
         AmbiguousIncident: several do.
     """
     with store.engine.connect() as connection:
-        return _incident(find(connection, prefix))
+        row = find(connection, prefix)
+        return _incident(row, _own_runbooks(connection).get(row.pipeline))
 
 
 def changes(store: Store, incident_id: UUID) -> list[Change]:
@@ -229,7 +234,17 @@ def place_words(place: Mapping[str, Any]) -> str:
     return f"{name}: {place['text']}" if place.get("text") else name
 
 
-def _incident(row: Row[Any]) -> Incident:
+def _own_runbooks(connection: Connection) -> dict[str, str]:
+    """Where pipelines have runbooks of their own, by the newest definition: addresses that a kind is put behind."""
+    pipeline = table_of(tables.Pipeline)
+    base = pipeline.c.definition["spec"]["alerts"]["runbook"].astext
+    found: dict[str, str | None] = {}
+    for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):
+        found[name] = address
+    return {name: address for name, address in found.items() if address}
+
+
+def _incident(row: Row[Any], runbooks: str | None) -> Incident:
     detail = row.detail
     return Incident(
         id=row.id,
@@ -251,12 +266,17 @@ def _incident(row: Row[Any]) -> Incident:
         text=detail.get("text") or f"{row.value:.2%} of messages lost, target {row.target:.2%}",
         first_window_s=row.first_window,
         last_window_s=row.last_window,
-        windows=sum((last - first) // 60 + 1 for first, last in detail.get("breaches", [])),
-        where=detail.get("where", []),
-        examples=detail.get("examples", []),
-        notes=detail.get("notes", []),
-        runbook=detail.get("runbook"),
+        windows=detail.get("windows") or _count(detail.get("breaches", [])),
+        where=detail.get("where") or [],
+        examples=detail.get("examples") or [],
+        notes=detail.get("notes") or [],
+        runbook=f"{runbooks.rstrip('/')}/{row.kind}" if runbooks else None,
     )
+
+
+def _count(ranges: list[list[int]]) -> int:
+    """Windows in ranges of their starts, first and last."""
+    return sum((last - first) // WINDOW_S + 1 for first, last in ranges)
 
 
 def _delivery(

@@ -8,18 +8,22 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect, sync_playwright
-from sqlalchemy import delete
+from sqlalchemy import Connection, delete, update
 
 from docs.make_screenshot import CHROMIUM_ARGS, chromium_path
 from lagloss import tables
+from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
 from lagloss.processes import choose_port
+from lagloss.runbooks import KINDS
 from lagloss.store import Store
+from tests.incident_rows import store_delivery, store_incident
 from tests.window_documents import clicks, document, store_missing, store_window
 
 pytestmark = pytest.mark.skipif(not Path(chromium_path()).exists(), reason="no chromium: apt-get install chromium")
@@ -257,3 +261,105 @@ def test_6_unknown_pipelines_empty_ranges_and_failed_queries_are_told_apart(
         with store.engine.begin() as connection:
             connection.exec_driver_sql("ALTER TABLE pipeline_away RENAME TO pipeline")
     expect(page.get_by_text("Query failed")).to_be_hidden(timeout=15_000)
+
+
+@pytest.fixture
+def incidents(store: Store) -> Iterator[Connection]:
+    """A transaction for a test's incidents, which are gone after it."""
+    seed(store)
+    with store.engine.connect() as connection:
+        yield connection
+    with store.engine.begin() as connection:
+        for table in (IncidentChange, OutboxMessage, Incident):
+            connection.execute(delete(table))
+
+
+def test_7_open_incidents_stand_above_the_charts_and_go_when_they_are_over(
+    url: str, incidents: Connection, watched: Watched
+) -> None:
+    opened_at = datetime.fromtimestamp(now() - 600, UTC)
+    critical = store_incident(incidents, pipeline="clicks", opened_at=opened_at)
+    detail = {"text": "p95 of conn-ga.out 4.2 s, target 1.2 s", "where": []}
+    store_incident(
+        incidents, pipeline="clicks", rule="lag/checkpoint/conn-ga.out", kind="lag", severity="warning",
+        opened_at=opened_at, acknowledged_at=opened_at, acknowledged_by="<i>ann</i>",
+        withheld="silence 3f2a until 23:00", detail=detail,
+    )  # fmt: skip
+    store_incident(incidents, pipeline="other", opened_at=opened_at)
+    incidents.commit()
+    page = watched.page
+    page.goto(f"{url}/?pipeline=clicks&range=1h")
+    band = page.locator("#incidents")
+    expect(band.get_by_role("heading", name="2 open incidents")).to_be_visible(timeout=20_000)
+    first, second = band.locator(".incident").all()
+    for told in (
+        "CRITICAL", "loss: 3.20% of messages lost, target 1.00%", "nobody has acknowledged it",
+        "where: link src->mid: 94 lost, 98% of the loss", f"lagloss alerts ack {critical}",
+    ):  # fmt: skip
+        expect(first).to_contain_text(told)
+    for told in ("WARNING", "4.2 s, target 1.2 s", "acknowledged by <i>ann</i> at", "nobody is told: silence 3f2a"):
+        expect(second).to_contain_text(told)
+    assert second.get_by_role("link", name="Runbook").get_attribute("href") == "/runbooks/lag"
+    expect(page.locator("#failures")).to_be_empty()
+    page.locator("#window table").wait_for()
+    top = [page.locator(name).bounding_box() for name in ("#incidents", "#headline", "#lag")]
+    assert top == sorted(top, key=lambda box: box["y"] if box else 0)
+
+    incidents.execute(update(Incident).values(state="resolved"))
+    incidents.commit()
+    expect(band).to_be_empty(timeout=15_000)
+
+
+def test_8_notifications_that_nobody_got_are_told_whatever_pipeline_is_chosen(
+    url: str, incidents: Connection, watched: Watched
+) -> None:
+    at = datetime.fromtimestamp(now() - 600, UTC)
+    about = store_incident(incidents, pipeline="other", opened_at=at)
+    store_delivery(incidents, about, "on-call", "failed", at=at, error="HTTP 400: invalid routing key")
+    store_delivery(incidents, about, "on-call", "failed", at=at + timedelta(seconds=9), error="HTTP 410")
+    incidents.commit()
+    page = watched.page
+    for pipeline in ("clicks", "nobody"):
+        page.goto(f"{url}/?pipeline={pipeline}")
+        failures = page.locator("#failures")
+        expect(failures).to_contain_text("2 notifications not delivered in the last 7 days", timeout=20_000)
+        expect(failures).to_contain_text("on-call: HTTP 410 · other loss (opened)")
+    store_delivery(incidents, about, "on-call", "sent", at=at + timedelta(minutes=2))
+    incidents.commit()
+    expect(failures).to_contain_text("takes others again since", timeout=15_000)
+
+
+def test_9_each_kind_of_incident_has_a_runbook_that_leads_to_the_others_and_back(url: str, watched: Watched) -> None:
+    page = watched.page
+    page.goto(f"{url}/runbooks/lag")
+    expect(page.get_by_role("heading", name="Lag: messages arrive too late")).to_be_visible()
+    page.get_by_role("main").get_by_role("link", name="negative lag").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("Negative lag: a clock is wrong")
+    assert page.url == f"{url}/runbooks/negative-lag"
+    for kind in KINDS:
+        answer = httpx.get(f"{url}/runbooks/{kind}")
+        assert (answer.status_code, answer.text.count("<h2>")) == (200, 8), kind
+    for unknown in ("nothing", "loss.md", "..%2F__init__"):
+        assert httpx.get(f"{url}/runbooks/{unknown}").status_code == 404
+    page.get_by_role("link", name="Dashboard").click()
+    expect(page.locator("#pipeline")).to_be_visible(timeout=20_000)
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_10_a_page_full_of_trouble_does_not_stick_out_sideways(
+    url: str, incidents: Connection, browser: Browser, width: int
+) -> None:
+    at = datetime.fromtimestamp(now() - 600, UTC)
+    for number in range(12):
+        long = {"text": f"p95 of link {'a' * 60}->{'b' * 60} is 4.2 s, target 1.2 s"}
+        about = store_incident(incidents, pipeline="clicks", rule=f"lag/link/a->b{number}", opened_at=at, detail=long)
+    store_delivery(incidents, about, "on-call", "failed", at=at, error="x" * 200)
+    incidents.commit()
+    watched = Watched(browser, width)
+    watched.page.goto(f"{url}/?pipeline=clicks&range=1h")
+    watched.page.locator("#window table").wait_for(timeout=20_000)
+    expect(watched.page.locator("#incidents")).to_contain_text("and 2 more: lagloss alerts list --pipeline clicks")
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == width
+    watched.page.goto(f"{url}/runbooks/loss")
+    assert watched.page.evaluate("document.documentElement.scrollWidth") == width
+    watched.page.close()

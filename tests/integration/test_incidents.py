@@ -82,11 +82,14 @@ def test_an_incident_of_before_there_were_other_rules_says_its_loss(store: Store
 
 
 def test_links_lead_to_the_last_window_and_the_runbook_of_the_kind_or_of_the_pipeline(store: Store) -> None:
+    store.apply(chain())
     with store.engine.begin() as connection:
-        store_incident(connection, id_=ONE)
-        store_incident(connection, id_=OTHER, pipeline="b", detail={"runbook": "https://wiki.example/loss"})
+        store_incident(connection, id_=ONE, pipeline="b")
+        store_incident(connection, id_=OTHER)
+        own = '{"spec": {"alerts": {"runbook": "https://wiki.example/"}}}'
+        connection.exec_driver_sql(f"UPDATE pipeline SET definition = definition || '{own}'::jsonb")
     assert incidents.incident(store, str(ONE)).links("http://lagloss/") == {
-        "dashboard": "http://lagloss/?pipeline=chain&window=2026-11-21T11:58:00Z",
+        "dashboard": "http://lagloss/?pipeline=b&window=2026-11-21T11:58:00Z",
         "runbook": "http://lagloss/runbooks/loss",
     }
     assert incidents.incident(store, str(OTHER)).links("") == {

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from pathlib import Path
 from typing import get_args
 
 import pytest
 import typer.main
+import yaml
 
 from aggregator.metrics import Metrics as AggregatorMetrics
+from alerting.incident_cli import app as incident_app
 from collector.metrics import Metrics as CollectorMetrics
+from lagloss import rehearsal
 from lagloss.cli import app
 from lagloss.definition import parse_definition
+from lagloss.runbooks import KINDS
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.wire import BadReason
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("decisions/*.md")])
+RUNBOOKS = ROOT / "lagloss/runbooks"
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("decisions/*.md"), *RUNBOOKS.glob("*.md")])
 PACKAGES = ("lagloss", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -81,6 +87,52 @@ def test_readme_tells_every_command_and_no_other() -> None:
 def test_readme_shows_a_definition_that_is_one() -> None:
     (text,) = re.findall(r"^```yaml\n(.*?)^```$", page("README.md"), re.MULTILINE | re.DOTALL)
     assert parse_definition(text, "README.md").name == "orders"
+
+
+def test_every_kind_of_incident_has_a_runbook_that_alerting_leads_to_and_no_other() -> None:
+    told = page("docs/alerting.md")
+    assert sorted(path.stem for path in RUNBOOKS.glob("*.md")) == sorted(KINDS)
+    assert set(re.findall(r"\[`?([a-z-]+)`?\]\(\.\./lagloss/runbooks/\1\.md\)", told)) == set(KINDS)
+    assert re.findall(r"^\| \[`([a-z-]+)`\]", told, re.MULTILINE) == list(KINDS)
+
+
+def test_alerting_shows_a_body_with_the_keys_that_a_test_has() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", page("docs/alerting.md"), re.MULTILINE | re.DOTALL)
+    shown, sent = json.loads(text), rehearsal.body("ann", 0)
+    assert list(shown) == list(sent)
+    for part in ("incident", "breach", "windows", "links", "commands"):
+        assert list(shown[part]) == list(sent[part])
+
+
+def test_alerting_shows_yaml_that_is_yaml() -> None:
+    rules, routes = re.findall(r"^```yaml\n(.*?)^```$", page("docs/alerting.md"), re.MULTILINE | re.DOTALL)
+    assert set(yaml.safe_load(rules)) == {"metadata", "spec"}
+    assert yaml.safe_load(routes)["receivers"][0]["name"] == "on-call"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
+    parts = re.findall(r"^## (.+)$", page(f"lagloss/runbooks/{kind}.md"), re.MULTILINE)
+    assert parts == [
+        "What it means", "Is it real?", "Look first", "Causes, and how to tell them apart", "What to do", "Escalate",
+        "Silence", "How it ends",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", [ROOT / "docs/alerting.md", *RUNBOOKS.glob("*.md")], ids=lambda path: path.stem)
+def test_alerting_and_runbooks_name_commands_and_options_that_exist(path: Path) -> None:
+    known = dict(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 (untyped)
+    of_alerts = getattr(typer.main.get_command(incident_app), "commands")  # noqa: B009
+    for words in re.findall(r"(?:`|^)lagloss ([^`\n]+)", path.read_text("utf-8"), re.MULTILINE):
+        command, rest = words.split()[0], words.split()[1:]
+        if command == "alerts":
+            command, commands = rest[0], of_alerts
+        else:
+            commands = known
+        if command == "backtest":
+            continue
+        options = {option for parameter in commands[command].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z]+", words)) <= options, words
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
