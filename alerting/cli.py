@@ -1,0 +1,29 @@
+"""`lagloss alerts`: the commands about rules and incidents. `python -m alerting.cli` is what `lagloss` becomes."""
+
+from __future__ import annotations
+
+import typer
+
+from alerting.backtest import backtest
+from lagloss.cli import run_app
+
+app = typer.Typer(
+    name="lagloss alerts",
+    help="Rules and incidents: what is wrong, who takes it, who is told.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.command()(backtest)
+
+
+@app.callback()
+def _keeps_the_names_of_commands() -> None:
+    """Rules and incidents: what is wrong, who takes it, who is told."""
+
+
+def main() -> None:
+    run_app(app)
+
+
+if __name__ == "__main__":
+    main()
