@@ -1,4 +1,4 @@
-"""History: what became known of a pipeline's windows, and when, as it is stored: results and their earlier revisions."""
+"""History: what became known of a pipeline's windows and when, as it is stored: results and their revisions."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def aggregator(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def alerts(words: typer.Context) -> None:
-    """Incidents and rules: list, show, acknowledge, silence, try rules on the past; `lagloss alerts --help` has more."""
+    """Incidents and rules: show, acknowledge, silence, try rules on the past; `lagloss alerts --help` has more."""
     # Becomes the process of alerting's own command line, which this package does not import.
     os.execv(sys.executable, [sys.executable, "-m", "alerting.cli", *words.args])
 
@@ -258,10 +258,10 @@ def main() -> None:
     run_app(app)
 
 
-def run_app(app: typer.Typer) -> None:
+def run_app(app: typer.Typer, name: str = "lagloss") -> None:
     """Runs a command line: an error is one message on stderr and an exit code, never a traceback."""
     try:
-        app()
+        app(prog_name=name)
     except LaglossError as error:
         sys.stderr.write(f"lagloss: {error}\n")
         sys.exit(error.exit_code)
