@@ -81,6 +81,16 @@ def aggregator(
     os.execve(sys.executable, [sys.executable, "-m", "aggregator"], {**os.environ, **settings})
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def alerts(words: typer.Context) -> None:
+    """Incidents and rules: show, acknowledge, silence, try rules on the past; `lagloss alerts --help` has more."""
+    # Becomes the process of alerting's own command line, which this package does not import.
+    os.execv(sys.executable, [sys.executable, "-m", "alerting.cli", *words.args])
+
+
 @app.command()
 def apply(
     files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
@@ -244,9 +254,14 @@ def _window_start(moment: str) -> int:
 
 
 def main() -> None:
-    """The console script: an error is one message on stderr and an exit code, never a traceback."""
+    """The console script."""
+    run_app(app)
+
+
+def run_app(app: typer.Typer, name: str = "lagloss") -> None:
+    """Runs a command line: an error is one message on stderr and an exit code, never a traceback."""
     try:
-        app()
+        app(prog_name=name)
     except LaglossError as error:
         sys.stderr.write(f"lagloss: {error}\n")
         sys.exit(error.exit_code)

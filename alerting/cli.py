@@ -1,0 +1,30 @@
+"""`lagloss alerts`: the commands about rules and incidents. `python -m alerting.cli` is what `lagloss` becomes."""
+
+from __future__ import annotations
+
+import typer
+
+from alerting.backtest import backtest
+from lagloss.cli import run_app
+
+app = typer.Typer(
+    name="alerts",
+    help="Rules and incidents: what is wrong, who takes it, who is told.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+app.command()(backtest)
+
+
+@app.callback()
+def _say_the_command() -> None:  # with one command and no callback, typer would take that command's name away
+    """Rules and incidents: what is wrong, who takes it, who is told."""
+
+
+def main() -> None:
+    run_app(app, "lagloss alerts")
+
+
+if __name__ == "__main__":
+    main()
