@@ -48,8 +48,7 @@ def build(settings: Settings) -> Alerting:
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
     store, metrics, lead = Store(database_url), Metrics(), HeldLead()
     dashboard = _dashboard_url(settings)
-    links = Links(dashboard, f"{dashboard}/runbooks" if dashboard else "")
-    evaluator = Evaluator(store, teller(file, transports), links)
+    evaluator = Evaluator(store, teller(file, transports), Links(dashboard))
     senders = [
         Sender(Outbox(store.engine, name, file.fallback), transport, lead, metrics)
         for name, transport in transports.items()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import typer
 
+from alerting import incident_cli
 from alerting.backtest import backtest
+from alerting.checking import check
 from lagloss.cli import run_app
 
 app = typer.Typer(
@@ -14,12 +16,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(incident_cli.app)
 app.command()(backtest)
-
-
-@app.callback()
-def _say_the_command() -> None:  # with one command and no callback, typer would take that command's name away
-    """Rules and incidents: what is wrong, who takes it, who is told."""
+app.command()(check)
 
 
 def main() -> None:

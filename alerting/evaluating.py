@@ -13,6 +13,7 @@ import structlog
 from sqlalchemy import Connection
 
 from alerting import incidents
+from alerting.assessment import Place
 from alerting.incidents import Written
 from alerting.judging import Change, judge
 from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
@@ -26,6 +27,9 @@ from lagloss.wire import WINDOW_S
 
 _SHOWN_WINDOWS: Final = 15
 """The newest breached windows of an incident whose documents tell where."""
+
+_CHANGES_AT_MOST: Final = 4
+"""Of one incident in one look: it may come back and be over again, and no more than that."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
@@ -104,14 +108,14 @@ class _Work:
 
     def judge(self, rule: Rule, view: View) -> None:
         assessment = rule.assess(view)
-        while True:
+        for _ in range(_CHANGES_AT_MOST):
             of_rule = [written for written in self.known if written.facts.rule == rule.name]
             is_open = next((written.known() for written in of_rule if written.is_open), None)
             resolved = [written.known() for written in of_rule if not written.is_open]
             change = judge(rule.higher_is_worse, assessment, is_open, resolved, self.now.timestamp())
             if change is None:
                 return
-            self._make(rule, change)
+            self._make(rule, change, assessment.places)
 
     def end(self, written: Written, why: str) -> None:
         facts = replace(
@@ -122,9 +126,9 @@ class _Work:
         )
         self._write(facts, "resolved", why)
 
-    def _make(self, rule: Rule, change: Change) -> None:
+    def _make(self, rule: Rule, change: Change, places: Sequence[Place]) -> None:
         before = next((written.facts for written in self.known if written.facts.id == change.incident), None)
-        facts = self._facts(rule, change, before)
+        facts = self._facts(rule, change, places, before)
         self._write(facts, change.kind, change.why)
 
     def _write(self, facts: IncidentFacts, change: str, note: str) -> None:
@@ -146,7 +150,9 @@ class _Work:
             why=note or None,
         )
 
-    def _facts(self, rule: Rule, change: Change, before: IncidentFacts | None) -> IncidentFacts:
+    def _facts(
+        self, rule: Rule, change: Change, places: Sequence[Place], before: IncidentFacts | None
+    ) -> IncidentFacts:
         is_open = change.kind != "resolved"
         taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
         windows = change.breaches or ((before.first_window, before.last_window) if before else ())  # revised away
@@ -166,13 +172,13 @@ class _Work:
             value=change.value,
             worst=change.worst,
             target=rule.target,
-            detail=self._detail(rule, change, before.detail if before else {}),
+            detail=self._detail(rule, change, places, before.detail if before else {}),
         )
 
-    def _detail(self, rule: Rule, change: Change, before: Mapping[str, Any]) -> dict[str, Any]:
+    def _detail(self, rule: Rule, change: Change, places: Sequence[Place], before: Mapping[str, Any]) -> dict[str, Any]:
         notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
-        evidence = before if change.kind == "resolved" else self._evidence(rule, change).document()
+        evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
         return {
             **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
             "breaches": incidents.ranges(change.breaches),
@@ -185,8 +191,8 @@ class _Work:
             "resolved_because": change.why or None,
         }
 
-    def _evidence(self, rule: Rule, change: Change) -> Evidence:
-        """Of the newest breached windows: where, and messages that were lost in the newest."""
+    def _evidence(self, rule: Rule, change: Change, places: Sequence[Place]) -> Evidence:
+        """Of the newest breached windows: where (`places`, if the rule has told them), and what the newest lost."""
         starts = sorted(change.breaches)[-_SHOWN_WINDOWS:]
         documents = [
             document
@@ -196,7 +202,7 @@ class _Work:
         missing = self.store.missing(self.pipeline, starts[-1], 20) if rule.kind == "loss" else []
         newest = documents[-1] if documents else None
         return Evidence(
-            where=rule.where(documents),
+            where=places or rule.where(documents),
             examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
             messages=newest["messages"] if newest else None,
             lost=newest["lost"] if newest else None,

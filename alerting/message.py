@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from urllib.parse import urlencode
 from uuid import UUID
 
 from alerting.assessment import Place
+from lagloss.incidents import dashboard_link, moment, runbook_link
 from lagloss.result import rfc3339
 from lagloss.store import MissingMessage
 from lagloss.wire import WINDOW_S
@@ -27,7 +27,8 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where a message leads to. `runbooks`: what a kind's name is put behind; empty where there is none."""
+    """Where a message leads to. `runbooks`: a pipeline's own, with a page of each kind; empty: those of the
+    dashboard."""
 
     dashboard: str = ""
     runbooks: str = ""
@@ -89,10 +90,10 @@ def incident_body(facts: IncidentFacts, change: str, labels: Mapping[str, str], 
             "severity": facts.severity,
             "state": facts.state,
             "labels": dict(labels),
-            "opened_at": utc(facts.opened_at),
-            "resolved_at": utc(facts.resolved_at),
+            "opened_at": moment(facts.opened_at),
+            "resolved_at": moment(facts.resolved_at),
             "resolved_because": detail.get("resolved_because"),
-            "acknowledged_at": utc(facts.acknowledged_at),
+            "acknowledged_at": moment(facts.acknowledged_at),
             "acknowledged_by": facts.acknowledged_by,
         },
         "breach": {
@@ -118,8 +119,10 @@ def incident_body(facts: IncidentFacts, change: str, labels: Mapping[str, str], 
         "examples": list(detail.get("examples", ())),
         "notes": list(detail.get("notes", ())),
         "links": {
-            "dashboard": _dashboard_link(links.dashboard, facts),
-            "runbook": f"{links.runbooks.rstrip('/')}/{facts.kind}" if links.runbooks else None,
+            "dashboard": dashboard_link(links.dashboard, facts.pipeline, facts.last_window),
+            "runbook": f"{links.runbooks.rstrip('/')}/{facts.kind}"
+            if links.runbooks
+            else runbook_link(links.dashboard, facts.kind),
         },
         "commands": {
             "acknowledge": f"lagloss alerts ack {facts.id}",
@@ -127,10 +130,6 @@ def incident_body(facts: IncidentFacts, change: str, labels: Mapping[str, str], 
             "--author …",
         },
     }
-
-
-def utc(moment: datetime | None) -> str | None:
-    return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
 
 
 def _summary(facts: IncidentFacts) -> str:
@@ -165,12 +164,5 @@ def _example(lost: MissingMessage) -> Document:
         "kind": lost.kind,
         "places": lost.places,
         "last_checkpoint": lost.last_checkpoint,
-        "last_seen": utc(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
+        "last_seen": moment(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
     }
-
-
-def _dashboard_link(dashboard_url: str, facts: IncidentFacts) -> str | None:
-    if not dashboard_url:
-        return None
-    query = {"pipeline": facts.pipeline, "window": rfc3339(facts.last_window)}
-    return f"{dashboard_url.rstrip('/')}/?{urlencode(query, safe=':')}"

@@ -68,11 +68,10 @@ class Incident:
 
     def links(self, dashboard_url: str) -> dict[str, str | None]:
         """The dashboard at its last window, and its runbook; null where no address is known."""
-        base = dashboard_url.rstrip("/")
-        if not base:
-            return {"dashboard": None, "runbook": self.runbook}
-        asked = urlencode({"pipeline": self.pipeline, "window": rfc3339(self.last_window_s)}, safe=":")
-        return {"dashboard": f"{base}/?{asked}", "runbook": self.runbook or f"{base}/runbooks/{self.kind}"}
+        return {
+            "dashboard": dashboard_link(dashboard_url, self.pipeline, self.last_window_s),
+            "runbook": self.runbook or runbook_link(dashboard_url, self.kind),
+        }
 
     def document(self) -> Document:
         """As `lagloss alerts list --json` prints it."""
@@ -226,6 +225,17 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]
 def moment(at: datetime | None) -> str | None:
     """RFC 3339 in UTC, to the millisecond."""
     return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
+    """The dashboard at a window of a pipeline; None where its address is not known."""
+    query = urlencode({"pipeline": pipeline, "window": rfc3339(window_start_s)}, safe=":")
+    return f"{dashboard_url.rstrip('/')}/?{query}" if dashboard_url else None
+
+
+def runbook_link(dashboard_url: str, kind: str) -> str | None:
+    """lagloss's own runbook of a kind of rule, as the dashboard serves it; None where its address is not known."""
+    return f"{dashboard_url.rstrip('/')}/runbooks/{kind}" if dashboard_url else None
 
 
 def place_words(place: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ def receiver() -> Iterator[Somebody]:
 
 
 def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
-    return Evaluator(store, Teller(routes or (EVERYTHING,), **more), Links("http://127.0.0.1:8050", "http://r"))
+    return Evaluator(store, Teller(routes or (EVERYTHING,), **more), Links("http://127.0.0.1:8050"))
 
 
 def evaluate(store: Store, by: Evaluator) -> list[str]:
