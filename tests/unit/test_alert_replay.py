@@ -52,7 +52,8 @@ def closings_of(definition: Definition, past: Sequence[tuple[int, int | None, st
 
 
 def looked_at_everything(definition: Definition, closings: Sequence[Closing], from_s: int) -> list[Outcome]:
-    reader, rows = Reader.of(definition), {}
+    reader = Reader.of(definition)
+    rows: dict[int, Any] = {}
     told = [Told(rule) for rule in rules_of(definition) if rule.name not in CLOCK_RULES | UNTRIED]
     opened: dict[tuple[str, int], float] = {}
     for now_s, together in groupby(sorted(closings, key=lambda closing: closing.at_s), lambda closing: closing.at_s):
