@@ -88,6 +88,24 @@ def test_what_it_opens_is_what_an_alerter_opens_that_looks_at_everything(
     assert sorted(found, key=repr) == sorted(looked_at_everything(definition, closings, from_s), key=repr)
 
 
+def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_since() -> None:
+    definition = defined(RULES)
+    reader = Reader.of(definition)
+    kinds = {at: "loss" if at in (0, 1, 75, 76) else "ok" if at in (70, 71) else "blind" for at in range(77)}
+    closings = [
+        Closing(minute(at + 2), minute(at), reader.row(minute(at), result(definition, at, kind)))
+        for at, kind in kinds.items()
+    ]
+    closings += [
+        Closing(minute(74) + 30, minute(at), reader.row(minute(at), result(definition, at, "ok"))) for at in (0, 1)
+    ]
+    replay = Replay(definition, minute(0), minute(300), Past())
+    replay.run(closings, minute(78))
+    (loss,) = [incident for incident in replay.incidents if incident.rule.name == "loss"]
+    assert (loss.opened_at_s, loss.resolved_at_s) == (minute(2), None)
+    assert loss.known.breaches == {minute(75), minute(76)}
+
+
 def test_a_closer_that_stands_still_is_found_by_the_clock() -> None:
     definition = defined()
     reader = Reader.of(definition)
