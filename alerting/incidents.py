@@ -17,6 +17,7 @@ from lagloss.tables import table_of
 from lagloss.wire import WINDOW_S
 
 _FACTS: Final = tuple(name for name in IncidentFacts.__dataclass_fields__)
+_ACKNOWLEDGED: Final = ("acknowledged_at", "acknowledged_by")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,17 @@ def lock(connection: Connection, pipeline: str) -> datetime:
     """Takes the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
     turns and see each other's rows. Returns the database's time after that, which all writers share."""
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
+    take_turn(connection, pipeline)
+    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now.astimezone(UTC)
+
+
+def take_turn(connection: Connection, pipeline: str) -> None:
+    """Waits until no other transaction holds the pipeline's incidents, and holds them. Who takes several takes them in
+    the order of their names."""
     connection.execute(
         text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"), {"key": f"lagloss-incidents/{pipeline}"}
     )
-    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return now.astimezone(UTC)
 
 
 def read(connection: Connection, pipeline: str, horizon_s: int) -> list[Written]:
@@ -69,9 +76,13 @@ def open_incidents(connection: Connection) -> list[Written]:
 def write(
     connection: Connection, facts: IncidentFacts, change: str, at: datetime, *, by: str | None = None, note: str = ""
 ) -> None:
-    """The row as it is from now on (a new one if there is none), and what happened to it."""
+    """The row as it is from now on (a new one if there is none), and what happened to it.
+
+    People acknowledge at any time, also since the row was read: only a reopening takes that back.
+    """
     values = {name: getattr(facts, name) for name in _FACTS}
-    changed = connection.execute(update(table_of(Incident)).where(Incident.id == facts.id).values(**values))
+    changing = {name: value for name, value in values.items() if change == "reopened" or name not in _ACKNOWLEDGED}
+    changed = connection.execute(update(table_of(Incident)).where(Incident.id == facts.id).values(**changing))
     if not changed.rowcount:
         connection.execute(insert(Incident).values(**values))
     tell(connection, facts, change, at, by=by, note=note)

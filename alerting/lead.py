@@ -53,6 +53,11 @@ class Lead:
             raise psycopg.OperationalError("another alerter leads")
         self._beat_s = time.monotonic()
 
+    def confirm(self) -> None:
+        """Asks whether we still lead. Raises psycopg.Error when not."""
+        self._beat_s = float("-inf")
+        self.beat()
+
     def heard(self, timeout_s: float) -> set[str]:
         """Waits for news at most so long: names of pipelines that have a new result, and "" where people did
         something."""
@@ -65,14 +70,17 @@ class Lead:
 
 
 @contextmanager
-def leading(database_url: str, stop: threading.Event, connected: Callable[[], None]) -> Iterator[Lead | None]:
+def leading(
+    database_url: str, stop: threading.Event, connected: Callable[[], None], standing_by: Callable[[], None]
+) -> Iterator[Lead | None]:
     """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
-    away. `connected` is called once the database has answered."""
+    away. `connected` is called once the database has answered, `standing_by` about every second while another
+    leads."""
     with psycopg.connect(
         database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
     ) as connection:
         connected()
-        if not _await(connection, stop):
+        if not _await(connection, stop, standing_by):
             yield None
             return
         for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
@@ -88,7 +96,7 @@ def leading(database_url: str, stop: threading.Event, connected: Callable[[], No
         yield Lead(connection, backend)
 
 
-def _await(connection: psycopg.Connection[Any], stop: threading.Event) -> bool:
+def _await(connection: psycopg.Connection[Any], stop: threading.Event, standing_by: Callable[[], None]) -> bool:
     has_said = False
     while not stop.is_set():
         row = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [LOCK]).fetchone()
@@ -100,10 +108,13 @@ def _await(connection: psycopg.Connection[Any], stop: threading.Event) -> bool:
         ended = connection.execute(
             "SELECT backend FROM alerting_leader, pg_terminate_backend(backend) "
             "WHERE well_at < clock_timestamp() - make_interval(secs => %s) AND backend IN "
-            "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)",
-            [UNWELL_AFTER_S],
+            "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database()) "
+            "AND (classid::bigint << 32 | objid::bigint) = hashtextextended(%s, 0))",
+            [UNWELL_AFTER_S, LOCK],
         ).fetchone()
         if ended is not None:
             _log.warning("leader_ended", why=f"it has not said that it is well for {UNWELL_AFTER_S:.0f} s")
         stop.wait(TRY_S)
+        standing_by()
     return False

@@ -186,8 +186,8 @@ def test_a_pipeline_that_is_deleted_takes_its_incidents_with_it(store: Store) ->
     close_windows(store, "ll")
     evaluate(store, by)
     store.delete("chain")
-    assert by.end_incidents_of_deleted(store.pipelines()) == ["loss resolved"]
-    assert by.end_incidents_of_deleted(store.pipelines()) == []
+    assert by.end_incidents_of_deleted() == ["loss resolved"]
+    assert by.end_incidents_of_deleted() == []
     assert rows(store, Incident)[0].detail["resolved_because"] == "deleted"
     assert queued(store)[-1] == ("hook", "resolve", "resolved")
 
