@@ -49,15 +49,11 @@ class Evaluator:
     def __post_init__(self) -> None:
         self._readings = Readings(self.store)
 
-    def read_ahead(self, pipeline: StoredPipeline) -> None:
-        """Reads what the next evaluation needs."""
-        self._readings.view(pipeline, time.time())
-
     def evaluate(self, pipeline: StoredPipeline) -> list[str]:
         """Brings the pipeline's incidents up to its windows. Returns the changes made, in order, as `RULE CHANGE`."""
         rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
         if not self._readings.has_read(pipeline):
-            self.read_ahead(pipeline)  # a day of windows, before anybody has to wait for our turn to end
+            self.read_along(pipeline)  # a day of windows, before anybody has to wait for our turn to end
         with self.store.engine.begin() as connection:
             now = incidents.lock(connection, pipeline.name)
             view = self._readings.view(pipeline, now.timestamp())
@@ -74,6 +70,10 @@ class Evaluator:
             for known in work.stages():
                 self.teller.tell(connection, pipeline, known, tells_of, rules, self._links_of(pipeline), now)
         return work.changes
+
+    def read_along(self, pipeline: StoredPipeline) -> None:
+        """Reads what an evaluation would look at, so that the next has less to read."""
+        self._readings.view(pipeline, time.time())
 
     def end_incidents_of_deleted(self) -> list[str]:
         """Resolves open incidents of pipelines that are no more, and tells so."""
@@ -152,7 +152,7 @@ class _Work:
         self._write(facts, change.kind, change.why)
 
     def _write(self, facts: IncidentFacts, change: str, note: str) -> None:
-        incidents.write(self.connection, facts, change, self.now, note=note)
+        incidents.write(self.connection, facts, change, self.now, note)
         withheld = next((written.withheld for written in self.known if written.facts.id == facts.id), None)
         self.known = [written for written in self.known if written.facts.id != facts.id]
         self.known.insert(0, Written(facts, withheld))

@@ -70,17 +70,13 @@ class Lead:
 
 
 @contextmanager
-def leading(
-    database_url: str, stop: threading.Event, connected: Callable[[], None], standing_by: Callable[[], None]
-) -> Iterator[Lead | None]:
+def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Lead | None]:
     """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
-    away. `connected` is called once the database has answered, `standing_by` about every second while another
-    leads."""
+    away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
     with psycopg.connect(
         database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
     ) as connection:
-        connected()
-        if not _await(connection, stop, standing_by):
+        if not _await(connection, stop, stand_by):
             yield None
             return
         for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
@@ -96,9 +92,10 @@ def leading(
         yield Lead(connection, backend)
 
 
-def _await(connection: psycopg.Connection[Any], stop: threading.Event, standing_by: Callable[[], None]) -> bool:
+def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by: Callable[[], None]) -> bool:
     has_said = False
     while not stop.is_set():
+        stand_by()
         row = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [LOCK]).fetchone()
         if row is not None and row[0]:
             return True
@@ -116,5 +113,4 @@ def _await(connection: psycopg.Connection[Any], stop: threading.Event, standing_
         if ended is not None:
             _log.warning("leader_ended", why=f"it has not said that it is well for {UNWELL_AFTER_S:.0f} s")
         stop.wait(TRY_S)
-        standing_by()
     return False

@@ -1,4 +1,4 @@
-"""Metrics of the alerter: every name is declared here and described in docs/alerting.md."""
+"""Metrics of the alerter: every name is declared here and described in docs/operations.md."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-POLL_S: Final = 5.0
+POLL_S: Final = 10.0
 """A round begins this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
 
 

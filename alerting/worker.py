@@ -24,10 +24,9 @@ LONGEST_WAIT_S: Final = 10.0
 STOP_S: Final = 12.0
 """What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
 alerter sends it again."""
-AHEAD_S: Final = 60.0
-"""Who stands by reads each pipeline this often, so that a takeover does not begin with reading a day of windows."""
-_AHEAD_AT_MOST_S: Final = 0.5
-"""How long it reads before it asks for the lead again."""
+READ_ALONG_S: Final = 0.5
+READ_AGAIN_S: Final = 30.0
+"""While another alerter leads, each pipeline is read about this often, for this long at a time."""
 TIDY_S: Final = 600.0
 _SLICE_S: Final = 0.5
 """How long it listens before it looks at the time."""
@@ -55,7 +54,7 @@ class Alerter:
         self._metrics = metrics
         self._stop = threading.Event()
         self._catalogue = Catalogue(evaluator.store)
-        self._read_s: dict[str, float] = {}
+        self._read_at_s: dict[str, float] = {}
         self._tidied_s = float("-inf")
         self.trouble: str | None = "starting"
         """Why it neither leads nor stands by, for /healthz; None when all is well."""
@@ -79,7 +78,7 @@ class Alerter:
         failures = 0
         while not self._stop.is_set():
             try:
-                with leading(self._database_url, self._stop, self._connected, self._read_ahead) as lead:
+                with leading(self._database_url, self._stop, self._stand_by) as lead:
                     failures = 0
                     if lead is not None:
                         self._lead_on(lead)
@@ -92,8 +91,24 @@ class Alerter:
             finally:
                 self._follow_lead(None)
 
-    def _connected(self) -> None:
+    def _stand_by(self) -> None:
+        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over.
+        Raises when the database goes away."""
         self.trouble = None
+        until_s = time.monotonic() + READ_ALONG_S
+        for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
+            now_s = time.monotonic()
+            if now_s > until_s or now_s - self._read_at_s.get(name, float("-inf")) < READ_AGAIN_S:
+                return
+            self._read_at_s[name] = now_s
+            try:
+                pipeline = self._catalogue.find(name)
+                if pipeline is not None:
+                    self._evaluator.read_along(pipeline)
+            except AWAY:
+                raise
+            except Exception as error:  # who leads says more of it
+                _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
 
     def _follow_lead(self, backend: int | None) -> None:
         self._lead.backend = backend
@@ -149,24 +164,6 @@ class Alerter:
         if time.monotonic() - self._tidied_s > TIDY_S:
             self._tidied_s = time.monotonic()
             outbox.tidy(self._evaluator.store.engine)
-
-    def _read_ahead(self) -> None:
-        """While it stands by. Raises when the database is away."""
-        began_s = time.monotonic()
-        for name in self._catalogue.names():
-            if time.monotonic() - began_s > _AHEAD_AT_MOST_S or self._stop.is_set():
-                return
-            if began_s - self._read_s.get(name, float("-inf")) < AHEAD_S:
-                continue
-            self._read_s[name] = began_s
-            try:
-                pipeline = self._catalogue.find(name)
-                if pipeline is not None:
-                    self._evaluator.read_ahead(pipeline)
-            except AWAY:
-                raise
-            except Exception as error:  # who leads says more of it
-                _log.warning("not_read_ahead", pipeline=name, error=type(error).__name__)
 
     def _wake(self) -> None:
         for sender in self._senders:

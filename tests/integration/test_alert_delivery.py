@@ -9,13 +9,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 from sqlalchemy import text, update
 
 from lagloss.alert_tables import Incident, OutboxMessage
-from lagloss.processes import choose_port
 from lagloss.store import Store
 from tests.integration.alerting_world import (
     Somebody,
@@ -203,22 +201,6 @@ def test_a_page_comes_within_seconds_of_its_window(database_url: str, store: Sto
             took_s.append(receiver.came_at[-1] - began)
     print(f"from closing to receiver: {max(took_s):.2f} s at most, 5 s allowed")
     assert max(took_s) < 5
-
-
-def test_it_tells_prometheus_how_it_does(database_url: str, store: Store, receiver: Somebody) -> None:
-    port = choose_port("the test", 0)
-    with alerter(database_url, receiver.url, LAGLOSS_ALERTING_PORT=str(port)):
-        close_windows(store, "ll")
-        wait_for(lambda: outcomes(store) == ["sent"], what="the opening")
-
-        def metrics() -> str:
-            return httpx.get(f"http://127.0.0.1:{port}/metrics").text
-
-        sent = 'lagloss_alerting_notifications_total{outcome="sent",receiver="webhook"} 1.0'
-        is_open = 'lagloss_alerting_incidents_open{kind="loss",pipeline="chain",severity="critical"} 1.0'
-        wait_for(lambda: sent in metrics() and is_open in metrics(), what="both to be counted")
-        assert "lagloss_alerting_leading 1.0" in metrics()
-        assert httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200
 
 
 def test_an_alerting_file_that_is_wrong_ends_it_with_file_and_line(database_url: str, tmp_path: Path) -> None:

@@ -1,0 +1,82 @@
+"""A real Prometheus, started for tests, that scrapes one address, and its promtool."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+
+from lagloss.processes import choose_port
+
+_CONFIG = """
+global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}
+scrape_configs:
+  - job_name: lagloss
+    static_configs: [{{targets: ["{target}"]}}]
+"""
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    url: str
+
+    def values(self, query: str) -> list[float]:
+        """What an instant query finds now, a number for each series."""
+        answer = httpx.get(f"{self.url}/api/v1/query", params={"query": query}, trust_env=False).raise_for_status()
+        return [float(series["value"][1]) for series in answer.json()["data"]["result"]]
+
+
+@contextmanager
+def run_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
+    """Scrapes /metrics of `target` (host:port) five times a second while the block runs; its data in `folder`."""
+    config = folder / "prometheus.yml"
+    config.write_text(_CONFIG.format(target=target))
+    url = f"http://127.0.0.1:{choose_port('prometheus')}"
+    arguments = [
+        f"--config.file={config}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address={url.removeprefix('http://')}",
+    ]
+    command = [_program("prometheus"), *arguments]
+    with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
+        try:
+            _await_ready(url, process, folder / "log")
+            yield Prometheus(url)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+def complaints(metrics: str) -> str:
+    """What `promtool check metrics` finds wrong with a text of metrics; empty if nothing."""
+    checked = subprocess.run(
+        [_program("promtool"), "check", "metrics"], input=metrics, capture_output=True, text=True, check=False
+    )
+    said = checked.stdout + checked.stderr
+    return said or ("" if checked.returncode == 0 else f"exit code {checked.returncode}")
+
+
+def _program(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.fail(f"{name} is missing: install Debian's prometheus (.ci/run does)")
+    return found
+
+
+def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    ends = time.monotonic() + 30
+    while time.monotonic() < ends and process.poll() is None:
+        try:
+            if httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    pytest.fail(f"Prometheus did not become ready: {log.read_text()[-2_000:]}")
