@@ -48,7 +48,12 @@ def build(settings: Settings) -> Alerting:
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
     store, metrics, lead = Store(database_url), Metrics(), HeldLead()
     dashboard = _dashboard_url(settings)
-    evaluator = Evaluator(store, teller(file, transports), Links(dashboard))
+    evaluator = Evaluator(
+        store,
+        teller(file, transports),
+        Links(dashboard),
+        lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
+    )
     senders = [
         Sender(Outbox(store.engine, name, file.fallback), transport, lead, metrics)
         for name, transport in transports.items()

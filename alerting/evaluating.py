@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
@@ -14,7 +14,7 @@ import structlog
 from sqlalchemy import Connection
 
 from alerting import incidents
-from alerting.assessment import Place
+from alerting.assessment import Assessment, Place
 from alerting.incidents import Written
 from alerting.judging import Change, judge
 from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
@@ -42,6 +42,8 @@ class Evaluator:
     store: Store
     teller: Teller
     links: Links = field(default_factory=Links)
+    rule_failed: Callable[[str], None] = lambda _: None
+    """Called with the pipeline's name when one of its rules raises; its other rules are judged all the same."""
     _readings: Readings = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,27 +52,32 @@ class Evaluator:
     def evaluate(self, pipeline: StoredPipeline) -> list[str]:
         """Brings the pipeline's incidents up to its windows. Returns the changes made, in order, as `RULE CHANGE`."""
         rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
+        if not self._readings.has_read(pipeline):
+            self.read_along(pipeline)  # a day of windows, before anybody has to wait for our turn to end
         with self.store.engine.begin() as connection:
             now = incidents.lock(connection, pipeline.name)
             view = self._readings.view(pipeline, now.timestamp())
             known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S)
             work = _Work(connection, self.store, pipeline.name, now, known)
             for rule in rules.values():
-                work.judge(rule, view)
+                assessment = self._assess(rule, view)
+                if assessment is not None:
+                    work.judge(rule, assessment)
             for written in work.open():
                 if written.facts.rule not in rules:
                     work.end(written, "rule removed")
+            tells_of = {written.facts.rule for written in work.open()}
             for known in work.stages():
-                self.teller.tell(connection, pipeline, known, rules, self._links_of(pipeline), now)
+                self.teller.tell(connection, pipeline, known, tells_of, rules, self._links_of(pipeline), now)
         return work.changes
 
     def read_along(self, pipeline: StoredPipeline) -> None:
         """Reads what an evaluation would look at, so that the next has less to read."""
         self._readings.view(pipeline, time.time())
 
-    def end_incidents_of_deleted(self, pipelines: Sequence[StoredPipeline]) -> list[str]:
+    def end_incidents_of_deleted(self) -> list[str]:
         """Resolves open incidents of pipelines that are no more, and tells so."""
-        names, changes = {pipeline.name for pipeline in pipelines}, []
+        names, changes = set(self.store.names()), []
         with self.store.engine.connect() as connection:
             gone = {written.facts.pipeline for written in incidents.open_incidents(connection)} - names
         for name in sorted(gone):
@@ -84,6 +91,15 @@ class Evaluator:
             changes += work.changes
         self._readings.forget(names)
         return changes
+
+    def _assess(self, rule: Rule, view: View) -> Assessment | None:
+        """None where the rule fails: then it says nothing, and its incident stays as it is."""
+        try:
+            return rule.assess(view)
+        except Exception:
+            _log.exception("rule_failed", pipeline=view.definition.name, rule=rule.name)
+            self.rule_failed(view.definition.name)
+            return None
 
     def _links_of(self, pipeline: StoredPipeline) -> Links:
         runbook = pipeline.definition.spec.alerts.runbook
@@ -111,8 +127,7 @@ class _Work:
     def open(self) -> list[Written]:
         return [written for written in self.known if written.is_open]
 
-    def judge(self, rule: Rule, view: View) -> None:
-        assessment = rule.assess(view)
+    def judge(self, rule: Rule, assessment: Assessment) -> None:
         for _ in range(_CHANGES_AT_MOST):
             of_rule = [written for written in self.known if written.facts.rule == rule.name]
             is_open = next((written.known() for written in of_rule if written.is_open), None)

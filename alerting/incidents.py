@@ -42,11 +42,17 @@ def lock(connection: Connection, pipeline: str) -> datetime:
     """Takes the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
     turns and see each other's rows. Returns the database's time after that, which all writers share."""
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
+    take_turn(connection, pipeline)
+    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now.astimezone(UTC)
+
+
+def take_turn(connection: Connection, pipeline: str) -> None:
+    """Waits until no other transaction holds the pipeline's incidents, and holds them. Who takes several takes them in
+    the order of their names."""
     connection.execute(
         text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"), {"key": f"lagloss-incidents/{pipeline}"}
     )
-    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
-    return now.astimezone(UTC)
 
 
 def read(connection: Connection, pipeline: str, horizon_s: int) -> list[Written]:

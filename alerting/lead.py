@@ -53,6 +53,11 @@ class Lead:
             raise psycopg.OperationalError("another alerter leads")
         self._beat_s = time.monotonic()
 
+    def confirm(self) -> None:
+        """Asks whether we still lead. Raises psycopg.Error when not."""
+        self._beat_s = float("-inf")
+        self.beat()
+
     def heard(self, timeout_s: float) -> set[str]:
         """Waits for news at most so long: names of pipelines that have a new result, and "" where people did
         something."""
@@ -100,8 +105,10 @@ def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by:
         ended = connection.execute(
             "SELECT backend FROM alerting_leader, pg_terminate_backend(backend) "
             "WHERE well_at < clock_timestamp() - make_interval(secs => %s) AND backend IN "
-            "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted)",
-            [UNWELL_AFTER_S],
+            "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database()) "
+            "AND (classid::bigint << 32 | objid::bigint) = hashtextextended(%s, 0))",
+            [UNWELL_AFTER_S, LOCK],
         ).fetchone()
         if ended is not None:
             _log.warning("leader_ended", why=f"it has not said that it is well for {UNWELL_AFTER_S:.0f} s")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import structlog
 from sqlalchemy import Connection, select
 
 from alerting import incidents, outbox
@@ -24,6 +25,8 @@ from lagloss.tables import table_of
 
 BLIND: str = "blind"
 
+_log = structlog.get_logger("lagloss.alerting")
+
 
 @dataclass(frozen=True, slots=True)
 class Teller:
@@ -38,11 +41,13 @@ class Teller:
         connection: Connection,
         pipeline: StoredPipeline,
         known: Sequence[Written],
+        open_rules: Collection[str],
         rules: Mapping[str, Rule],
         links: Links,
         now: datetime,
     ) -> None:
-        """Queues what is due of the pipeline's incidents, in the transaction that changed them."""
+        """Queues what is due of the pipeline's incidents, in the transaction that changed them. `open_rules`: rules
+        with an open incident, besides those of `known`."""
         concerned = self._concerned(connection, known)
         if not concerned:
             return
@@ -50,7 +55,7 @@ class Teller:
         around = Circumstances(
             silences=_silences(connection, now),
             maintenance=self.maintenance,
-            open_rules={written.facts.rule for written in known if written.is_open},
+            open_rules={*open_rules, *(written.facts.rule for written in known if written.is_open)},
             blind_upstream=_blind(connection, pipeline.definition.spec.alerts.upstream),
         )
         for written, told in concerned:
@@ -122,10 +127,15 @@ def labels_of(written: Written, labels: Mapping[str, str]) -> dict[str, str]:
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
     table = table_of(Silence)
     rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
-    return [
-        ActiveSilence(row.id, tuple(Matcher.parse(each) for each in row.matchers), row.author, row.reason)
-        for row in rows
-    ]
+    found = []
+    for row in rows:
+        try:
+            matchers = tuple(Matcher.parse(each) for each in row.matchers)
+        except (ValueError, TypeError):  # none that we wrote: nobody is kept from being told for its sake
+            _log.warning("silence_not_understood", silence=row.id)
+            continue
+        found.append(ActiveSilence(row.id, matchers, row.author, row.reason))
+    return found
 
 
 def _blind(connection: Connection, upstream: Sequence[str]) -> set[str]:

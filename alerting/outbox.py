@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, insert, select, text
 
+from alerting.incidents import take_turn
 from alerting.notification import Notification
 from alerting.planning import Order, Told
 from alerting.transports.base import Outcome, Refused, Sent, TryLater
@@ -41,10 +42,14 @@ _CLAIM: Final = text(
             SELECT FROM outbox AS before
             WHERE before.incident_id = due.incident_id AND before.receiver = due.receiver
               AND before.id < due.id AND before.done_at IS NULL)
-        ORDER BY next_attempt_at, id LIMIT 1000 FOR UPDATE SKIP LOCKED),
-    chosen AS (
+        ORDER BY next_attempt_at, id LIMIT 1000),
+    wanted AS (
         SELECT id FROM free WHERE group_key = (SELECT group_key FROM free ORDER BY next_attempt_at, id LIMIT 1)
-        ORDER BY next_attempt_at, id LIMIT :at_most)
+        ORDER BY next_attempt_at, id LIMIT :at_most),
+    chosen AS (
+        SELECT id FROM outbox
+        WHERE id IN (SELECT id FROM wanted) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+        FOR UPDATE SKIP LOCKED)
     UPDATE outbox SET attempts = attempts + 1, claim = :claim,
         next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
     WHERE id IN (SELECT id FROM chosen)
@@ -71,8 +76,26 @@ _FALLBACK: Final = text(
         SELECT FROM outbox AS told
         WHERE told.incident_id = failed.incident_id AND told.receiver = :fallback AND told.action = 'trigger'
           AND told.id > coalesce((SELECT max(id) FROM outbox AS ended WHERE ended.incident_id = failed.incident_id
-                                  AND ended.receiver = :fallback AND ended.action = 'resolve'), 0))
+                                  AND ended.receiver = :fallback AND ended.action = 'resolve'
+                                  AND ended.id < failed.id), 0))
+    RETURNING incident_id
     """
+)
+_FALLBACK_END: Final = text(
+    """
+    INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)
+    SELECT DISTINCT ON (ended.incident_id) CAST(:fallback AS text), ended.incident_id, 'resolve', ended.change,
+        ended.group_key, ended.body
+    FROM outbox AS failed
+    JOIN outbox AS ended ON ended.incident_id = failed.incident_id AND ended.receiver = failed.receiver
+      AND ended.action = 'resolve' AND ended.id > failed.id
+    WHERE failed.id = ANY(:ids) AND failed.incident_id = ANY(:incidents)
+    ORDER BY ended.incident_id, ended.id
+    """
+)
+_CONCERNED: Final = text(
+    "SELECT DISTINCT pipeline FROM incident JOIN outbox ON outbox.incident_id = incident.id "
+    "WHERE outbox.id = ANY(:ids) ORDER BY pipeline"
 )
 _NEXT_DUE: Final = text(
     "SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8 FROM outbox "
@@ -86,6 +109,11 @@ _TIDY: Final = text(
         AND NOT EXISTS (SELECT FROM incident WHERE incident.id = incident_id AND state = 'open')))
     """
 )
+_DROP: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped', "
+    "last_error = 'the alerting file does not name this receiver any more' "
+    "WHERE done_at IS NULL AND receiver <> ALL(:receivers)"
+)
 _SUPERSEDE: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped' WHERE incident_id = :incident "
     "AND receiver = :receiver AND action IN ('update', 'refresh') AND attempts = 0 AND done_at IS NULL"
@@ -94,18 +122,28 @@ _SUPERSEDE: Final = text(
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """Messages that go to one receiver together. `claim` is what lets their outcome be recorded."""
+    """Messages that go to one receiver together. `claim` is what lets their outcome be recorded. `ages_s`: of each, in
+    seconds."""
 
     claim: uuid.UUID
     notifications: tuple[Notification, ...]
     changes: tuple[str, ...]
     attempts: int
-    age_s: float
-    """Of the oldest of them, in seconds."""
+    ages_s: tuple[float, ...]
 
     @property
     def ids(self) -> list[int]:
         return [notification.id for notification in self.notifications]
+
+    @property
+    def age_s(self) -> float:
+        """Of the oldest of them."""
+        return max(self.ages_s)
+
+    @property
+    def overdue(self) -> list[int]:
+        """Those that are given up if they are not taken now."""
+        return [number for number, age_s in zip(self.ids, self.ages_s, strict=True) if age_s > GIVE_UP_AFTER_S]
 
 
 def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Told]]:
@@ -170,36 +208,55 @@ class Outbox:
             return None
         notifications = tuple(Notification(row.id, row.action, row.body) for row in rows)
         changes = tuple(row.change for row in rows)
-        return Claimed(claim, notifications, changes, max(row.attempts for row in rows), max(row.age_s for row in rows))
+        ages_s = tuple(row.age_s for row in rows)
+        return Claimed(claim, notifications, changes, max(row.attempts for row in rows), ages_s)
 
     def record(self, claimed: Claimed, outcome: Outcome) -> Outcome:
-        """Records what came of it, unless the claim has run out and somebody else has it. What is given up after a day,
-        and what is refused, is raised through the fallback in the same commit. Returns what was recorded."""
-        if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:
-            outcome = Refused(f"given up after {claimed.attempts} attempts in a day; the last: {outcome.error}")
-        given = {"ids": claimed.ids, "claim": claimed.claim}
+        """Records what came of it, unless the claim has run out and somebody else has it. What is refused, and what is
+        given up after a day, is raised through the fallback in the same commit. Returns what was recorded, of a group
+        what holds for those that are tried again."""
+        ids = claimed.ids
         with self._engine.begin() as connection:
             match outcome:
                 case Sent():
-                    connection.execute(_DONE, {**given, "outcome": "sent", "error": None})
+                    given = {"ids": ids, "claim": claimed.claim, "outcome": "sent", "error": None}
+                    connection.execute(_DONE, given)
                 case Refused(error):
-                    ids = connection.execute(_DONE, {**given, "outcome": "failed", "error": error}).scalars().all()
-                    self._raise_through_fallback(connection, list(ids), error)
+                    self._fail(connection, claimed, ids, error)
                 case TryLater(error, after_s):
+                    given_up = Refused(f"given up after {claimed.attempts} attempts in a day; the last: {error}")
+                    if claimed.overdue:
+                        self._fail(connection, claimed, claimed.overdue, given_up.error)
                     wait_s = max(backoff_s(claimed.attempts, random.random()), after_s or 0)
-                    connection.execute(_LATER, {**given, "after_s": wait_s, "error": error})
+                    left = [number for number in ids if number not in claimed.overdue]
+                    connection.execute(_LATER, {"ids": left, "claim": claimed.claim, "after_s": wait_s, "error": error})
+                    return outcome if left else given_up
         return outcome
 
-    def _raise_through_fallback(self, connection: Connection, ids: list[int], error: str) -> None:
-        if self._fallback is not None and ids:
-            note = f"receiver {self.receiver} has refused this: {error}"
-            connection.execute(_FALLBACK, {"fallback": self._fallback, "ids": ids, "note": note})
+    def _fail(self, connection: Connection, claimed: Claimed, ids: list[int], error: str) -> None:
+        """Raises it through the fallback, with the end if the incident is over by now: nobody else would tell it
+        there. Evaluation takes its turn before or after that."""
+        for pipeline in connection.execute(_CONCERNED, {"ids": ids}).scalars().all():
+            take_turn(connection, pipeline)
+        done = {"ids": ids, "claim": claimed.claim, "outcome": "failed", "error": error}
+        failed = connection.execute(_DONE, done).scalars().all()
+        if self._fallback is None or not failed:
+            return
+        note = f"receiver {self.receiver} has refused this: {error}"
+        raised = {"fallback": self._fallback, "ids": failed, "note": note}
+        incidents = connection.execute(_FALLBACK, raised).scalars().all()
+        connection.execute(_FALLBACK_END, {"fallback": self._fallback, "ids": failed, "incidents": incidents})
 
     def next_due_s(self) -> float | None:
         """Seconds until the next message is due (0 or less: now); None when nothing waits."""
         with self._engine.connect() as connection:
             due: float | None = connection.execute(_NEXT_DUE, {"receiver": self.receiver}).scalar()
         return due
+
+
+def drop_but_of(connection: Connection, receivers: Sequence[str]) -> None:
+    """Drops what waits for anybody else."""
+    connection.execute(_DROP, {"receivers": list(receivers)})
 
 
 def tidy(engine: Engine) -> None:

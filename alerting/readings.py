@@ -58,6 +58,11 @@ class Readings:
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
             )
 
+    def has_read(self, pipeline: StoredPipeline) -> bool:
+        """Whether a view of this version needs no more than what changed."""
+        kept = self._kept.get(pipeline.name)
+        return kept is not None and kept.version == pipeline.version
+
     def forget(self, known: Iterable[str]) -> None:
         """Keeps what was read of these pipelines only."""
         names = set(known)

@@ -56,10 +56,12 @@ class Sender:
         self._stopping = True
         self._woken.set()
 
-    def join(self) -> None:
+    def join(self, timeout_s: float) -> None:
+        """Waits for that at most so long."""
         if self._thread.is_alive():
-            self._thread.join(self._transport.timeout_s + 5)
-        self._transport.close()
+            self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._transport.close()
 
     def _run(self) -> None:
         failures = 0
@@ -96,9 +98,16 @@ class Sender:
         if _now_s() - claimed_at_s > LEASE_MARGIN_S:
             return True  # we were asleep: somebody else may be sending it by now
         began_s = time.monotonic()
-        outcome = self._outbox.record(claimed, self._transport.send(claimed.notifications))
+        outcome = self._outbox.record(claimed, self._send(claimed))
         self._note(claimed, outcome, time.monotonic() - began_s)
         return True
+
+    def _send(self, claimed: Claimed) -> Outcome:
+        try:
+            return self._transport.send(claimed.notifications)
+        except Exception as error:  # ours to mend; until then it is tried again, and told through the fallback
+            _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
+            return TryLater(f"the transport failed ({type(error).__name__})")
 
     def _note(self, claimed: Claimed, outcome: Outcome, took_s: float) -> None:
         facts = {"receiver": self.receiver, "messages": claimed.ids, "changes": claimed.changes}

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
-from sqlalchemy import Engine, delete, func, insert, select
+from sqlalchemy import Engine, delete, func, insert, select, text
 
 from alerting import outbox
+from alerting.catalogue import Catalogue
 from alerting.evaluating import Evaluator
 from alerting.lead import AWAY, Lead, leading
 from alerting.metrics import Metrics
+from alerting.rounds import Rounds
 from alerting.sending import HeldLead, Sender
 from lagloss.alert_tables import Incident, Receiver
-from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
 
-POLL_S: Final = 10.0
-"""Every pipeline is evaluated this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
 LONGEST_WAIT_S: Final = 10.0
-TIDY_S: Final = 600.0
+STOP_S: Final = 12.0
+"""What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
+alerter sends it again."""
 READ_ALONG_S: Final = 0.5
 READ_AGAIN_S: Final = 30.0
 """While another alerter leads, each pipeline is read about this often, for this long at a time."""
+TIDY_S: Final = 600.0
 _SLICE_S: Final = 0.5
 """How long it listens before it looks at the time."""
 
@@ -51,9 +53,9 @@ class Alerter:
         self._receivers = receivers
         self._metrics = metrics
         self._stop = threading.Event()
-        self._tidied_s = float("-inf")
+        self._catalogue = Catalogue(evaluator.store)
         self._read_at_s: dict[str, float] = {}
-        self._definitions: tuple[int, list[StoredPipeline]] = (-1, [])
+        self._tidied_s = float("-inf")
         self.trouble: str | None = "starting"
         """Why it neither leads nor stands by, for /healthz; None when all is well."""
 
@@ -68,8 +70,9 @@ class Alerter:
         finally:
             for sender in self._senders:
                 sender.stop()
+            ends_s = time.monotonic() + STOP_S
             for sender in self._senders:
-                sender.join()
+                sender.join(max(ends_s - time.monotonic(), 0))
 
     def _lead_again_and_again(self) -> None:
         failures = 0
@@ -89,15 +92,23 @@ class Alerter:
                 self._follow_lead(None)
 
     def _stand_by(self) -> None:
-        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over."""
+        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over.
+        Raises when the database goes away."""
         self.trouble = None
         until_s = time.monotonic() + READ_ALONG_S
-        for pipeline in sorted(self._watched(), key=lambda each: self._read_at_s.get(each.name, float("-inf"))):
+        for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
             now_s = time.monotonic()
-            if now_s > until_s or now_s - self._read_at_s.get(pipeline.name, float("-inf")) < READ_AGAIN_S:
+            if now_s > until_s or now_s - self._read_at_s.get(name, float("-inf")) < READ_AGAIN_S:
                 return
-            self._evaluator.read_along(pipeline)
-            self._read_at_s[pipeline.name] = now_s
+            self._read_at_s[name] = now_s
+            try:
+                pipeline = self._catalogue.find(name)
+                if pipeline is not None:
+                    self._evaluator.read_along(pipeline)
+            except AWAY:
+                raise
+            except Exception as error:  # who leads says more of it
+                _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
 
     def _follow_lead(self, backend: int | None) -> None:
         self._lead.backend = backend
@@ -108,68 +119,65 @@ class Alerter:
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()
-        evaluated_s = float("-inf")
+        rounds = Rounds()
         while not self._stop.is_set():
             lead.beat()
-            if time.monotonic() - evaluated_s > POLL_S:
-                evaluated_s = time.monotonic()
-                self._evaluate_all(lead)
-            heard = lead.heard(_SLICE_S)
+            if rounds.is_due(time.monotonic()):
+                rounds.begin(self._catalogue.names(), time.monotonic())
+            heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
             if "" in heard:  # somebody acknowledged, silenced, or asked for a test
                 self._wake()
-                self._evaluate_all(lead)
-            elif heard:
-                self._evaluate(lead, [pipeline for pipeline in self._watched() if pipeline.name in heard])
+            rounds.hear(heard)
+            was_over = rounds.is_over()
+            name = rounds.take()
+            if name is not None:
+                self._watch(lead, name, lambda name=name: self._evaluate(name))  # type: ignore[misc]
+            if rounds.is_over() and not was_over:
+                self._watch(lead, "", self._end_round)
 
-    def _evaluate_all(self, lead: Lead) -> None:
-        pipelines = self._watched()
-        self._evaluate(lead, pipelines)
-        changes = self._evaluator.end_incidents_of_deleted(pipelines)
-        self._metrics.changed(changes)
+    def _watch(self, lead: Lead, pipeline: str, step: Callable[[], None]) -> None:
+        """A step that fails keeps no other from being done. Raises only when the lead is lost."""
+        try:
+            step()
+        except Exception as error:
+            if isinstance(error, AWAY):
+                lead.confirm()  # the database may be there all the same, and have ended this one's connection
+            self._metrics.failed_evaluations.labels(pipeline).inc()
+            _log.exception("evaluation_failed", pipeline=pipeline or None)
+
+    def _evaluate(self, name: str) -> None:
+        began_s = time.monotonic()
+        pipeline = self._catalogue.find(name)
+        if pipeline is None:  # deleted since: the round's end sees to its incidents
+            return
+        changes = self._evaluator.evaluate(pipeline)
+        self._metrics.evaluation.observe(time.monotonic() - began_s)
+        if changes:
+            self._metrics.changed(changes)
+        self._wake()
+
+    def _end_round(self) -> None:
+        self._metrics.changed(self._evaluator.end_incidents_of_deleted())
         self._metrics.evaluated_at.set_to_current_time()
         self._count_open()
         self._wake()
         if time.monotonic() - self._tidied_s > TIDY_S:
-            outbox.tidy(self._evaluator.store.engine)
             self._tidied_s = time.monotonic()
-
-    def _watched(self) -> list[StoredPipeline]:
-        """The newest version of every pipeline, read again only when a definition has changed."""
-        changes = self._evaluator.store.count_changes()
-        if changes != self._definitions[0]:
-            self._definitions = (changes, self._evaluator.store.pipelines())
-        return self._definitions[1]
-
-    def _evaluate(self, lead: Lead, pipelines: Sequence[StoredPipeline]) -> None:
-        """One that cannot be evaluated does not keep the others from it."""
-        for pipeline in pipelines:
-            if self._stop.is_set():
-                return
-            lead.beat()
-            began_s = time.monotonic()
-            try:
-                changes = self._evaluator.evaluate(pipeline)
-            except AWAY:
-                raise
-            except Exception:
-                self._metrics.failed_evaluations.labels(pipeline.name).inc()
-                _log.exception("evaluation_failed", pipeline=pipeline.name)
-                continue
-            self._metrics.evaluation.observe(time.monotonic() - began_s)
-            if changes:
-                self._metrics.changed(changes)
-                self._wake()
+            outbox.tidy(self._evaluator.store.engine)
 
     def _wake(self) -> None:
         for sender in self._senders:
             sender.wake()
 
     def _name_receivers(self, engine: Engine) -> None:
-        """So that people can be told which there are."""
+        """So that people can be told which there are. What waits for others goes nowhere, and must not go out late if
+        one of them comes back: it is told then of what is open then."""
         with engine.begin() as connection:
+            connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
             connection.execute(delete(table_of(Receiver)))
             if self._receivers:
                 connection.execute(insert(Receiver), list(self._receivers))
+            outbox.drop_but_of(connection, [str(receiver["name"]) for receiver in self._receivers])
 
     def _count_open(self) -> None:
         table = table_of(Incident)

@@ -170,8 +170,8 @@ def test_a_pipeline_that_is_deleted_takes_its_incidents_with_it(watched: Store) 
     close_windows(watched, "ll")
     evaluate(watched, by)
     watched.delete("chain")
-    assert by.end_incidents_of_deleted(watched.pipelines()) == ["loss resolved"]
-    assert by.end_incidents_of_deleted(watched.pipelines()) == []
+    assert by.end_incidents_of_deleted() == ["loss resolved"]
+    assert by.end_incidents_of_deleted() == []
     assert rows(watched, Incident)[0].detail["resolved_because"] == "deleted"
     assert queued(watched)[-1] == ("hook", "resolve", "resolved")
 

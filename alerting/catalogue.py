@@ -1,0 +1,43 @@
+"""The catalogue: pipelines as their newest definitions say, each read for itself, so that one that cannot be read
+keeps no other from being watched."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from lagloss.definition import Definition
+from lagloss.store import Store, StoredPipeline
+from lagloss.tables import Pipeline, table_of
+
+
+class Catalogue:
+    """Definitions are read again only when there is a new version. Used by one thread."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, StoredPipeline] = {}
+
+    def names(self) -> list[str]:
+        """Of all pipelines that are not deleted, also of those whose definitions cannot be read."""
+        return self._store.names()
+
+    def find(self, name: str) -> StoredPipeline | None:
+        """A pipeline as it is now; None if it is deleted.
+
+        Raises:
+            ValidationError: its newest definition is none that this version of lagloss understands.
+        """
+        table = table_of(Pipeline)
+        newest = select(table.c.version, table.c.deleted_at).where(table.c.name == name)
+        with self._store.engine.connect() as connection:
+            row = connection.execute(newest.order_by(table.c.version.desc()).limit(1)).one_or_none()
+            if row is None or row.deleted_at is not None:
+                self._known.pop(name, None)
+                return None
+            known = self._known.get(name)
+            if known is None or known.version != row.version:
+                is_newest = (table.c.name == name) & (table.c.version == row.version)
+                found = connection.execute(select(table).where(is_newest)).one()
+                definition = Definition.model_validate(found.definition)
+                known = self._known[name] = StoredPipeline(name, found.version, found.applied_at, definition)
+        return known

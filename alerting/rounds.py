@@ -1,0 +1,48 @@
+"""Rounds: which pipeline is evaluated next. Those with news go first, and all of them have their turn in each round."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Final
+
+POLL_S: Final = 10.0
+"""A round begins this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
+
+
+@dataclass(slots=True)
+class Rounds:
+    """Moments in seconds of a monotonic clock."""
+
+    _news: dict[str, None] = field(default_factory=dict)
+    _left: dict[str, None] = field(default_factory=dict)
+    _began_s: float = float("-inf")
+    _again: bool = False
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the next round is to begin."""
+        return not self._left and (self._again or now_s - self._began_s > POLL_S)
+
+    def begin(self, names: Iterable[str], now_s: float) -> None:
+        self._left = dict.fromkeys(names)
+        self._began_s, self._again = now_s, False
+
+    def hear(self, news: Collection[str]) -> None:
+        """Names of pipelines, and "" for what may concern any: the next round begins as soon as this one is over."""
+        self._again |= "" in news
+        self._news |= dict.fromkeys(sorted(name for name in news if name))
+
+    def has_more(self) -> bool:
+        return bool(self._news or self._left)
+
+    def take(self) -> str | None:
+        """The next one's name. None: nobody has to be evaluated now."""
+        name = next(iter(self._news or self._left), None)
+        if name is not None:
+            self._news.pop(name, None)
+            self._left.pop(name, None)
+        return name
+
+    def is_over(self) -> bool:
+        """Whether all of this round had their turn."""
+        return not self._left
