@@ -106,7 +106,7 @@ def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts) 
         basis=known.told.basis,
         judged_at=known.now_ms,
         deadline=_deadline(graph, result, evidence),
-        history=_is_history(evidence),
+        history=is_history(evidence),
         log_start=_log_start(known.told.ranges[pipeline, window_start_s]),
     )
 
@@ -147,10 +147,11 @@ def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | N
     return moment
 
 
-def _is_history(evidence: Evidence) -> bool:
-    """Whether the window was filled in afterwards: everybody who told of it started after its end."""
+def is_history(evidence: Evidence) -> bool:
+    """Whether the window was filled in afterwards: everybody who told of it started after its end. Where nobody has
+    told of it yet (a closing met blocks ahead of their tallies), everybody there is."""
     told = {tally.emitter for tally in evidence.tallies}
-    started = [state.started_at for state in evidence.emitters if state.emitter in told]
+    started = [state.started_at for state in evidence.emitters if not told or state.emitter in told]
     return bool(started) and min(started) > evidence.window_end_ms
 
 

@@ -132,7 +132,7 @@ class _Work:
         self._write(facts, change.kind, change.why)
 
     def _write(self, facts: IncidentFacts, change: str, note: str) -> None:
-        incidents.write(self.connection, facts, change, self.now, note=note)
+        incidents.write(self.connection, facts, change, self.now, note)
         withheld = next((written.withheld for written in self.known if written.facts.id == facts.id), None)
         self.known = [written for written in self.known if written.facts.id != facts.id]
         self.known.insert(0, Written(facts, withheld))

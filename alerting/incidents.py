@@ -12,7 +12,8 @@ from sqlalchemy import Connection, Row, insert, select, text, update
 
 from alerting.judging import KnownIncident
 from alerting.message import IncidentFacts
-from lagloss.alert_tables import Incident, IncidentChange
+from lagloss.alert_tables import Incident
+from lagloss.incidents import note_change
 from lagloss.tables import table_of
 from lagloss.wire import WINDOW_S
 
@@ -50,12 +51,13 @@ def lock(connection: Connection, pipeline: str) -> datetime:
 
 def read(connection: Connection, pipeline: str, horizon_s: int) -> list[Written]:
     """Open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the newest
-    resolved first."""
+    resolved first. Locked: whoever acknowledges one meanwhile waits, and is not overwritten."""
     table = table_of(Incident)
     rows = connection.execute(
         select(table)
         .where(table.c.pipeline == pipeline, (table.c.state == "open") | (table.c.last_window >= horizon_s))
         .order_by(table.c.resolved_at.desc())
+        .with_for_update()
     )
     return [_written(row) for row in rows]
 
@@ -66,34 +68,13 @@ def open_incidents(connection: Connection) -> list[Written]:
     return [_written(row) for row in connection.execute(select(table).where(table.c.state == "open"))]
 
 
-def write(
-    connection: Connection, facts: IncidentFacts, change: str, at: datetime, *, by: str | None = None, note: str = ""
-) -> None:
+def write(connection: Connection, facts: IncidentFacts, change: str, at: datetime, note: str = "") -> None:
     """The row as it is from now on (a new one if there is none), and what happened to it."""
     values = {name: getattr(facts, name) for name in _FACTS}
     changed = connection.execute(update(table_of(Incident)).where(Incident.id == facts.id).values(**values))
     if not changed.rowcount:
         connection.execute(insert(Incident).values(**values))
-    tell(connection, facts, change, at, by=by, note=note)
-
-
-def tell(
-    connection: Connection, facts: IncidentFacts, change: str, at: datetime, *, by: str | None = None, note: str = ""
-) -> None:
-    """That something happened to it."""
-    connection.execute(
-        insert(IncidentChange).values(
-            incident_id=facts.id,
-            at=at,
-            change=change,
-            by=by,
-            note=note or None,
-            value=facts.value,
-            worst=facts.worst,
-            first_window=facts.first_window,
-            last_window=facts.last_window,
-        )
-    )
+    note_change(connection, facts, change, at, note=note)
 
 
 def withhold(connection: Connection, incident: uuid.UUID, why: str | None) -> None:

@@ -141,7 +141,8 @@ def _summary(facts: IncidentFacts) -> str:
             f"{facts.pipeline}: no breach of {facts.rule} after all: its windows were closed again with more evidence"
         )
     if because == "recovered":
-        return f"{facts.pipeline}: {facts.rule} is well again after {detail.get('windows', 1)} min; at worst {text}"
+        worst = detail.get("text") or facts.rule
+        return f"{facts.pipeline}: {facts.rule} is well again after {detail.get('windows', 1)} min; at worst {worst}"
     if facts.state == "resolved":
         return f"{facts.pipeline}: {facts.rule} is no longer watched ({because}); it was {detail.get('text')}"
     place = next(iter(detail.get("where", ())), None)

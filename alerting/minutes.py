@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
@@ -40,8 +41,13 @@ class Minutes:
             )
             .distinct()
         )
+        found: dict[tuple[str, str], set[int]] = defaultdict(set)
         for pipeline, checkpoint, start in rows:
-            self._minutes.setdefault((pipeline, checkpoint), set()).add(start)
+            found[pipeline, checkpoint].add(start)
+        for key, minutes in found.items():
+            minutes |= self._minutes.get(key, set())
+            oldest = max(minutes) - _KEPT_S
+            self._minutes[key] = {start for start in minutes if start >= oldest}
         self._basis = basis
 
     def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
@@ -50,9 +56,5 @@ class Minutes:
         return {name: max(minutes) for name, minutes in known.items() if minutes}
 
     def after_s(self, pipeline: str, checkpoint: str, start_s: int) -> list[int]:
-        """A checkpoint's minutes later than this one, oldest first; those long past are forgotten."""
-        minutes = self._minutes.get((pipeline, checkpoint), set())
-        if minutes:
-            newest = max(minutes)
-            minutes -= {start for start in minutes if start < newest - _KEPT_S}
-        return sorted(start for start in minutes if start > start_s)
+        """A checkpoint's minutes later than this one, oldest first, as far as they are kept."""
+        return sorted(start for start in self._minutes.get((pipeline, checkpoint), ()) if start > start_s)

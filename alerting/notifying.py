@@ -17,6 +17,7 @@ from alerting.routing import Route, destinations
 from alerting.rules import Rule
 from alerting.withholding import ActiveSilence, Circumstances, Maintenance, why_withheld
 from lagloss.alert_tables import Incident, Silence
+from lagloss.incidents import note_change
 from lagloss.matchers import Matcher
 from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
@@ -80,7 +81,7 @@ class Teller:
         incidents.withhold(connection, written.facts.id, withheld)
         if written.is_open:
             change = "released" if withheld is None else "withheld"
-            incidents.tell(connection, written.facts, change, now, note=withheld or "")
+            note_change(connection, written.facts, change, now, note=withheld)
 
     def _queue(
         self,
@@ -103,7 +104,7 @@ class Teller:
         outbox.queue(connection, facts.id, body, orders)
         escalated = [order.receiver for order in orders if order.change == "escalated"]
         if escalated:
-            incidents.tell(connection, facts, "escalated", now, note=f"to {', '.join(escalated)}")
+            note_change(connection, facts, "escalated", now, note=f"to {', '.join(escalated)}")
 
 
 def labels_of(written: Written, labels: Mapping[str, str]) -> dict[str, str]:

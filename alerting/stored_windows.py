@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Row, and_, func, literal_column, select
+from sqlalchemy import ColumnElement, Connection, Integer, Row, and_, func, literal_column, select
 
 from alerting.rules.budget import LONGEST_S
 from alerting.windows import Reader, Windows
@@ -32,7 +32,7 @@ _DIGEST: Final = (
     func.coalesce(func.sum(_WINDOW.c.closed_at), 0),
     func.count().filter(_WINDOW.c.history),
 )
-_HOUR: Final = (_WINDOW.c.window_start // literal_column(str(HOUR_S))).label("hour")
+_HOUR: Final = (_WINDOW.c.window_start // literal_column(str(HOUR_S), Integer)).label("hour")
 _COUNTS: Final = tuple(
     _WINDOW.c[name]
     for name in (
@@ -97,7 +97,7 @@ class StoredWindows:
             if not row.history and row.window_start not in kept and row.window_start >= documents_from_s
         ]
         read = select(_WINDOW.c.window_start, _WINDOW.c.document).where(within, _WINDOW.c.window_start.in_(wanted))
-        documents = dict(connection.execute(read).all()) if wanted else {}
+        documents = {row.window_start: row.document for row in connection.execute(read)} if wanted else {}
 
         def row_of(row: Row[Any]) -> Any:
             start = row.window_start

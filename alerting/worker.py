@@ -49,6 +49,7 @@ class Alerter:
         self._metrics = metrics
         self._stop = threading.Event()
         self._tidied_s = float("-inf")
+        self._definitions: tuple[int, list[StoredPipeline]] = (-1, [])
         self.trouble: str | None = "starting"
         """Why it neither leads nor stands by, for /healthz; None when all is well."""
 
@@ -106,11 +107,10 @@ class Alerter:
                 self._wake()
                 self._evaluate_all(lead)
             elif heard:
-                known = [pipeline for pipeline in self._evaluator.store.pipelines() if pipeline.name in heard]
-                self._evaluate(lead, known)
+                self._evaluate(lead, [pipeline for pipeline in self._watched() if pipeline.name in heard])
 
     def _evaluate_all(self, lead: Lead) -> None:
-        pipelines = self._evaluator.store.pipelines()
+        pipelines = self._watched()
         self._evaluate(lead, pipelines)
         changes = self._evaluator.end_incidents_of_deleted(pipelines)
         self._metrics.changed(changes)
@@ -120,6 +120,13 @@ class Alerter:
         if time.monotonic() - self._tidied_s > TIDY_S:
             outbox.tidy(self._evaluator.store.engine)
             self._tidied_s = time.monotonic()
+
+    def _watched(self) -> list[StoredPipeline]:
+        """The newest version of every pipeline, read again only when a definition has changed."""
+        changes = self._evaluator.store.count_changes()
+        if changes != self._definitions[0]:
+            self._definitions = (changes, self._evaluator.store.pipelines())
+        return self._definitions[1]
 
     def _evaluate(self, lead: Lead, pipelines: Sequence[StoredPipeline]) -> None:
         """One that cannot be evaluated does not keep the others from it."""

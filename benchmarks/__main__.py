@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import closing, intake, live, pipelines, sizes, span
+from benchmarks import closing, intake, live, paging, pipelines, sizes, span
 
 ALL = {
     "closing": closing.run,
@@ -13,6 +13,7 @@ ALL = {
     "live": live.run,
     "span": span.run,
     "intake": intake.run,
+    "paging": paging.run,
 }
 
 

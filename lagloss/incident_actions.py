@@ -12,11 +12,11 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, func, insert, select, update
 
 from lagloss import alert_tables, tables
 from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
-from lagloss.incidents import change_table, find, incident_table, moment
+from lagloss.incidents import find, incident_table, moment, note_change
 from lagloss.matchers import Matcher, match_all
 from lagloss.store import ALERTS_CHANNEL, Store
 from lagloss.tables import table_of
@@ -61,7 +61,7 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
         connection.execute(
             update(incident_table).where(incident_table.c.id == row.id).values(acknowledged_at=at, acknowledged_by=by)
         )
-        _note_change(connection, row, at, by, note)
+        note_change(connection, row, "acknowledged", at, by=by, note=note)
         notify(connection, f"acknowledged/{row.id}")
     return UUID(str(row.id))
 
@@ -159,22 +159,6 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
             },
         )
     ]
-
-
-def _note_change(connection: Connection, row: Row[Any], at: datetime, by: str, note: str | None) -> None:
-    connection.execute(
-        insert(change_table).values(
-            incident_id=row.id,
-            at=at,
-            change="acknowledged",
-            by=by,
-            note=note,
-            value=row.value,
-            worst=row.worst,
-            first_window=row.first_window,
-            last_window=row.last_window,
-        )
-    )
 
 
 def _now(connection: Connection) -> datetime:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 from urllib.parse import urlencode
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, String, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Row, String, cast, func, insert, select
 
 from lagloss import alert_tables, tables
 from lagloss.errors import AmbiguousIncident, UnknownIncident
@@ -220,6 +220,46 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]
     if len(rows) > 1:
         raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
     return rows[0]
+
+
+class Numbers(Protocol):
+    """What a change keeps of an incident as it was then: a row of `incident` has it."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def value(self) -> float: ...
+    @property
+    def worst(self) -> float: ...
+    @property
+    def first_window(self) -> int: ...
+    @property
+    def last_window(self) -> int: ...
+
+
+def note_change(
+    connection: Connection,
+    incident: Numbers,
+    change: str,
+    at: datetime,
+    *,
+    by: str | None = None,
+    note: str | None = None,
+) -> None:
+    """Writes down that something happened to an incident; `by` None: the alerter did it."""
+    connection.execute(
+        insert(change_table).values(
+            incident_id=incident.id,
+            at=at,
+            change=change,
+            by=by,
+            note=note or None,
+            value=incident.value,
+            worst=incident.worst,
+            first_window=incident.first_window,
+            last_window=incident.last_window,
+        )
+    )
 
 
 def moment(at: datetime | None) -> str | None:

@@ -47,7 +47,8 @@ def test_defaults_are_those_of_the_docs() -> None:
     assert [lag.name for lag in found.lag] == ["lag"]
     assert found.blind is not None
     assert (found.blind.breaches, found.blind.of, found.resolve_after) == (3, 5, 3)
-    assert found.duplicates is found.dead_letters is found.pending_age is found.negative_lag is None
+    off = (found.duplicates, found.dead_letters, found.pending_age, found.negative_lag)
+    assert off == (None,) * 4
 
 
 def test_the_rules_have_their_names_and_those_that_are_off_are_not_there() -> None:

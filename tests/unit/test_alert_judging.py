@@ -105,7 +105,7 @@ RULES = st.tuples(st.integers(1, 3), st.integers(3, 5), st.sampled_from([0, 500,
 def slow_breaches(windows: dict[int, tuple[str, int, int]], k: int, n: int, least: int) -> dict[int, float]:
     """A breach is at a lossy window if k of the n closed windows that end with it are lossy, or it lost over 5 %, and
     the n hold so many messages together. It is made up of those lossy windows, or of that one."""
-    breaches = {}
+    breaches: dict[int, float] = {}
     order = sorted(windows)
     for at in order:
         last = [other for other in order if other <= at][-n:]

@@ -1,71 +1,99 @@
-"""The webhook's body."""
+"""The body of a notification, made from an incident's row."""
 
 from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 
-from alerting.message import IncidentFacts, incident_body, shares
+from alerting.assessment import Place
+from alerting.message import MAX_EXAMPLES, Evidence, IncidentFacts, Links, incident_body
 from alerting.outbox import backoff_s
 from lagloss.store import MissingMessage
-from tests.window_documents import chain, document
 
 START = 1_795_250_400
+LOST = MissingMessage(2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)
+EVIDENCE = Evidence(
+    where=[Place("link", "src->mid", 0.75, "3 lost, 75% of the loss", 3)],
+    examples=[LOST] * 25,
+    messages=10,
+    lost={"min": 1, "max": 2},
+)
+OPEN = IncidentFacts(
+    id=uuid.UUID(int=5),
+    pipeline="chain",
+    rule="loss",
+    kind="loss",
+    severity="critical",
+    state="open",
+    opened_at=datetime(2026, 11, 21, 8, 42, tzinfo=UTC),
+    resolved_at=None,
+    acknowledged_at=None,
+    acknowledged_by=None,
+    first_window=START,
+    last_window=START + 60,
+    value=0.1,
+    worst=0.3,
+    target=0.01,
+    detail={
+        **EVIDENCE.document(),
+        "what": "loss ratio",
+        "unit": "ratio",
+        "text": "10.00% of messages lost, target 1.00%",
+        "worst_window": START,
+        "windows": 2,
+        "notes": [],
+        "resolved_because": None,
+    },
+)
+LINKS = Links("http://dash:8050/")
 
 
-def facts(change: str = "opened", why: str = "") -> IncidentFacts:
-    return IncidentFacts(
-        id=uuid.UUID(int=5),
-        pipeline="chain",
-        rule="loss",
-        change=change,
-        why=why,
-        opened_at=datetime(2026, 11, 21, 8, 42, tzinfo=UTC),
-        resolved_at=datetime(2026, 11, 21, 8, 50, tzinfo=UTC) if change == "resolved" else None,
-        breaches={START: 0.3, START + 60: 0.1},
-        worst_ratio=0.3,
+def ended(because: str) -> IncidentFacts:
+    return replace(
+        OPEN, state="resolved", resolved_at=OPEN.opened_at, detail={**OPEN.detail, "resolved_because": because}
     )
 
 
-def lossy() -> list[dict[str, object]]:
-    return [
-        document(chain(), START, verdict="loss", messages=10, lost={"src->mid": (2, 2), "mid": (1, 1)}),
-        document(chain(), START + 60, verdict="loss", messages=10, lost={"src->mid": (1, 2)}),
-    ]
-
-
-def test_the_body_says_what_since_when_where_and_gives_examples_and_a_link() -> None:
-    lost = MissingMessage(2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)
-    body = incident_body(facts(), 0.01, lossy(), [lost] * 25, "http://dash:8050/")
+def test_the_body_says_what_since_when_where_and_gives_examples_links_and_commands() -> None:
+    body = incident_body(OPEN, "opened", {"team": "checkout"}, LINKS)
     assert json.loads(json.dumps(body)) == body
-    assert body["version"] == 1
-    assert body["type"] == "incident.opened"
-    assert body["breach"]["value"] == 0.1
-    assert body["breach"]["worst"] == 0.3
-    assert body["breach"]["target"] == 0.01
-    assert body["breach"]["window_start"] == "2026-11-21T08:41:00Z"
-    assert body["since"] == "2026-11-21T08:40:00Z"
-    assert body["where"][0] == {"kind": "link", "name": "src->mid", "lost": 3, "share": 0.75}
-    assert len(body["examples"]) == 20
+    assert (body["version"], body["type"]) == (1, "incident.opened")
+    breach = body["breach"]
+    assert (breach["value"], breach["worst"], breach["target"], breach["messages"]) == (0.1, 0.3, 0.01, 10)
+    assert (breach["window_start"], breach["window_end"]) == ("2026-11-21T08:41:00Z", "2026-11-21T08:42:00Z")
+    assert breach["worst_window_start"] == body["since"] == "2026-11-21T08:40:00Z"
+    assert body["where"] == [
+        {"kind": "link", "name": "src->mid", "share": 0.75, "text": "3 lost, 75% of the loss", "lost": 3}
+    ]
+    assert len(body["examples"]) == MAX_EXAMPLES
     assert body["examples"][0]["id_hash"] == "ffffffffffffffff"
-    assert body["links"]["dashboard"] == "http://dash:8050/?pipeline=chain&window=2026-11-21T08:41:00Z"
+    assert body["links"] == {
+        "dashboard": "http://dash:8050/?pipeline=chain&window=2026-11-21T08:41:00Z",
+        "runbook": "http://dash:8050/runbooks/loss",
+    }
+    assert body["commands"]["silence"].startswith("lagloss alerts silence pipeline=chain rule=loss")
     assert body["summary"] == (
         "chain: 10.00% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (75%)"
     )
 
 
-def test_a_revision_says_that_there_was_no_loss() -> None:
-    body = incident_body(facts("resolved", "revised"), 0.01, [], [], "")
-    assert body["incident"]["resolved_because"] == "revised"
-    assert "no loss after all" in body["summary"]
-    assert body["links"]["dashboard"] is None
-    assert body["breach"]["messages"] is None
+def test_a_pipelines_own_runbooks_go_before_the_dashboards() -> None:
+    own = incident_body(OPEN, "opened", {}, Links("http://dash", "https://wiki/lagloss"))
+    assert own["links"]["runbook"] == "https://wiki/lagloss/loss"
+    assert incident_body(OPEN, "opened", {}, Links())["links"] == {"dashboard": None, "runbook": None}
 
 
-def test_shares_are_of_what_is_lost_for_certain() -> None:
-    assert [(place["name"], place["lost"]) for place in shares(lossy())] == [("src->mid", 3), ("mid", 1)]
-    assert shares([]) == []
+def test_the_end_says_why_it_is_over() -> None:
+    summaries = {
+        why: incident_body(ended(why), "resolved", {}, LINKS)["summary"] for why in ("recovered", "revised", "deleted")
+    }
+    assert summaries["recovered"] == (
+        "chain: loss is well again after 2 min; at worst 10.00% of messages lost, target 1.00%"
+    )
+    assert "no breach of loss after all" in summaries["revised"]
+    assert "no longer watched (deleted)" in summaries["deleted"]
 
 
 def test_retries_wait_longer_each_time_but_five_minutes_at_most() -> None:
