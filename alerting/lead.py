@@ -65,14 +65,13 @@ class Lead:
 
 
 @contextmanager
-def leading(database_url: str, stop: threading.Event, connected: Callable[[], None]) -> Iterator[Lead | None]:
+def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Lead | None]:
     """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
-    away. `connected` is called once the database has answered."""
+    away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
     with psycopg.connect(
         database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
     ) as connection:
-        connected()
-        if not _await(connection, stop):
+        if not _await(connection, stop, stand_by):
             yield None
             return
         for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
@@ -88,9 +87,10 @@ def leading(database_url: str, stop: threading.Event, connected: Callable[[], No
         yield Lead(connection, backend)
 
 
-def _await(connection: psycopg.Connection[Any], stop: threading.Event) -> bool:
+def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by: Callable[[], None]) -> bool:
     has_said = False
     while not stop.is_set():
+        stand_by()
         row = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [LOCK]).fetchone()
         if row is not None and row[0]:
             return True

@@ -19,10 +19,13 @@ from lagloss.alert_tables import Incident, Receiver
 from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
 
-POLL_S: Final = 5.0
+POLL_S: Final = 10.0
 """Every pipeline is evaluated this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
 LONGEST_WAIT_S: Final = 10.0
 TIDY_S: Final = 600.0
+READ_ALONG_S: Final = 0.5
+READ_AGAIN_S: Final = 30.0
+"""While another alerter leads, each pipeline is read about this often, for this long at a time."""
 _SLICE_S: Final = 0.5
 """How long it listens before it looks at the time."""
 
@@ -49,6 +52,7 @@ class Alerter:
         self._metrics = metrics
         self._stop = threading.Event()
         self._tidied_s = float("-inf")
+        self._read_at_s: dict[str, float] = {}
         self._definitions: tuple[int, list[StoredPipeline]] = (-1, [])
         self.trouble: str | None = "starting"
         """Why it neither leads nor stands by, for /healthz; None when all is well."""
@@ -71,7 +75,7 @@ class Alerter:
         failures = 0
         while not self._stop.is_set():
             try:
-                with leading(self._database_url, self._stop, self._connected) as lead:
+                with leading(self._database_url, self._stop, self._stand_by) as lead:
                     failures = 0
                     if lead is not None:
                         self._lead_on(lead)
@@ -84,8 +88,16 @@ class Alerter:
             finally:
                 self._follow_lead(None)
 
-    def _connected(self) -> None:
+    def _stand_by(self) -> None:
+        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over."""
         self.trouble = None
+        until_s = time.monotonic() + READ_ALONG_S
+        for pipeline in sorted(self._watched(), key=lambda each: self._read_at_s.get(each.name, float("-inf"))):
+            now_s = time.monotonic()
+            if now_s > until_s or now_s - self._read_at_s.get(pipeline.name, float("-inf")) < READ_AGAIN_S:
+                return
+            self._evaluator.read_along(pipeline)
+            self._read_at_s[pipeline.name] = now_s
 
     def _follow_lead(self, backend: int | None) -> None:
         self._lead.backend = backend
