@@ -1,0 +1,193 @@
+"""One bad pipeline, rule or receiver, and the others: they are evaluated and told all the same."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from sqlalchemy import text
+
+from alerting import evaluating
+from alerting.assessment import Assessment, Place
+from alerting.evaluating import Evaluator
+from alerting.metrics import Metrics
+from alerting.notification import Notification
+from alerting.notifying import Teller
+from alerting.outbox import Outbox
+from alerting.rules import Document, Rule, Unit, rules_of
+from alerting.sending import HeldLead, Sender
+from alerting.transports.base import Outcome
+from alerting.view import View
+from alerting.worker import Alerter
+from lagloss.alert_rules import Severity
+from lagloss.alert_tables import Incident, OutboxMessage, Silence
+from lagloss.definition import Definition
+from lagloss.store import Store
+from tests.integration.alerting_world import alerter, alerting_file, close_windows, only_loss, rows, somebody, webhook
+from tests.integration.kafka_log import wait_for
+from tests.integration.test_alerting import EVERYTHING, evaluate, evaluator
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """A rule that does something bad instead of judging."""
+
+    does: Callable[[], object]
+    name: ClassVar[str] = "trouble"
+    kind: ClassVar[str] = "loss"
+    severity: ClassVar[Severity] = "critical"
+    what: ClassVar[str] = "trouble"
+    unit: ClassVar[Unit] = "ratio"
+    target: ClassVar[float] = 0.0
+    higher_is_worse: ClassVar[bool] = True
+    inhibited_by: ClassVar[tuple[str, ...]] = ()
+
+    def assess(self, view: View) -> Assessment:
+        self.does()
+        return Assessment((), {}, ())
+
+    def where(self, breached: Sequence[Document]) -> list[Place]:
+        return []
+
+    def text(self, value: float) -> str:
+        return ""
+
+
+class FailingTransport:
+    """Raises, which a transport never should."""
+
+    takes_groups: bool = False
+    resend_s: float | None = None
+    timeout_s: float = 1.0
+
+    def send(self, notifications: Sequence[Notification]) -> Outcome:
+        raise KeyError("secret-token")
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def in_trouble(store: Store, monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], object]], None]:
+    """Two pipelines that lose, of which the first, `bad`, has a rule that does what is given."""
+    for name in ("bad", "chain"):
+        store.apply(only_loss(name=name))
+        close_windows(store, "ll", name=name)
+
+    def make(does: Callable[[], object]) -> None:
+        def found(definition: Definition) -> list[Rule]:
+            return [*([Trouble(does)] if definition.name == "bad" else []), *rules_of(definition)]
+
+        monkeypatch.setattr(evaluating, "rules_of", found)
+
+    return make
+
+
+@contextmanager
+def running(
+    store: Store, database_url: str, senders: Sequence[Sender] = (), lead: HeldLead | None = None
+) -> Iterator[None]:
+    """An alerter in this process, with one receiver."""
+    metrics, receivers = Metrics(), [{"name": "hook", "kind": "webhook", "is_fallback": False}]
+    made = Alerter(
+        database_url, Evaluator(store, Teller((EVERYTHING,))), senders, lead or HeldLead(), receivers, metrics
+    )
+    thread = threading.Thread(target=made.run)
+    thread.start()
+    try:
+        yield
+    finally:
+        made.stop()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def fail() -> None:
+    raise ZeroDivisionError
+
+
+def test_a_rule_that_raises_keeps_no_other_rule_from_being_judged(
+    store: Store, in_trouble: Callable[[Callable[[], object]], None]
+) -> None:
+    in_trouble(fail)
+    failed: list[str] = []
+    by = Evaluator(store, Teller((EVERYTHING,)), rule_failed=failed.append)
+    assert evaluate(store, by) == ["loss opened", "loss opened"]
+    assert failed == ["bad"]
+
+
+def test_a_connection_that_is_ended_in_one_evaluation_keeps_no_other_pipeline_from_its_turn(
+    store: Store, database_url: str, in_trouble: Callable[[Callable[[], object]], None]
+) -> None:
+    def end_transaction() -> None:
+        with store.engine.connect() as connection:
+            mine = "datname = current_database() AND state = 'idle in transaction' AND pid <> pg_backend_pid()"
+            connection.execute(text(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {mine}"))
+
+    in_trouble(end_transaction)
+    with running(store, database_url):
+        wait_for(lambda: [row.pipeline for row in rows(store, Incident)] == ["chain"], what="the other's incident")
+
+
+def test_a_definition_that_cannot_be_read_keeps_no_other_pipeline_from_being_told(
+    store: Store, database_url: str, in_trouble: Callable[[Callable[[], object]], None]
+) -> None:
+    with store.engine.begin() as connection:
+        bad = {"definition": json.dumps({"apiVersion": "lagloss/v9"})}
+        connection.execute(text("UPDATE pipeline SET definition = :definition WHERE name = 'bad'"), bad)
+    with running(store, database_url):
+        wait_for(lambda: [row.pipeline for row in rows(store, Incident)] == ["chain"], what="the other's incident")
+
+
+def test_a_silence_that_cannot_be_understood_silences_nobody(store: Store) -> None:
+    store.apply(only_loss())
+    with store.engine.begin() as connection:
+        values = {"id": "s", "matchers": ["no matcher"], "reason": "r", "author": "a"}
+        moments = {"starts_at": text("now() - interval '1 h'"), "ends_at": text("now() + interval '1 h'")}
+        connection.execute(Silence.__table__.insert().values(**values, **moments))  # type: ignore[attr-defined]
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    assert [row.action for row in rows(store, OutboxMessage)] == ["trigger"]
+
+
+def test_a_transport_that_raises_is_tried_again_with_backoff_and_its_error_tells_no_secret(
+    store: Store, database_url: str
+) -> None:
+    store.apply(only_loss())
+    close_windows(store, "ll")
+    lead = HeldLead()
+    sender = Sender(Outbox(store.engine, "hook", None), FailingTransport(), lead, Metrics())
+    with running(store, database_url, [sender], lead):
+        wait_for(lambda: any(row.attempts == 2 for row in rows(store, OutboxMessage)), what="the second attempt")
+    assert rows(store, OutboxMessage)[0].last_error == "the transport failed (KeyError)"
+
+
+@pytest.mark.slow
+def test_told_to_end_while_receivers_hang_it_ends_within_15_s_and_the_next_tells_them(
+    store: Store, database_url: str, tmp_path: Path
+) -> None:
+    store.apply(only_loss())
+    with somebody() as hangs:
+        hangs.hold.clear()
+        host, _, port = hangs.url.removeprefix("http://").partition("/")[0].partition(":")
+        mail = {
+            "mail": {"host": host, "port": int(port), "tls": "none", "from": "a@example.org", "to": ["b@example.org"]}
+        }
+        file = alerting_file(tmp_path, {"hook": webhook(hangs.url), "mail": mail})
+        with alerter(database_url, LAGLOSS_ALERTING_FILE=file) as process:
+            close_windows(store, "ll")
+            wait_for(lambda: all(row.attempts for row in rows(store, OutboxMessage)) and bool(hangs.came), what="both")
+            began = time.monotonic()
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            print(f"end while receivers hang: {time.monotonic() - began:.1f} s, 15 s at most")
+            assert time.monotonic() - began < 15
+        assert {row.outcome for row in rows(store, OutboxMessage)} == {None}
