@@ -250,6 +250,17 @@ def test_a_blind_pipeline_silences_those_that_follow_it(store: Store) -> None:
     assert "orders" in withheld["chain"]
 
 
+def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(store: Store) -> None:
+    for name, other in (("chain", "orders"), ("orders", "chain")):
+        store.apply(only_loss(f"blind: {{breaches: 2, of: 2}}, upstream: [{other}]", name=name))
+        close_windows(store, "uu", name=name, reasons=("evidence:mid",))
+    by = evaluator(store)
+    for _ in range(3):
+        evaluate(store, by)
+    assert len({row.body["incident"]["pipeline"] for row in rows(store, OutboxMessage)}) == 1
+    assert sorted(bool(row.withheld) for row in rows(store, Incident) if row.rule == "blind/evidence") == [False, True]
+
+
 def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(store: Store) -> None:
     by = evaluator(store, EVERYTHING, habits=Habits("mail"))
     close_windows(store, "ll")
