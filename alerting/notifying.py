@@ -16,7 +16,7 @@ from alerting.message import Links, incident_body
 from alerting.planning import Habits, Standing, Told, plan, seconds_told
 from alerting.routing import Route, destinations
 from alerting.rules import Rule
-from alerting.withholding import ActiveSilence, Circumstances, Maintenance, why_withheld
+from alerting.withholding import ActiveSilence, Circumstances, Maintenance, inhibited_by_blind, why_withheld
 from lagloss.alert_tables import Incident, Silence
 from lagloss.incidents import note_change
 from lagloss.matchers import Matcher
@@ -56,7 +56,7 @@ class Teller:
             silences=_silences(connection, now),
             maintenance=self.maintenance,
             open_rules={*open_rules, *(written.facts.rule for written in known if written.is_open)},
-            blind_upstream=_blind(connection, pipeline.definition.spec.alerts.upstream),
+            blind_upstream=_blind(connection, pipeline),
         )
         for written, told in concerned:
             rule = rules.get(written.facts.rule)
@@ -138,12 +138,19 @@ def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
     return found
 
 
-def _blind(connection: Connection, upstream: Sequence[str]) -> set[str]:
-    """Which of these pipelines are blind at the moment."""
+def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
+    """Which of the pipelines that it follows are blind at the moment, and not kept quiet by this one: of two that
+    follow each other, one is heard."""
+    upstream = pipeline.definition.spec.alerts.upstream
     if not upstream:
         return set()
     table = table_of(Incident)
     rows = connection.execute(
-        select(table.c.pipeline).where(table.c.pipeline.in_(upstream), table.c.state == "open", table.c.kind == BLIND)
+        select(table.c.pipeline).where(
+            table.c.pipeline.in_(upstream),
+            table.c.state == "open",
+            table.c.kind == BLIND,
+            table.c.withheld.is_distinct_from(inhibited_by_blind(pipeline.name)),
+        )
     )
     return set(rows.scalars())

@@ -48,11 +48,11 @@ _CLAIM: Final = text(
         ORDER BY next_attempt_at, id LIMIT :at_most),
     chosen AS (
         SELECT id FROM outbox
-        WHERE id IN (SELECT id FROM wanted) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+        WHERE id = ANY(ARRAY(SELECT id FROM wanted)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
         FOR UPDATE SKIP LOCKED)
     UPDATE outbox SET attempts = attempts + 1, claim = :claim,
         next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
-    WHERE id IN (SELECT id FROM chosen)
+    WHERE id = ANY(ARRAY(SELECT id FROM chosen))
       AND EXISTS (SELECT FROM alerting_leader WHERE backend = :backend)
     RETURNING id, action, change, body, attempts, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s
     """

@@ -135,6 +135,7 @@ def _further(
         standing.withheld is None
         and not standing.is_acknowledged
         and destination is not None
+        and all(row.outcome is not None for row in known)  # or all reminders of an outage come at its end
         and triggered_s >= destination.repeat_s
     ):
         yield Order(receiver, "trigger", "reminder", group_key)

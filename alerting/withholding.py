@@ -64,5 +64,10 @@ def why_withheld(
         if rule in around.open_rules:
             return f"inhibited: {rule} is open and tells of it"
     for pipeline in sorted(around.blind_upstream):
-        return f"inhibited: {pipeline}, which this pipeline follows, is blind"
+        return inhibited_by_blind(pipeline)
     return None
+
+
+def inhibited_by_blind(pipeline: str) -> str:
+    """What is said of the incidents of those that follow it."""
+    return f"inhibited: {pipeline}, which this pipeline follows, is blind"

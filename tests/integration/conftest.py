@@ -18,11 +18,11 @@ import pytest
 
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.store import Store
+from lagloss.store import Store, make_days_ahead
 from lagloss.topics import REPORTS, create_topics
 from lagloss.wire import decode_report
 from tests.conftest import fresh_database
-from tests.integration.alerting_world import Somebody, only_loss, somebody
+from tests.integration.alerting_world import START, Somebody, only_loss, somebody
 from tests.integration.kafka_log import read_all, wait_for
 
 DEFINITION = """
@@ -128,6 +128,7 @@ def stopped_broker(kafka: EmbeddedKafka) -> Iterator[Callable[[], None]]:
 def watched(store: Store) -> Store:
     """The store of the test's own database, with a pipeline whose only rule is the one on loss."""
     store.apply(only_loss())
+    make_days_ahead(store.engine, START)
     return store
 
 

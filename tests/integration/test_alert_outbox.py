@@ -19,6 +19,7 @@ from lagloss import incident_actions
 from lagloss.alert_tables import Incident, OutboxMessage
 from lagloss.store import Store
 from tests.integration.alerting_world import close_window, close_windows, only_loss, rows
+from tests.integration.test_alert_turns import Meanwhile, TellingMeanwhile
 
 LEADER, ANOTHER = 11, 22
 LEASE_S = 20.0
@@ -170,6 +171,19 @@ def test_what_is_refused_after_the_end_is_told_to_the_fallback_with_its_end(stor
     assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
     [end] = [row for row in rows(store, OutboxMessage) if (row.receiver, row.action) == ("mail", "resolve")]
     assert end.body["incident"]["state"] == "resolved"
+
+
+def test_what_is_refused_while_an_evaluation_ends_the_incident_waits_for_it_and_is_told_with_its_end(
+    store: Store,
+) -> None:
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    refused = claim(store)
+    refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
+    close_windows(store, "ooo", first=2)
+    evaluate(store, Evaluator(store, TellingMeanwhile((Route((), ("hook",)),), meanwhile=refusal)))
+    refusal.end()
+    assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
 
 
 def test_the_fallback_hears_of_an_incident_once_however_many_receivers_refuse_it_and_when(store: Store) -> None:

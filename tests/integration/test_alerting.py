@@ -234,6 +234,20 @@ def test_a_blind_pipeline_silences_those_that_follow_it(watched: Store) -> None:
     assert "orders" in withheld["chain"]
 
 
+def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(watched: Store) -> None:
+    for name, other in (("chain", "orders"), ("orders", "chain")):
+        watched.apply(only_loss(f"blind: {{breaches: 2, of: 2}}, upstream: [{other}]", name=name))
+        close_windows(watched, "uu", name=name, reasons=("evidence:mid",))
+    by = evaluator(watched)
+    for _ in range(3):
+        evaluate(watched, by)
+    assert len({row.body["incident"]["pipeline"] for row in rows(watched, OutboxMessage)}) == 1
+    assert sorted(bool(row.withheld) for row in rows(watched, Incident) if row.rule == "blind/evidence") == [
+        False,
+        True,
+    ]
+
+
 def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched: Store) -> None:
     by = evaluator(watched, EVERYTHING, habits=Habits("mail"))
     close_windows(watched, "ll")

@@ -110,11 +110,20 @@ def test_an_incident_that_comes_back_is_triggered_again() -> None:
 def test_nobody_is_reminded_of_what_somebody_took() -> None:
     story = Story()
     story.look()
+    story.answered("sent")
     assert story.later(REPEAT_S - 1).look() == []
     assert [order.change for order in story.later(1).look()] == ["reminder"]
     story.standing = replace(OPEN, is_acknowledged=True)
     assert [order.action for order in story.look()] == ["acknowledge"]
     assert story.later(10 * REPEAT_S).look() == []
+
+
+def test_who_has_not_taken_a_message_yet_is_not_reminded_of_it() -> None:
+    story = Story()
+    story.look()
+    assert story.later(3 * REPEAT_S).look() == []
+    story.answered("sent")
+    assert [order.change for order in story.look()] == ["reminder"]
 
 
 def test_a_receiver_that_forgets_is_told_again_while_it_is_open_also_when_it_is_silenced() -> None:
