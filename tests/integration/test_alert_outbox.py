@@ -186,6 +186,20 @@ def test_what_is_refused_while_an_evaluation_ends_the_incident_waits_for_it_and_
     assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
 
 
+def test_what_is_refused_while_an_evaluation_tells_the_fallback_is_not_told_to_it_twice(store: Store) -> None:
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    refused = claim(store)
+    with store.engine.begin() as connection:  # it has not been taken for 6 min
+        connection.execute(text("UPDATE outbox SET created_at = created_at - interval '6 min'"))
+    refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
+    teller = TellingMeanwhile((Route((), ("hook",)),), habits=Habits("mail"), meanwhile=refusal)
+    evaluate(store, Evaluator(store, teller))
+    refusal.end()
+    assert messages(store, "hook") == [("trigger", "failed")]
+    assert messages(store, "mail") == [("trigger", None)]
+
+
 def test_the_fallback_hears_of_an_incident_once_however_many_receivers_refuse_it_and_when(store: Store) -> None:
     by = evaluator(store, "hook", "chat")
     close_windows(store, "ll")
