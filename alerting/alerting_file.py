@@ -19,7 +19,7 @@ from alerting.transports.mail import MailConfig
 from alerting.transports.pagerduty import PagerDutyConfig
 from alerting.transports.slack import SlackConfig
 from alerting.transports.webhook import WebhookConfig
-from lagloss.fields import DurationMs, Name, Strict, refuse
+from lagloss.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss.matchers import Matcher
 from lagloss.settings import Settings
 from lagloss.yaml_files import load_yaml
@@ -80,7 +80,7 @@ class RouteSpec(Strict):
     match: Matchers
     to: tuple[Name, ...]
     continue_: bool = Field(default=False, alias="continue")
-    repeat: DurationMs = 4 * 3_600_000
+    repeat: PositiveMs = 4 * 3_600_000
     group_by: tuple[str, ...] = Field(default=_GROUP_LABELS, alias="groupBy")
     group_wait: DurationMs = Field(default=0, alias="groupWait")
     escalate: tuple[EscalationSpec, ...] = ()

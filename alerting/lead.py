@@ -2,7 +2,8 @@
 
 The lead is an advisory lock on a connection that also listens for closings. When that breaks, PostgreSQL gives the lock
 to the next. An alerter that holds it but has stopped (its host hangs, it was suspended) says no more that it is well:
-the next one ends its connection. What it claims or commits after that is refused, since the leader's row names another.
+the next one ends its connection. It claims nothing after that, since the leader's row names another, and what it still
+writes of incidents it writes in turn with its successor, from what the database says then.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 Event times are known by the minute; the end of the newest minute stands for them, so that staleness is never
 overstated. A message is waited for from the start of the first later minute that has messages to deliver: after an idle
-hour, the first message is not an hour late. A checkpoint where nothing was ever delivered has no staleness.
+hour, the first message is not an hour late. Once nothing has come in for as long as is allowed, the source is idle, and
+what it sent last is a matter of loss. A checkpoint where nothing was ever delivered has no staleness.
 """
 
 from __future__ import annotations
@@ -61,12 +62,14 @@ class Staleness:
                 yield name, max(found)
 
     def _awaited_s(self, view: View, newest_s: int) -> float:
-        """How long messages of a minute after this one have been waited for, 0 if there are none."""
+        """How long messages of a minute after this one have been waited for, 0 if none come in any more."""
         first = view.windows.first_at(newest_s + 1)
         due = np.flatnonzero(view.windows.column("on_time_of")[first:])
-        closed = [int(view.windows.starts[first + due[0]])] if len(due) else []
-        arrived = [start for start in view.arrived_s if start > newest_s]
-        return view.now_s - min((*closed, *arrived), default=view.now_s)
+        closed = view.windows.starts[first + due].tolist()
+        came = [*closed, *(start for start in view.arrived_s if start > newest_s)]
+        if not came or view.now_s - max(came) - WINDOW_S > self.target:
+            return 0.0
+        return view.now_s - min(came)
 
     def where(self, breached: Sequence[Document]) -> list[Place]:
         return []

@@ -250,6 +250,16 @@ def test_an_idle_source_makes_nothing_stale_and_neither_does_the_first_message_a
     assert stale(definition, delivering | idle, 67, arrived_s=[minute(61)]).breaches == {minute(67): 3_960}
 
 
+def test_what_the_source_sent_last_makes_nothing_stale_for_ever() -> None:
+    definition = defined()
+    delivering = {0: window(definition, 0, counts={"src.in": 100, "snk.out": 100})}
+    lost = {1: window(definition, 1, "loss", counts={"src.in": 100}, lost=1_000)}
+    idle = {at: window(definition, at, "idle", 0) for at in range(2, 60)}
+    assert stale(definition, delivering | lost | idle, 7).breaches == {minute(7): 360}
+    long_after = stale(definition, delivering | lost | idle, 7.5)
+    assert (long_after.breaches, minutes(long_after.good)) == ({}, {7})
+
+
 def test_a_checkpoint_where_nothing_was_ever_delivered_has_no_staleness() -> None:
     stuck = {at: window(defined(), at, "unknown", counts={"src.in": 100}, pending=1_000) for at in range(8)}
     assert stale(defined(), stuck, 20) == Assessment((), {}, ())
