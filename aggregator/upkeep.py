@@ -17,6 +17,7 @@ from aggregator.closing import Closer
 from aggregator.retention import Retention
 from lagloss import tables
 from lagloss.settings import Settings
+from lagloss.store import make_days_ahead
 from lagloss.wire import WINDOW_S
 
 AUDIT_EVERY_S = 30
@@ -24,6 +25,7 @@ AUDIT_EVERY_S = 30
 SEAL_EVERY_S = 60
 ROLL_UP_EVERY_S = 5
 RETAIN_EVERY_S = 600
+DAYS_AHEAD_EVERY_S = 3_600
 ANNOUNCE_EVERY_S = 5
 WINDOWS_A_ROUND = 50
 """Windows that a recompute closes again before windows that are due have their turn, and before it says how far it
@@ -57,6 +59,7 @@ class Upkeep:
             Chore(SEAL_EVERY_S, lambda _: closer.seal_gone()),
             Chore(ROLL_UP_EVERY_S, self.roll_up),
             Chore(RETAIN_EVERY_S, retention.round),
+            Chore(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(closer.engine, time.time())),
         ]
         if announcer is not None:
             self._chores.append(Chore(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from lagloss.ranges import Watermarks
+from lagloss.topics import kafka_error
 from lagloss.wire import OffsetRange
 
 TIMEOUT_S = 10
@@ -20,6 +22,12 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes
     appended_ms: int
+
+
+def _is_of_the_moment(error: BaseException) -> bool:
+    """Whether a partition has no leader just now: its topic is new, or its broker has gone."""
+    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    return isinstance(error, KafkaException) and kafka_error(error).code() in codes
 
 
 class BeaconLog:
@@ -88,6 +96,7 @@ class BeaconLog:
     def close(self) -> None:
         self._consumer.close()
 
+    @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
     def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
         asked = {TopicPartition(self.topic, partition): spec for partition in self.partitions()}
         found: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version

@@ -11,7 +11,7 @@ from typing import Any
 
 import alembic.command
 import alembic.config
-from sqlalchemy import Connection, Engine, Row, Select, create_engine, exists, func, select, text, tuple_, update
+from sqlalchemy import Connection, Engine, Row, Select, Table, create_engine, exists, func, select, text, tuple_, update
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import InstrumentedAttribute, aliased
@@ -55,15 +55,29 @@ def day_label(day: int) -> str:
 
 
 def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
-    """Make the day partitions that rows of these windows go to."""
+    """Make the day partitions that rows of these windows go to. A new one locks its table to the transaction's end; see
+    `make_days_ahead`."""
     for day in sorted({start // DAY_S for start in window_starts_s}):
         for table in tables.PARTITIONED:
-            connection.execute(
-                text(
-                    f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
-                    f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
-                )
-            )
+            _make_day(connection, table, day)
+
+
+def make_days_ahead(engine: Engine, now_s: float) -> None:
+    """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
+    by transactions that hold other locks, which whoever reads several tables could meet in a deadlock."""
+    for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
+        for table in tables.PARTITIONED:
+            with engine.begin() as connection:
+                _make_day(connection, table, day)
+
+
+def _make_day(connection: Connection, table: Table, day: int) -> None:
+    connection.execute(
+        text(
+            f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
+            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
+        )
+    )
 
 
 @dataclass(frozen=True, slots=True)

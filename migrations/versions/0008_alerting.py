@@ -153,6 +153,7 @@ def _outbox() -> None:
         UPDATE outbox SET
             action = CASE change WHEN 'opened' THEN 'trigger' WHEN 'resolved' THEN 'resolve' ELSE 'update' END,
             group_key = body->'incident'->>'pipeline',
+            body = jsonb_build_object('notes', '[]'::jsonb) || body,
             done_at = coalesce(sent_at, failed_at),
             outcome = CASE WHEN sent_at IS NOT NULL THEN 'sent' WHEN failed_at IS NOT NULL THEN 'failed' END
         """

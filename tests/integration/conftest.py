@@ -1,4 +1,4 @@
-"""One collector for all tests of it, with a database of its own."""
+"""One collector for all tests of it, and a watched pipeline with somebody to tell for tests of alerting."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ import pytest
 
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.store import Store
+from lagloss.store import Store, make_days_ahead
 from lagloss.topics import REPORTS, create_topics
 from lagloss.wire import decode_report
 from tests.conftest import fresh_database
+from tests.integration.alerting_world import START, Somebody, only_loss, somebody
 from tests.integration.kafka_log import read_all, wait_for
 
 DEFINITION = """
@@ -121,3 +122,18 @@ def stopped_broker(kafka: EmbeddedKafka) -> Iterator[Callable[[], None]]:
 
     yield lambda: send(signal.SIGSTOP)
     send(signal.SIGCONT)
+
+
+@pytest.fixture
+def watched(store: Store) -> Store:
+    """The store of the test's own database, with a pipeline whose only rule is the one on loss."""
+    store.apply(only_loss())
+    make_days_ahead(store.engine, START)
+    return store
+
+
+@pytest.fixture
+def receiver() -> Iterator[Somebody]:
+    """Somebody who is told by webhook."""
+    with somebody() as found:
+        yield found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -25,25 +24,10 @@ from tests.integration.alerting_world import (
     close_windows,
     only_loss,
     rows,
-    somebody,
 )
 from tests.integration.kafka_log import wait_for
 
 EVERYTHING = Route((), ("hook",))
-
-
-@pytest.fixture
-def store(database_url: str) -> Iterator[Store]:
-    store = Store(database_url)
-    store.apply(only_loss())
-    yield store
-    store.close()
-
-
-@pytest.fixture
-def receiver() -> Iterator[Somebody]:
-    with somebody() as found:
-        yield found
 
 
 def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
@@ -63,14 +47,14 @@ def happened(store: Store) -> list[str]:
 
 
 def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_in_order(
-    database_url: str, store: Store, receiver: Somebody
+    database_url: str, watched: Store, receiver: Somebody
 ) -> None:
     with alerter(database_url, receiver.url) as process:
-        close_windows(store, "oll")
+        close_windows(watched, "oll")
         wait_for(lambda: receiver.types == ["opened"], what="the opening")
-        close_window(store, 3, "loss", 400)
+        close_window(watched, 3, "loss", 400)
         wait_for(lambda: len(receiver.came) == 2, what="the update")
-        close_windows(store, "uooo", first=4)
+        close_windows(watched, "uooo", first=4)
         wait_for(lambda: len(receiver.came) == 3, what="the resolve")
         assert receiver.types == ["opened", "updated", "resolved"]
         assert len({webhook_id for webhook_id, _ in receiver.came}) == 3
@@ -91,9 +75,9 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
         assert updated["breach"]["worst"] == pytest.approx(0.4)
         assert resolved["incident"]["resolved_because"] == "recovered"
         assert resolved["breach"]["worst"] == pytest.approx(0.4)
-        [incident] = rows(store, Incident)
+        [incident] = rows(watched, Incident)
         assert (incident.state, incident.first_window, incident.last_window) == ("resolved", START + 60, START + 180)
-        wait_for(lambda: all(row.outcome == "sent" for row in rows(store, OutboxMessage)), what="the records")
+        wait_for(lambda: all(row.outcome == "sent" for row in rows(watched, OutboxMessage)), what="the records")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=20)
         assert process.returncode == 0, output
@@ -101,173 +85,176 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
         assert "secret-token" not in output
 
 
-def test_one_lossy_window_pages_nobody_unless_it_lost_a_lot(store: Store) -> None:
-    by = evaluator(store)
-    close_windows(store, "ol")
-    assert evaluate(store, by) == []
-    close_windows(store, "ooL", first=2)
-    assert evaluate(store, by) == ["loss opened"]
+def test_one_lossy_window_pages_nobody_unless_it_lost_a_lot(watched: Store) -> None:
+    by = evaluator(watched)
+    close_windows(watched, "ol")
+    assert evaluate(watched, by) == []
+    close_windows(watched, "ooL", first=2)
+    assert evaluate(watched, by) == ["loss opened"]
 
 
-def test_what_is_over_before_anybody_looked_is_told_with_its_end(store: Store) -> None:
-    close_windows(store, "llooo")
-    assert evaluate(store, evaluator(store)) == ["loss opened", "loss resolved"]
-    assert [action for _, action, _ in queued(store)] == ["trigger", "resolve"]
+def test_what_is_over_before_anybody_looked_is_told_with_its_end(watched: Store) -> None:
+    close_windows(watched, "llooo")
+    assert evaluate(watched, evaluator(watched)) == ["loss opened", "loss resolved"]
+    assert [action for _, action, _ in queued(watched)] == ["trigger", "resolve"]
 
 
-def test_an_incident_revised_away_says_so_and_a_window_that_is_lossy_again_is_news(store: Store) -> None:
-    by = evaluator(store)
-    close_windows(store, "ll")
-    assert evaluate(store, by) == ["loss opened"]
-    close_windows(store, "oo", revision=2)
-    assert evaluate(store, by) == ["loss resolved"]
-    [incident] = rows(store, Incident)
+def test_an_incident_revised_away_says_so_and_a_window_that_is_lossy_again_is_news(watched: Store) -> None:
+    by = evaluator(watched)
+    close_windows(watched, "ll")
+    assert evaluate(watched, by) == ["loss opened"]
+    close_windows(watched, "oo", revision=2)
+    assert evaluate(watched, by) == ["loss resolved"]
+    [incident] = rows(watched, Incident)
     assert incident.detail["resolved_because"] == "revised"
     assert len(incident.detail["notes"]) == 2
-    close_windows(store, "ll", revision=3)
-    assert evaluate(store, by) == ["loss reopened"]
-    assert queued(store) == [
+    close_windows(watched, "ll", revision=3)
+    assert evaluate(watched, by) == ["loss reopened"]
+    assert queued(watched) == [
         ("hook", "trigger", "opened"),
         ("hook", "resolve", "resolved"),
         ("hook", "trigger", "reopened"),
     ]
-    assert len(rows(store, Incident)) == 1
+    assert len(rows(watched, Incident)) == 1
 
 
-def test_a_window_revised_in_an_open_incident_is_told(store: Store) -> None:
-    by = evaluator(store)
-    close_windows(store, "lll")
-    evaluate(store, by)
-    close_window(store, 1, "ok", revision=2)
-    assert evaluate(store, by) == ["loss updated"]
-    assert queued(store)[-1] == ("hook", "update", "updated")
-    assert "revised" in rows(store, OutboxMessage)[-1].body["notes"][0]
+def test_a_window_revised_in_an_open_incident_is_told(watched: Store) -> None:
+    by = evaluator(watched)
+    close_windows(watched, "lll")
+    evaluate(watched, by)
+    close_window(watched, 1, "ok", revision=2)
+    assert evaluate(watched, by) == ["loss updated"]
+    assert queued(watched)[-1] == ("hook", "update", "updated")
+    assert "revised" in rows(watched, OutboxMessage)[-1].body["notes"][0]
 
 
-def test_loss_within_15_minutes_is_the_same_incident_and_later_a_new_one(store: Store) -> None:
-    by = evaluator(store)
-    close_windows(store, "llooo")
-    evaluate(store, by)
-    close_windows(store, "ll", first=5)
-    assert evaluate(store, by) == ["loss reopened"]
-    close_windows(store, "ooo", first=7)
-    assert evaluate(store, by) == ["loss resolved"]
-    with store.engine.begin() as connection:
+def test_loss_within_15_minutes_is_the_same_incident_and_later_a_new_one(watched: Store) -> None:
+    by = evaluator(watched)
+    close_windows(watched, "llooo")
+    evaluate(watched, by)
+    close_windows(watched, "ll", first=5)
+    assert evaluate(watched, by) == ["loss reopened"]
+    close_windows(watched, "ooo", first=7)
+    assert evaluate(watched, by) == ["loss resolved"]
+    with watched.engine.begin() as connection:
         connection.execute(Incident.__table__.update().values(resolved_at=datetime.now(UTC) - timedelta(seconds=901)))
-    close_windows(store, "ll", first=10)
-    assert evaluate(store, by) == ["loss opened"]
-    assert len(rows(store, Incident)) == 2
+    close_windows(watched, "ll", first=10)
+    assert evaluate(watched, by) == ["loss opened"]
+    assert len(rows(watched, Incident)) == 2
 
 
-def test_an_alerter_made_anew_changes_nothing(store: Store) -> None:
-    close_windows(store, "oll")
-    assert evaluate(store, evaluator(store)) == ["loss opened"]
-    assert evaluate(store, evaluator(store)) == []
-    assert len(queued(store)) == 1
+def test_an_alerter_made_anew_changes_nothing(watched: Store) -> None:
+    close_windows(watched, "oll")
+    assert evaluate(watched, evaluator(watched)) == ["loss opened"]
+    assert evaluate(watched, evaluator(watched)) == []
+    assert len(queued(watched)) == 1
 
 
-def test_history_windows_page_nobody(store: Store) -> None:
-    close_windows(store, "LL", history=True)
-    assert evaluate(store, evaluator(store)) == []
+def test_history_windows_page_nobody(watched: Store) -> None:
+    close_windows(watched, "LL", history=True)
+    assert evaluate(watched, evaluator(watched)) == []
 
 
-def test_a_rule_that_is_taken_away_ends_its_incident(store: Store) -> None:
-    by = evaluator(store)
-    close_windows(store, "ll")
-    evaluate(store, by)
-    store.apply(only_loss("loss: off"))
-    assert evaluate(store, by) == ["loss resolved"]
-    assert rows(store, Incident)[0].detail["resolved_because"] == "rule removed"
-    assert queued(store)[-1][1] == "resolve"
+def test_a_rule_that_is_taken_away_ends_its_incident(watched: Store) -> None:
+    by = evaluator(watched)
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    watched.apply(only_loss("loss: off"))
+    assert evaluate(watched, by) == ["loss resolved"]
+    assert rows(watched, Incident)[0].detail["resolved_because"] == "rule removed"
+    assert queued(watched)[-1][1] == "resolve"
 
 
-def test_a_pipeline_that_is_deleted_takes_its_incidents_with_it(store: Store) -> None:
-    by = evaluator(store)
-    close_windows(store, "ll")
-    evaluate(store, by)
-    store.delete("chain")
+def test_a_pipeline_that_is_deleted_takes_its_incidents_with_it(watched: Store) -> None:
+    by = evaluator(watched)
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    watched.delete("chain")
     assert by.end_incidents_of_deleted() == ["loss resolved"]
     assert by.end_incidents_of_deleted() == []
-    assert rows(store, Incident)[0].detail["resolved_because"] == "deleted"
-    assert queued(store)[-1] == ("hook", "resolve", "resolved")
+    assert rows(watched, Incident)[0].detail["resolved_because"] == "deleted"
+    assert queued(watched)[-1] == ("hook", "resolve", "resolved")
 
 
-def test_a_silence_keeps_an_incident_to_itself_until_it_ends(store: Store) -> None:
-    by = evaluator(store)
-    silence, _ = incident_actions.silence(store, ["team=checkout"], reason="known", author="ann", for_s=3_600)
-    close_windows(store, "ll")
-    evaluate(store, by)
-    assert queued(store) == []
-    assert "known" in rows(store, Incident)[0].withheld
-    incident_actions.unsilence(store, silence.id, "ann")
-    evaluate(store, by)
-    assert queued(store) == [("hook", "trigger", "opened")]
-    assert happened(store) == ["opened", "withheld", "released"]
+def test_a_silence_keeps_an_incident_to_itself_until_it_ends(watched: Store) -> None:
+    by = evaluator(watched)
+    silence, _ = incident_actions.silence(watched, ["team=checkout"], reason="known", author="ann", for_s=3_600)
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    assert queued(watched) == []
+    assert "known" in rows(watched, Incident)[0].withheld
+    incident_actions.unsilence(watched, silence.id, "ann")
+    evaluate(watched, by)
+    assert queued(watched) == [("hook", "trigger", "opened")]
+    assert happened(watched) == ["opened", "withheld", "released"]
 
 
-def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(store: Store) -> None:
+def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(watched: Store) -> None:
     route = Route((), ("hook",), repeat_s=0, escalations=(Escalation(0, ("boss",)),))
-    by = evaluator(store, route)
-    close_windows(store, "ll")
-    evaluate(store, by)
-    assert ("boss", "trigger", "escalated") in queued(store)
-    incident = rows(store, Incident)[0]
-    incident_actions.acknowledge(store, str(incident.id), "ann", "on it")
-    evaluate(store, by)
-    assert {(receiver, action) for receiver, action, _ in queued(store)[-2:]} == {
+    by = evaluator(watched, route)
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    assert ("boss", "trigger", "escalated") in queued(watched)
+    incident = rows(watched, Incident)[0]
+    incident_actions.acknowledge(watched, str(incident.id), "ann", "on it")
+    evaluate(watched, by)
+    assert {(receiver, action) for receiver, action, _ in queued(watched)[-2:]} == {
         ("hook", "acknowledge"),
         ("boss", "acknowledge"),
     }
-    before = queued(store)
-    evaluate(store, by)
-    assert queued(store) == before
-    assert rows(store, OutboxMessage)[-1].body["incident"]["acknowledged_by"] == "ann"
+    before = queued(watched)
+    evaluate(watched, by)
+    assert queued(watched) == before
+    assert rows(watched, OutboxMessage)[-1].body["incident"]["acknowledged_by"] == "ann"
 
 
-def test_of_two_faults_with_one_cause_one_is_told_and_the_other_when_it_outlasts_the_first(store: Store) -> None:
-    store.apply(only_loss("onTime: {target: 0.99}"))
-    by = evaluator(store)
-    close_windows(store, "LL")
-    assert evaluate(store, by) == ["loss opened", "on-time opened"]
-    assert [row.body["incident"]["rule"] for row in rows(store, OutboxMessage)] == ["loss"]
-    close_windows(store, "ooo", first=2, pending=100)
-    evaluate(store, by)
-    told = [(row.body["incident"]["rule"], row.action) for row in rows(store, OutboxMessage)]
+def test_of_two_faults_with_one_cause_one_is_told_and_the_other_when_it_outlasts_the_first(watched: Store) -> None:
+    watched.apply(only_loss("onTime: {target: 0.99}"))
+    by = evaluator(watched)
+    close_windows(watched, "LL")
+    assert evaluate(watched, by) == ["loss opened", "on-time opened"]
+    assert [row.body["incident"]["rule"] for row in rows(watched, OutboxMessage)] == ["loss"]
+    close_windows(watched, "ooo", first=2, pending=100)
+    evaluate(watched, by)
+    told = [(row.body["incident"]["rule"], row.action) for row in rows(watched, OutboxMessage)]
     assert sorted(told[1:]) == [("loss", "resolve"), ("on-time", "trigger")]
 
 
-def test_a_blind_pipeline_silences_those_that_follow_it(store: Store) -> None:
+def test_a_blind_pipeline_silences_those_that_follow_it(watched: Store) -> None:
     blind = "blind: {breaches: 2, of: 2}"
-    store.apply(only_loss(blind, name="orders"))
-    store.apply(only_loss("upstream: [orders]"))
-    by = evaluator(store)
-    close_windows(store, "uu", name="orders", reasons=("evidence:mid",))
-    close_windows(store, "LL")
+    watched.apply(only_loss(blind, name="orders"))
+    watched.apply(only_loss("upstream: [orders]"))
+    by = evaluator(watched)
+    close_windows(watched, "uu", name="orders", reasons=("evidence:mid",))
+    close_windows(watched, "LL")
     for _ in range(2):
-        evaluate(store, by)
-    withheld = {row.pipeline: row.withheld for row in rows(store, Incident) if row.rule in ("loss", "blind/evidence")}
+        evaluate(watched, by)
+    withheld = {row.pipeline: row.withheld for row in rows(watched, Incident) if row.rule in ("loss", "blind/evidence")}
     assert withheld["orders"] is None
     assert "orders" in withheld["chain"]
 
 
-def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(store: Store) -> None:
+def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(watched: Store) -> None:
     for name, other in (("chain", "orders"), ("orders", "chain")):
-        store.apply(only_loss(f"blind: {{breaches: 2, of: 2}}, upstream: [{other}]", name=name))
-        close_windows(store, "uu", name=name, reasons=("evidence:mid",))
-    by = evaluator(store)
+        watched.apply(only_loss(f"blind: {{breaches: 2, of: 2}}, upstream: [{other}]", name=name))
+        close_windows(watched, "uu", name=name, reasons=("evidence:mid",))
+    by = evaluator(watched)
     for _ in range(3):
-        evaluate(store, by)
-    assert len({row.body["incident"]["pipeline"] for row in rows(store, OutboxMessage)}) == 1
-    assert sorted(bool(row.withheld) for row in rows(store, Incident) if row.rule == "blind/evidence") == [False, True]
+        evaluate(watched, by)
+    assert len({row.body["incident"]["pipeline"] for row in rows(watched, OutboxMessage)}) == 1
+    assert sorted(bool(row.withheld) for row in rows(watched, Incident) if row.rule == "blind/evidence") == [
+        False,
+        True,
+    ]
 
 
-def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(store: Store) -> None:
-    by = evaluator(store, EVERYTHING, habits=Habits("mail"))
-    close_windows(store, "ll")
-    evaluate(store, by)
-    with store.engine.begin() as connection:
+def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched: Store) -> None:
+    by = evaluator(watched, EVERYTHING, habits=Habits("mail"))
+    close_windows(watched, "ll")
+    evaluate(watched, by)
+    with watched.engine.begin() as connection:
         long_ago = datetime.now(UTC) - timedelta(minutes=6)
         connection.execute(OutboxMessage.__table__.update().values(created_at=long_ago, attempts=9))
-    evaluate(store, by)
-    assert queued(store)[-1] == ("mail", "trigger", "fallback")
-    assert "hook has not taken" in rows(store, OutboxMessage)[-1].body["notes"][-1]
+    evaluate(watched, by)
+    assert queued(watched)[-1] == ("mail", "trigger", "fallback")
+    assert "hook has not taken" in rows(watched, OutboxMessage)[-1].body["notes"][-1]

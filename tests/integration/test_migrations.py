@@ -1,14 +1,23 @@
-"""The migrations and the models tell the same tables."""
+"""The migrations and the models tell the same tables, and what is in them goes on."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from uuid import UUID
 
 import alembic.command
 import alembic.config
 from sqlalchemy import text
 
+from alerting.evaluating import Evaluator
+from alerting.notifying import Teller
+from alerting.routing import Route
+from lagloss.alert_tables import OutboxMessage
 from lagloss.store import Store, ensure_days
+from tests.integration.alerting_world import START, close_windows, only_loss, rows
+
+INCIDENT = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 
 def config(database_url: str) -> alembic.config.Config:
@@ -31,3 +40,43 @@ def test_the_way_down_and_up_again_works(database_url: str, store: Store) -> Non
         assert set(left) == {"alembic_version"}
     alembic.command.upgrade(config(database_url), "head")
     alembic.command.check(config(database_url))
+
+
+def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: str, store: Store) -> None:
+    """As the first version of alerting left it, which knew no notes, labels or severities."""
+    alembic.command.downgrade(config(database_url), "0007")
+    told = {
+        "version": 1,
+        "type": "incident.opened",
+        "summary": "chain: 4.00% of messages lost",
+        "since": None,
+        "incident": {"id": str(INCIDENT), "pipeline": "chain", "rule": "loss", "state": "open"},
+        "breach": {"what": "loss_ratio", "value": 0.04, "worst": 0.04, "target": 0.01},
+        "where": [{"kind": "link", "name": "src->mid", "lost": 40, "share": 1.0}],
+        "examples": [],
+        "links": {"dashboard": None},
+    }
+    with store.engine.begin() as connection:
+        detail = {"breaches": {str(START): 0.04}, "target": 0.01}
+        connection.execute(
+            text(
+                "INSERT INTO incident (id, pipeline, rule, state, opened_at, first_window, last_window, worst_ratio, "
+                "detail) VALUES (:id, 'chain', 'loss', 'open', now(), :start, :start, 0.04, :detail)"
+            ),
+            {"id": INCIDENT, "start": START, "detail": json.dumps(detail)},
+        )
+        connection.execute(
+            text(
+                "INSERT INTO outbox (incident_id, change, body, created_at, sent_at) "
+                "VALUES (:id, 'opened', :body, now(), now())"
+            ),
+            {"id": INCIDENT, "body": json.dumps(told)},
+        )
+    alembic.command.upgrade(config(database_url), "head")
+    store.apply(only_loss())
+    close_windows(store, "LL")
+    evaluator = Evaluator(store, Teller([Route((), ("webhook",))]))
+    assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss updated"]]
+    close_windows(store, "ooo", first=2)
+    assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss resolved"]]
+    assert [row.action for row in rows(store, OutboxMessage)] == ["trigger", "update", "resolve"]

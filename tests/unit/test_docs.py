@@ -13,14 +13,19 @@ import typer.main
 import yaml
 
 from aggregator.metrics import Metrics as AggregatorMetrics
-from alerting.incident_cli import app as incident_app
+from alerting.alerting_file import AlertingFile
+from alerting.cli import app as alerts_app
+from alerting.metrics import Metrics as AlertingMetrics
+from alerting.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from collector.metrics import Metrics as CollectorMetrics
 from lagloss import rehearsal
+from lagloss.alert_rules import Alerts
 from lagloss.cli import app
 from lagloss.definition import parse_definition
 from lagloss.runbooks import KINDS
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.wire import BadReason
+from lagloss.yaml_files import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNBOOKS = ROOT / "lagloss/runbooks"
@@ -42,7 +47,7 @@ def table_rows(text: str) -> set[str]:
 
 def exposed_metrics() -> set[str]:
     """The names as /metrics shows them."""
-    registries = (AggregatorMetrics().registry, CollectorMetrics().registry)
+    registries = (AggregatorMetrics().registry, CollectorMetrics().registry, AlertingMetrics().registry)
     families = [family for registry in registries for family in registry.collect()]
     return {family.name + ("_total" if family.type == "counter" else "") for family in families}
 
@@ -104,10 +109,26 @@ def test_alerting_shows_a_body_with_the_keys_that_a_test_has() -> None:
         assert list(shown[part]) == list(sent[part])
 
 
-def test_alerting_shows_yaml_that_is_yaml() -> None:
-    rules, routes = re.findall(r"^```yaml\n(.*?)^```$", page("docs/alerting.md"), re.MULTILINE | re.DOTALL)
-    assert set(yaml.safe_load(rules)) == {"metadata", "spec"}
-    assert yaml.safe_load(routes)["receivers"][0]["name"] == "on-call"
+def test_alerting_shows_rules_and_an_alerting_file_that_can_be_used() -> None:
+    rules, file = re.findall(r"^```yaml\n(.*?)^```$", page("docs/alerting.md"), re.MULTILINE | re.DOTALL)
+    shown = Alerts.model_validate(yaml.safe_load(rules)["spec"]["alerts"])
+    assert parse_yaml(AlertingFile, file, "alerting.md").receivers[0].name == "on-call"
+    # what is shown of rules without a place of their own are the defaults, as the page says
+    defaults = Alerts()
+    for rule in ("loss", "staleness", "budget", "blind", "duplicates", "dead_letters", "pending_age", "negative_lag"):
+        assert getattr(shown, rule) == getattr(defaults, rule), rule
+    assert (shown.lag[0], shown.resolve_after) == (defaults.lag[0], defaults.resolve_after)
+
+
+def test_the_alerting_file_of_the_examples_shows_every_transport_and_can_be_used() -> None:
+    text = page("examples/alerting.yaml")
+    receivers = parse_yaml(AlertingFile, text, "examples/alerting.yaml").receivers
+    assert [receiver.kind for receiver in receivers] == ["webhook"]
+    switched_on = re.sub("^#(?! )|^#(?=  )", "", text, flags=re.MULTILINE)
+    file = parse_yaml(AlertingFile, switched_on, "examples/alerting.yaml")
+    assert sorted(receiver.kind for receiver in file.receivers) == sorted(KINDS_OF_RECEIVERS)
+    assert file.fallback
+    assert file.maintenance
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -122,15 +143,13 @@ def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
 @pytest.mark.parametrize("path", [ROOT / "docs/alerting.md", *RUNBOOKS.glob("*.md")], ids=lambda path: path.stem)
 def test_alerting_and_runbooks_name_commands_and_options_that_exist(path: Path) -> None:
     known = dict(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 (untyped)
-    of_alerts = getattr(typer.main.get_command(incident_app), "commands")  # noqa: B009
+    of_alerts = getattr(typer.main.get_command(alerts_app), "commands")  # noqa: B009
     for words in re.findall(r"(?:`|^)lagloss ([^`\n]+)", path.read_text("utf-8"), re.MULTILINE):
         command, rest = words.split()[0], words.split()[1:]
         if command == "alerts":
             command, commands = rest[0], of_alerts
         else:
             commands = known
-        if command == "backtest":
-            continue
         options = {option for parameter in commands[command].params for option in parameter.opts}
         assert set(re.findall(r"--[a-z]+", words)) <= options, words
 
