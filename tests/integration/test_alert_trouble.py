@@ -165,6 +165,15 @@ def test_a_definition_that_cannot_be_read_keeps_no_other_pipeline_from_being_tol
         wait_for(lambda: [row.pipeline for row in rows(store, Incident)] == ["chain"], what="the other's incident")
 
 
+def test_the_incident_of_the_last_pipeline_ends_when_that_is_deleted(store: Store, database_url: str) -> None:
+    store.apply(only_loss())
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    store.delete("chain")
+    with running(store, database_url):
+        wait_for(lambda: rows(store, Incident)[0].state == "resolved", what="the end")
+
+
 def test_a_silence_that_cannot_be_understood_silences_nobody(store: Store) -> None:
     store.apply(only_loss())
     with store.engine.begin() as connection:
