@@ -18,14 +18,15 @@ class Rounds:
     _left: dict[str, None] = field(default_factory=dict)
     _began_s: float = float("-inf")
     _again: bool = False
+    _runs: bool = False
 
     def is_due(self, now_s: float) -> bool:
         """Whether the next round is to begin."""
-        return not self._left and (self._again or now_s - self._began_s > POLL_S)
+        return not self._runs and (self._again or now_s - self._began_s > POLL_S)
 
     def begin(self, names: Iterable[str], now_s: float) -> None:
         self._left = dict.fromkeys(names)
-        self._began_s, self._again = now_s, False
+        self._began_s, self._again, self._runs = now_s, False, True
 
     def hear(self, news: Collection[str]) -> None:
         """Names of pipelines, and "" for what may concern any: the next round begins as soon as this one is over."""
@@ -43,6 +44,8 @@ class Rounds:
             self._left.pop(name, None)
         return name
 
-    def is_over(self) -> bool:
-        """Whether all of this round had their turn."""
-        return not self._left
+    def ends(self) -> bool:
+        """Whether all of this round have had their turn; says so once a round, also of one that has nobody in it."""
+        is_over = self._runs and not self._left
+        self._runs = self._runs and not is_over
+        return is_over

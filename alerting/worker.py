@@ -128,11 +128,10 @@ class Alerter:
             if "" in heard:  # somebody acknowledged, silenced, or asked for a test
                 self._wake()
             rounds.hear(heard)
-            was_over = rounds.is_over()
             name = rounds.take()
             if name is not None:
                 self._watch(lead, name, lambda name=name: self._evaluate(name))  # type: ignore[misc]
-            if rounds.is_over() and not was_over:
+            if rounds.ends():
                 self._watch(lead, "", self._end_round)
 
     def _watch(self, lead: Lead, pipeline: str, step: Callable[[], None]) -> None:

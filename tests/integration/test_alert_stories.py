@@ -10,7 +10,7 @@ import pytest
 from lagloss.store import Store
 from tests.integration.alert_stories import Story
 
-STORIES = int(os.environ.get("LAGLOSS_TEST_STORIES", "8"))
+STORIES = int(os.environ.get("LAGLOSS_TEST_STORIES", "5"))
 """More of them for who has the time."""
 FIRST = int(os.environ.get("LAGLOSS_TEST_FIRST_STORY", "0"))
 EVENTS = 60

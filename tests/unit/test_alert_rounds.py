@@ -20,7 +20,8 @@ def taken(rounds: Rounds) -> list[str]:
 def test_all_have_their_turn_once_in_a_round_and_the_next_begins_when_it_is_time() -> None:
     rounds = begun("a", "b")
     assert taken(rounds) == ["a", "b"]
-    assert rounds.is_over()
+    assert rounds.ends()
+    assert not rounds.ends()
     assert not rounds.is_due(POLL_S)
     assert rounds.is_due(POLL_S + 0.1)
 
@@ -46,7 +47,15 @@ def test_what_may_concern_any_lets_the_round_end_and_begins_the_next_at_once() -
     rounds.hear({""})
     assert not rounds.is_due(1)
     assert taken(rounds) == ["b"]
+    assert rounds.ends()
     assert rounds.is_due(1)
     rounds.begin(["a", "b"], 1)
     assert taken(rounds) == ["a", "b"]
+    assert rounds.ends()
     assert not rounds.is_due(2)
+
+
+def test_a_round_of_nobody_ends_too_since_the_last_pipeline_may_have_been_deleted() -> None:
+    rounds = begun()
+    assert rounds.take() is None
+    assert rounds.ends()
