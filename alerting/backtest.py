@@ -12,8 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from alerting.history import judging_by, past_of, read_history
 from alerting.replay import UNTRIED, Replay, Replayed
@@ -21,7 +20,7 @@ from alerting.rules import Rule, rules_of
 from alerting.rules.budget import Budget
 from alerting.rules.lag import OnTime
 from alerting.windows import Reader
-from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store
+from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss.definition import Definition, as_document, load_definition
 from lagloss.errors import BadDefinition, NotEnoughData
 from lagloss.graph import Graph
@@ -113,9 +112,11 @@ def backtest(
     if as_json:
         typer.echo(json.dumps(tried.document()))
         return
-    console = Console()
+    console = out()
     console.print(_table(tried))
-    console.print(f"{len(tried.incidents)} incidents on {tried.windows} windows, {tried.revisions} revised later")
+    console.print(
+        f"incidents: {len(tried.incidents)}, on {tried.windows} windows, {tried.revisions} of them revised later"
+    )
     for limit in tried.limits:
         console.print(f"{limit.rule}: {'as far as windows tell' if limit.tried else 'not tried'}; {limit.why}")
 
@@ -182,7 +183,8 @@ def _moment(epoch_s: float) -> str:
 
 
 def _table(tried: Tried) -> Table:
-    table = Table("opened (UTC)", "resolved", "rule", "severity", "windows", "worst", "where", box=None)
+    names = ("opened (UTC)", "resolved", "rule", "severity", "windows")
+    table = Table(*(Column(name, no_wrap=True) for name in names), "worst", "where", box=None)
     for found in tried.document()["incidents"]:
         over = f"{found['resolved_at']} ({found['resolved_because']})" if found["resolved_at"] else "open at the end"
         silent = f" (inhibited by {', '.join(found['inhibited_by'])})" if found["inhibited_by"] else ""

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from alerting.alerting_file import RouteSpec, load_alerting
 from alerting.transports.kinds import build
+from lagloss.cli_options import out
 from lagloss.settings import Settings
 
 
@@ -30,7 +30,7 @@ def check(
     for number, route in enumerate(found.routes, 1):
         matchers = ", ".join(map(str, route.match)) or "all"
         routes.add_row(str(number), matchers, ", ".join(route.to) or "nobody", _then(route))
-    console = Console()
+    console = out()
     console.print(receivers if found.receivers else "no receivers: incidents are recorded, nobody is told")
     if found.routes:
         console.print(routes)

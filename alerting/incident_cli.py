@@ -9,20 +9,17 @@ from math import ceil
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
 from alerting.incident_text import cells, clock, details, times_cells
 from lagloss import incident_actions, incident_times, incidents, rehearsal
-from lagloss.cli_options import AsJson, DataDir, open_store
+from lagloss.cli_options import AsJson, DataDir, open_store, out
 from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
 from lagloss.fields import parse_duration_ms
 from lagloss.result import rfc3339
 from lagloss.settings import Settings
 from lagloss.times import parse_time_s
-
-UNBOUNDED_COLUMNS = 100_000
 
 app = typer.Typer(help="Show, take and silence incidents.", no_args_is_help=True)
 
@@ -53,7 +50,7 @@ def list_(
     table = Table("id", "severity", "pipeline", "rule", "what", "since (UTC)", "where", "state", box=None)
     for incident in found:
         table.add_row(*(escape(cell) for cell in cells(incident)))
-    _console().print(table)
+    out().print(table)
 
 
 @app.command()
@@ -127,7 +124,7 @@ def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     for each in found:
         row = (each.id, " ".join(each.matchers), clock(each.ends_at), each.author, each.reason)
         table.add_row(*(escape(cell) for cell in row))
-    _console().print(table)
+    out().print(table)
 
 
 @app.command()
@@ -189,7 +186,7 @@ def stats(
     table = Table("", *heads, box=None)
     for name, times in [("all", of_all), *groups["severity"].items(), *groups["rule"].items()]:
         table.add_row(name, *times_cells(times))
-    _console().print(table)
+    out().print(table)
 
 
 def _user() -> str:
@@ -197,9 +194,3 @@ def _user() -> str:
         return getpass.getuser()
     except (KeyError, OSError) as error:  # a container's user may have no name
         raise UsageError(detail="expected --author, since the user who runs this has no name") from error
-
-
-def _console() -> Console:
-    """In a pipe, a row is a line of its own, however wide."""
-    console = Console()
-    return console if console.is_terminal else Console(width=UNBOUNDED_COLUMNS)

@@ -17,7 +17,7 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
-from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store
+from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
 from lagloss.result import rfc3339
 from lagloss.settings import ENV_PREFIX, Settings
@@ -27,8 +27,6 @@ from lagloss.token_cli import app as token_app
 if TYPE_CHECKING:
     from lagloss.beacon_log import BeaconLog
     from lagloss.store import Store
-
-UNBOUNDED_COLUMNS = 100_000
 
 app = typer.Typer(
     name="lagloss",
@@ -176,8 +174,7 @@ def matrix(
     if as_json:
         typer.echo(json.dumps(found.document()))
         return
-    # in a pipe, a row is a line of its own, however wide
-    Console(width=None if sys.stdout.isatty() else UNBOUNDED_COLUMNS).print(found.table())
+    out().print(found.table())
     rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
     typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(found.sample)}")
 

@@ -69,7 +69,7 @@ class Staleness:
         came = [*closed, *(start for start in view.arrived_s if start > newest_s)]
         if not came or view.now_s - max(came) - WINDOW_S > self.target:
             return 0.0
-        return view.now_s - min(came)
+        return view.now_s - float(min(came))
 
     def where(self, breached: Sequence[Document]) -> list[Place]:
         return []

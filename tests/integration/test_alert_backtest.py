@@ -125,7 +125,7 @@ def test_the_command_prints_the_incidents_as_a_table_or_as_one_document(lossy: S
     assert first["text"] == "10.00% of messages lost, target 1.00%"
     assert (told["limits"][0]["rule"], told["limits"][0]["tried"]) == ("blind/reports", False)
     shown = CliRunner().invoke(app, ["backtest", "chain", "--from", "-5h"], env={"LAGLOSS_DATABASE_URL": database_url})
-    assert f"{len(told['incidents'])} incidents on {told['windows']} windows" in shown.stdout
+    assert f"incidents: {len(told['incidents'])}, on {told['windows']} windows" in shown.stdout
     assert "blind/reports: not tried" in shown.stdout
 
 
