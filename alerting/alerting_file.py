@@ -85,6 +85,12 @@ class RouteSpec(Strict):
     group_wait: DurationMs = Field(default=0, alias="groupWait")
     escalate: tuple[EscalationSpec, ...] = ()
 
+    @model_validator(mode="after")
+    def _escalates_from_somebody(self) -> RouteSpec:
+        if self.escalate and not self.to:
+            raise ValueError("expected `to` to name who is told first, found nobody and `escalate`")
+        return self
+
 
 class MaintenanceSpec(Strict):
     """A window of time that comes again, in which nobody is told of the incidents that match."""

@@ -32,6 +32,9 @@ _SHOWN_WINDOWS: Final = 15
 _CHANGES_AT_MOST: Final = 4
 """Of one incident in one look: it may come back and be over again, and no more than that."""
 
+TOLD_LATE_S: Final = 3_600
+"""An incident that opens and is over in one look is told if it was over at most so long ago."""
+
 _log = structlog.get_logger("lagloss.alerting")
 
 
@@ -58,7 +61,7 @@ class Evaluator:
             now = incidents.lock(connection, pipeline.name)
             view = self._readings.view(pipeline, now.timestamp())
             known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S)
-            work = _Work(connection, self.store, pipeline.name, now, known)
+            work = _Work(connection, self.store, pipeline.name, now, known, pipeline.applied_at_ms / 1_000)
             for rule in rules.values():
                 assessment = self._assess(rule, view)
                 if assessment is not None:
@@ -115,13 +118,20 @@ class _Work:
     pipeline: str
     now: datetime
     known: list[Written]
+    rules_since_s: float = 0.0
     changes: list[str] = field(default_factory=list)
     _opened: dict[uuid.UUID, Written] = field(default_factory=dict)
 
     def stages(self) -> list[list[Written]]:
         """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
-        already, as they were then: what was lost is to be heard of, late as it is."""
-        passing = [each for each in self.known if not each.is_open and each.facts.id in self._opened]
+        already, as they were then: what was lost is to be heard of, late as it is. But not of what was over long ago,
+        or before its rule was there."""
+        from_s = max(self.rules_since_s, self.now.timestamp() - TOLD_LATE_S)
+        passing = [
+            each
+            for each in self.known
+            if not each.is_open and each.facts.id in self._opened and each.facts.last_window + WINDOW_S >= from_s
+        ]
         return [*([[self._opened[each.facts.id] for each in passing]] if passing else []), self.known]
 
     def open(self) -> list[Written]:

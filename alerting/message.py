@@ -138,7 +138,7 @@ def _summary(facts: IncidentFacts) -> str:
     because = detail.get("resolved_because")
     if because == "revised":
         return (
-            f"{facts.pipeline}: no breach of {facts.rule} after all: its windows were closed again with more evidence"
+            f"{facts.pipeline}: no breach of {facts.rule} after all: its windows were closed again, or the rule changed"
         )
     if because == "recovered":
         worst = detail.get("text") or facts.rule

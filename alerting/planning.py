@@ -83,7 +83,7 @@ def plan(
     for receiver in dict.fromkeys([*goes_to, *episodes]):
         episode = episodes.get(receiver, [])
         if not any(row.action == "trigger" for row in episode):
-            if receiver in goes_to and standing.withheld is None:
+            if receiver in goes_to and standing.withheld is None and not standing.is_acknowledged:
                 orders.append(_first_trigger(goes_to[receiver], has_history=receiver in episodes))
         elif _was_triggered(episode):
             resend_s = habits.resend_s.get(receiver)

@@ -34,9 +34,11 @@ class Readings:
         self._engine = store.engine.execution_options(isolation_level="REPEATABLE READ")
         self._kept: dict[str, _Kept] = {}
         self._minutes = Minutes()
+        self._since_s: float | None = None
 
     def view(self, pipeline: StoredPipeline, now_s: float) -> View:
         """All that the pipeline's rules look at, as of one moment, out of one snapshot of the database."""
+        self._since_s = now_s if self._since_s is None else self._since_s
         name, kept = pipeline.name, self._kept.get(pipeline.name)
         if kept is None or kept.version != pipeline.version:
             kept = self._kept[name] = _Kept(pipeline)
@@ -56,6 +58,7 @@ class Readings:
                 reported_s=_reported_s(connection, name),
                 expected=_expected(connection, name, now_s) & frozenset(kept.graph.nodes),
                 waiting=_waiting(connection, pipeline.definition, kept.stored.windows, seen_from_s),
+                watched_since_s=self._since_s,
             )
 
     def has_read(self, pipeline: StoredPipeline) -> bool:

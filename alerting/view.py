@@ -30,7 +30,7 @@ class View:
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
     `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, as tallies tell it.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: what is pending. Moments in epoch s.
+    `waiting`: what is pending. `watched_since_s`: since when anybody looks. Moments in epoch s.
     """
 
     definition: Definition
@@ -43,6 +43,12 @@ class View:
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
     waiting: Sequence[Waiting] = ()
+    watched_since_s: float = 0.0
+
+    @property
+    def watched_s(self) -> float:
+        """How long anybody has looked."""
+        return self.now_s - self.watched_since_s
 
     @property
     def this_minute_s(self) -> int:

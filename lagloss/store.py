@@ -11,7 +11,21 @@ from typing import Any
 
 import alembic.command
 import alembic.config
-from sqlalchemy import Connection, Engine, Row, Select, Table, create_engine, exists, func, select, text, tuple_, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    Table,
+    create_engine,
+    exists,
+    func,
+    make_url,
+    select,
+    text,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import InstrumentedAttribute, aliased
@@ -33,11 +47,17 @@ ALERTS_CHANNEL = "lagloss_alerts"
 DAY_S = 86_400
 
 
+_PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+"""A host that has vanished without a word is noticed within half a minute, unless the URL says otherwise."""
+
+
 def engine_for(database_url: str) -> Engine:
     """An engine on psycopg 3 for a plain `postgresql://` URL."""
-    url = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    url = make_url(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
     return create_engine(
-        url, pool_pre_ping=True, json_serializer=lambda value: json.dumps(value, separators=(",", ":"))
+        url.update_query_dict({**_PATIENCE, **url.query}),
+        pool_pre_ping=True,
+        json_serializer=lambda value: json.dumps(value, separators=(",", ":")),
     )
 
 

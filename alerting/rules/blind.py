@@ -1,4 +1,8 @@
-"""Blindness: evidence is missing, windows do not close, or a node does not report. Idle is not blind."""
+"""Blindness: evidence is missing, windows do not close, or a node does not report. Idle is not blind.
+
+Nobody is blind who has not looked for as long: where all of lagloss was stopped for the night, the alerter is there in
+the morning before the first window can close.
+"""
 
 from __future__ import annotations
 
@@ -80,7 +84,8 @@ class Closing:
 
     def assess(self, view: View) -> Assessment:
         since_s = None if view.newest_end_s is None else view.now_s - view.newest_end_s
-        return by_the_clock(view, since_s, since_s is not None and since_s > self.target)
+        is_breach = since_s is not None and min(since_s, view.watched_s) > self.target
+        return by_the_clock(view, since_s, is_breach)
 
     def where(self, breached: Sequence[Document]) -> list[Place]:
         return []
@@ -108,7 +113,9 @@ class Reports:
 
     def assess(self, view: View) -> Assessment:
         silent_s = {node: view.now_s - view.reported_s.get(node, view.now_s - _DAY_S) for node in view.expected}
-        too_long = sorted((-silence_s, node) for node, silence_s in silent_s.items() if silence_s > self.target)
+        too_long = sorted(
+            (-silence_s, node) for node, silence_s in silent_s.items() if min(silence_s, view.watched_s) > self.target
+        )
         places = tuple(Place("node", node, None, f"no report for {seconds(-silence)}") for silence, node in too_long)
         return by_the_clock(view, max(silent_s.values(), default=0.0), bool(too_long), places)
 

@@ -18,7 +18,7 @@ import pytest
 
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.store import Store, make_days_ahead
+from lagloss.store import DAY_S, Store, make_days_ahead
 from lagloss.topics import REPORTS, create_topics
 from lagloss.wire import decode_report
 from tests.conftest import fresh_database
@@ -127,7 +127,7 @@ def stopped_broker(kafka: EmbeddedKafka) -> Iterator[Callable[[], None]]:
 @pytest.fixture
 def watched(store: Store) -> Store:
     """The store of the test's own database, with a pipeline whose only rule is the one on loss."""
-    store.apply(only_loss())
+    store.apply(only_loss(), (START - DAY_S) * 1_000)
     make_days_ahead(store.engine, START)
     return store
 

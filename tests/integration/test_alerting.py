@@ -94,9 +94,19 @@ def test_one_lossy_window_pages_nobody_unless_it_lost_a_lot(watched: Store) -> N
 
 
 def test_what_is_over_before_anybody_looked_is_told_with_its_end(watched: Store) -> None:
-    close_windows(watched, "llooo")
+    close_windows(watched, "llooo", first=40)
     assert evaluate(watched, evaluator(watched)) == ["loss opened", "loss resolved"]
     assert [action for _, action, _ in queued(watched)] == ["trigger", "resolve"]
+
+
+def test_what_was_over_before_its_rule_was_there_or_long_ago_is_recorded_and_told_to_nobody(watched: Store) -> None:
+    close_windows(watched, "llooo", first=-60)
+    assert evaluate(watched, evaluator(watched)) == ["loss opened", "loss resolved"]
+    watched.apply(only_loss("onTime: {target: 0.99}"))
+    close_windows(watched, "LLooo", first=40)
+    changes = evaluate(watched, evaluator(watched))
+    assert {"on-time opened", "on-time resolved"} <= set(changes)
+    assert queued(watched) == []
 
 
 def test_an_incident_revised_away_says_so_and_a_window_that_is_lossy_again_is_news(watched: Store) -> None:

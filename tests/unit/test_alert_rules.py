@@ -213,6 +213,20 @@ def test_a_window_that_does_not_close_is_told_by_the_clock_and_over_in_the_next_
     assert breaches(definition, "blind/closing", {}, now_at=50, newest_end_s=None) == set()
 
 
+def test_nobody_is_blind_who_has_not_looked_for_as_long() -> None:
+    definition = defined()
+    silent: dict[str, Any] = {
+        "reported_s": {"mid": minute(0)},
+        "expected": frozenset(["mid"]),
+        "newest_end_s": minute(0),
+    }
+    for rule, limit in (("blind/closing", 4), ("blind/reports", 3)):
+        for watched, count in ((limit, 0), (limit + 0.1, 1)):
+            since_s = minute(60) - 60 * watched
+            found = assessed(definition, rule, {}, now_at=60, watched_since_s=since_s, **silent)
+            assert len(found.breaches) == count, rule
+
+
 def test_a_node_that_reported_yesterday_and_is_silent_is_named() -> None:
     definition, now_s = defined(), float(minute(10))
     reported = {"src": now_s - 5, "mid": now_s - 181, "snk": now_s - 400}

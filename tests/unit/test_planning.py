@@ -229,5 +229,5 @@ def check(story: Story, receiver: str) -> None:
     standing = story.standing
     if not standing.is_open:
         assert not knows, "the incident is over, and it has not been told"
-    elif standing.withheld is None and receiver in story.goes_to:
+    elif standing.withheld is None and not standing.is_acknowledged and receiver in story.goes_to:
         assert knows or was_refused, "the incident is open, and it has not been told"
