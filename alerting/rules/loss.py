@@ -24,7 +24,7 @@ from lagloss.definition import Definition
 @dataclass(frozen=True, slots=True)
 class _Loss:
     kind: ClassVar[str] = "loss"
-    what: ClassVar[str] = "loss ratio"
+    what: ClassVar[str] = "loss_ratio"
     unit: ClassVar[Unit] = "ratio"
     higher_is_worse: ClassVar[bool] = True
 

@@ -38,7 +38,7 @@ def body(action: Action = "trigger", **incident: Any) -> dict[str, Any]:
             **incident,
         },
         "breach": {
-            "what": "loss ratio",
+            "what": "loss_ratio",
             "unit": "ratio",
             "value": 0.032,
             "worst": 0.05,

@@ -38,7 +38,7 @@ OPEN = IncidentFacts(
     target=0.01,
     detail={
         **EVIDENCE.document(),
-        "what": "loss ratio",
+        "what": "loss_ratio",
         "unit": "ratio",
         "text": "10.00% of messages lost, target 1.00%",
         "worst_window": START,
