@@ -26,13 +26,12 @@ LEASE_S = 20.0
 
 
 @pytest.fixture
-def store(store: Store) -> Store:
-    store.apply(only_loss())
-    with store.engine.begin() as connection:
+def store(watched: Store) -> Store:
+    with watched.engine.begin() as connection:
         connection.execute(
             text("INSERT INTO alerting_leader VALUES (true, :pid, 'here', now(), now())"), {"pid": LEADER}
         )
-    return store
+    return watched
 
 
 def evaluator(store: Store, *receivers: str) -> Evaluator:
@@ -98,7 +97,7 @@ def test_while_one_message_is_claimed_the_claim_leaves_all_others_free(store: St
 
 
 def test_later_messages_of_an_incident_wait_for_earlier_ones_also_for_those_that_are_tried_again(store: Store) -> None:
-    close_windows(store, "llooo")
+    close_windows(store, "llooo", first=40)
     evaluate(store, evaluator(store))
     trigger = claim(store)
     assert [each.action for each in trigger.notifications] == ["trigger"]
