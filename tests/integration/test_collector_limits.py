@@ -72,6 +72,7 @@ def test_a_client_that_goes_away_in_the_middle_does_no_harm(collector: Collector
     assert collector.client.post("/v1/beacons", json=batch(pipeline, beacon())).status_code == 202
 
 
+@pytest.mark.slow
 def test_503_and_flat_memory_while_the_broker_does_not_answer(
     collector: Collector, stopped_broker: Callable[[], None], pipeline: str
 ) -> None:

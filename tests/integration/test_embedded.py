@@ -156,6 +156,7 @@ time.sleep(600)
 """
 
 
+@pytest.mark.slow
 def test_kill_9_of_the_parent_leaves_no_server_and_the_next_start_works(jars: None, own_dir: Path) -> None:
     own_dir.mkdir()
     own_dir.chmod(0o711)

@@ -188,6 +188,7 @@ def test_a_broker_that_hangs_for_longer_than_a_request_loses_nothing(
         assert sum(tally.beacons for tally in tallies) == 40_001
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_stopped_and_started_again_loses_nothing_and_what_overflows_is_counted(
     kafka: EmbeddedKafka, bootstrap: str, now_ms: int
 ) -> None:
