@@ -32,7 +32,7 @@ test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds th
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
 
 .PHONY: unit
-unit: $(VENV)/.project ## run the tests that need no server (under 30 s)
+unit: $(VENV)/.project ## run the tests that need no server (under a minute)
 	@$(BIN)/python -m pytest -q -m "not servers"
 
 .PHONY: lint
