@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
+
+SHOWN_WINDOWS: Final = 15
+"""The newest breached windows of an incident whose documents tell where it is so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from math import ceil
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
 from rich.table import Column, Table
 
+from alerting.assessment import SHOWN_WINDOWS
 from alerting.history import judging_by, past_of, read_history
 from alerting.replay import UNTRIED, Replay, Replayed
 from alerting.rules import Rule, rules_of
@@ -29,8 +30,6 @@ from lagloss.settings import Settings
 from lagloss.store import Store
 from lagloss.times import parse_time_s
 
-_SHOWN_WINDOWS: Final = 15
-"""The newest breached windows whose documents tell where an incident was."""
 Document = dict[str, Any]
 
 
@@ -70,7 +69,7 @@ class Tried:
 
     def _incident(self, incident: Replayed) -> dict[str, Any]:
         rule, change = incident.rule, incident.change
-        starts = sorted(change.breaches)[-_SHOWN_WINDOWS:]
+        starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
         places = incident.places or rule.where([self.documents[at] for at in starts if at in self.documents])
         return {
             "rule": rule.name,

@@ -14,10 +14,10 @@ import structlog
 from sqlalchemy import Connection
 
 from alerting import incidents
-from alerting.assessment import Assessment, Place
+from alerting.assessment import SHOWN_WINDOWS, Assessment, Place
 from alerting.incidents import Written
 from alerting.judging import Change, judge
-from alerting.message import MAX_NOTES, Evidence, IncidentFacts, Links
+from alerting.message import MAX_EXAMPLES, MAX_NOTES, Evidence, IncidentFacts, Links
 from alerting.notifying import Teller
 from alerting.readings import Readings
 from alerting.rules import Rule, rules_of
@@ -25,9 +25,6 @@ from alerting.view import HORIZON_S, View
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
 from lagloss.wire import WINDOW_S
-
-_SHOWN_WINDOWS: Final = 15
-"""The newest breached windows of an incident whose documents tell where."""
 
 _CHANGES_AT_MOST: Final = 4
 """Of one incident in one look: it may come back and be over again, and no more than that."""
@@ -223,13 +220,14 @@ class _Work:
 
     def _evidence(self, rule: Rule, change: Change, places: Sequence[Place]) -> Evidence:
         """Of the newest breached windows: where (`places`, if the rule has told them), and what the newest lost."""
-        starts = sorted(change.breaches)[-_SHOWN_WINDOWS:]
+        starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
+        wanted = {rfc3339(start) for start in starts}
         documents = [
             document
             for document in self.store.windows(self.pipeline, starts[0], starts[-1] + WINDOW_S)
-            if document["lost"] is not None and document["window_start"] in {rfc3339(start) for start in starts}
+            if document["lost"] is not None and document["window_start"] in wanted
         ]
-        missing = self.store.missing(self.pipeline, starts[-1], 20) if rule.kind == "loss" else []
+        missing = self.store.missing(self.pipeline, starts[-1], MAX_EXAMPLES) if rule.kind == "loss" else []
         newest = documents[-1] if documents else None
         return Evidence(
             where=places or rule.where(documents),

@@ -30,8 +30,14 @@ UNWELL_AFTER_S: Final = 8.0
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalError, InterfaceError)
 """What is raised when the database is away, or has ended our connection; it is tried again."""
+_LONGEST_PAUSE_S: Final = 10.0
 
 _log = structlog.get_logger("lagloss.alerting")
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many failures in a row with a database that is AWAY."""
+    return min(0.5 * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
 @dataclass(slots=True)

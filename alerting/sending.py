@@ -9,7 +9,7 @@ from typing import Final
 
 import structlog
 
-from alerting.lead import AWAY
+from alerting.lead import AWAY, pause_s
 from alerting.metrics import Metrics
 from alerting.outbox import GROUP_AT_MOST, Claimed, Outbox
 from alerting.transports.base import Outcome, Refused, Sent, Transport, TryLater
@@ -18,7 +18,8 @@ LEASE_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""
 IDLE_S: Final = 2.0
 """How often the outbox is looked at even if nobody says that there is something in it."""
-LONGEST_WAIT_S: Final = 10.0
+MISTAKE_S: Final = 10.0
+"""How long it waits after a mistake of ours."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
@@ -74,10 +75,10 @@ class Sender:
                 failures = 0
             except AWAY as error:
                 failures += 1
-                wait_s = min(0.5 * 2.0 ** min(failures - 1, 10), LONGEST_WAIT_S)
+                wait_s = pause_s(failures)
                 _log.warning("outbox_away", receiver=self.receiver, error=type(error).__name__, again_in_s=wait_s)
             except Exception:
-                wait_s = LONGEST_WAIT_S  # ours to mend; the message is due again when its claim runs out
+                wait_s = MISTAKE_S  # ours to mend; the message is due again when its claim runs out
                 _log.exception("sending_failed", receiver=self.receiver)
             self._woken.wait(wait_s)
 

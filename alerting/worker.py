@@ -13,14 +13,13 @@ from sqlalchemy import Engine, delete, func, insert, select, text
 from alerting import outbox
 from alerting.catalogue import Catalogue
 from alerting.evaluating import Evaluator
-from alerting.lead import AWAY, Lead, leading
+from alerting.lead import AWAY, Lead, leading, pause_s
 from alerting.metrics import Metrics
 from alerting.rounds import Rounds
 from alerting.sending import HeldLead, Sender
 from lagloss.alert_tables import Incident, Receiver
 from lagloss.tables import table_of
 
-LONGEST_WAIT_S: Final = 10.0
 STOP_S: Final = 12.0
 """What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
 alerter sends it again."""
@@ -85,7 +84,7 @@ class Alerter:
             except AWAY as error:
                 failures += 1
                 self.trouble = f"PostgreSQL is away: {type(error).__name__}"
-                wait_s = min(0.5 * 2.0 ** min(failures - 1, 10), LONGEST_WAIT_S)
+                wait_s = pause_s(failures)
                 _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
                 self._stop.wait(wait_s)
             finally:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import httpx
 import pytest
 
 from lagloss.processes import choose_port
+from tests.fakes.readiness import await_ready
 
 _CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
 
@@ -47,20 +47,8 @@ def run_alertmanager(folder: Path) -> Iterator[Alertmanager]:
     ]
     with (folder / "log").open("wb") as log, subprocess.Popen([binary, *arguments], stdout=log, stderr=log) as process:
         try:
-            _await_ready(url, process, folder / "log")
+            await_ready("Alertmanager", url, process, folder / "log")
             yield Alertmanager(url)
         finally:
             process.terminate()
             process.wait()
-
-
-def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends = time.monotonic() + 30
-    while time.monotonic() < ends and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    pytest.fail(f"Alertmanager did not become ready: {log.read_text()[-2_000:]}")

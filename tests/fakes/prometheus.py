@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import httpx
 import pytest
 
 from lagloss.processes import choose_port
+from tests.fakes.readiness import await_ready
 
 _CONFIG = """
 global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}
@@ -47,7 +47,7 @@ def run_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
     command = [_program("prometheus"), *arguments]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
-            _await_ready(url, process, folder / "log")
+            await_ready("Prometheus", url, process, folder / "log")
             yield Prometheus(url)
         finally:
             process.terminate()
@@ -68,15 +68,3 @@ def _program(name: str) -> str:
     if found is None:
         pytest.fail(f"{name} is missing: install Debian's prometheus (.ci/run does)")
     return found
-
-
-def _await_ready(url: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    ends = time.monotonic() + 30
-    while time.monotonic() < ends and process.poll() is None:
-        try:
-            if httpx.get(f"{url}/-/ready", trust_env=False).status_code == 200:
-                return
-        except httpx.TransportError:
-            pass
-        time.sleep(0.05)
-    pytest.fail(f"Prometheus did not become ready: {log.read_text()[-2_000:]}")

@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 from sqlalchemy import select
 
+from alerting.evaluating import Evaluator
 from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
 from lagloss.definition import Definition, parse_definition
 from lagloss.store import Store
@@ -159,3 +160,8 @@ def rows(store: Store, table: type[Incident] | type[IncidentChange] | type[Outbo
     order = table.opened_at if table is Incident else table.id
     with store.engine.connect() as connection:
         return list(connection.execute(select(table.__table__).order_by(order)))
+
+
+def evaluate(store: Store, by: Evaluator) -> list[str]:
+    """Every pipeline once; the changes made, in order, as `RULE CHANGE`."""
+    return [change for pipeline in store.pipelines() for change in by.evaluate(pipeline)]

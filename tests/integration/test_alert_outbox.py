@@ -18,7 +18,7 @@ from alerting.transports.base import Refused, Sent, TryLater
 from lagloss import incident_actions
 from lagloss.alert_tables import Incident, OutboxMessage
 from lagloss.store import Store
-from tests.integration.alerting_world import close_window, close_windows, only_loss, rows
+from tests.integration.alerting_world import close_window, close_windows, evaluate, only_loss, rows
 from tests.integration.test_alert_turns import Meanwhile, TellingMeanwhile
 
 LEADER, ANOTHER = 11, 22
@@ -36,10 +36,6 @@ def store(watched: Store) -> Store:
 
 def evaluator(store: Store, *receivers: str) -> Evaluator:
     return Evaluator(store, Teller((Route((), receivers or ("hook",)),), habits=Habits("mail")))
-
-
-def evaluate(store: Store, by: Evaluator) -> list[str]:
-    return [change for pipeline in store.pipelines() for change in by.evaluate(pipeline)]
 
 
 def claim(store: Store, receiver: str = "hook", at_most: int = 50) -> Claimed:

@@ -22,6 +22,7 @@ from tests.integration.alerting_world import (
     alerter,
     close_window,
     close_windows,
+    evaluate,
     only_loss,
     rows,
 )
@@ -32,10 +33,6 @@ EVERYTHING = Route((), ("hook",))
 
 def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
     return Evaluator(store, Teller(routes or (EVERYTHING,), **more), Links("http://127.0.0.1:8050"))
-
-
-def evaluate(store: Store, by: Evaluator) -> list[str]:
-    return [change for pipeline in store.pipelines() for change in by.evaluate(pipeline)]
 
 
 def queued(store: Store) -> list[tuple[str, str, str]]:
