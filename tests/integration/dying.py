@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 Die = Callable[[], None]
 
 
-def death(point: str, marker: Path) -> Die:
+def death(point: str, marker: Path, permit: Path | None = None) -> Die:
     """Kills the process that called this, from any of its children too; `marker` is a file that is written just
-    before."""
+    before. With a `permit`, it stays at the point until that file exists."""
     victim = os.getpid()
 
     def die() -> None:  # perhaps several at once
+        while permit is not None and not permit.exists():
+            time.sleep(0.05)
         draft = marker.with_suffix(f".{os.getpid()}")
         draft.write_text(point)
         draft.replace(marker)

@@ -1,4 +1,5 @@
-"""An aggregator that kills itself at a point: `python -m tests.integration.dying_aggregator POINT MARKER`."""
+"""An aggregator that kills itself at a point, once a file exists:
+`python -m tests.integration.dying_aggregator POINT MARKER PERMIT`."""
 
 from __future__ import annotations
 
@@ -20,9 +21,9 @@ BEACONS_A_WINDOW = 1_188
 
 def main() -> int:
     """Run the aggregator, to the point in the first argument."""
-    point, marker = sys.argv[1], Path(sys.argv[2])
+    point, marker, permit = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
     closing.BEACONS_A_READ = WINDOWS_A_READ * BEACONS_A_WINDOW
-    POINTS[point](death(point, marker))
+    POINTS[point](death(point, marker, permit))
     return __main__.main()
 
 
