@@ -13,16 +13,16 @@ Die = Callable[[], None]
 
 
 def death(point: str, marker: Path, permit: Path | None = None) -> Die:
-    """Kills the process that called this, from any of its children too; `marker` is a file that is written just
-    before. With a `permit`, it stays at the point until that file exists."""
+    """Kills the process that called this, from any of its children too; `marker` is a file that is written when it
+    comes to the point. With a `permit`, it stays there until that file exists."""
     victim = os.getpid()
 
     def die() -> None:  # perhaps several at once
-        while permit is not None and not permit.exists():
-            time.sleep(0.05)
         draft = marker.with_suffix(f".{os.getpid()}")
         draft.write_text(point)
         draft.replace(marker)
+        while permit is not None and not permit.exists():
+            time.sleep(0.05)
         os.kill(victim, signal.SIGKILL)
 
     return die

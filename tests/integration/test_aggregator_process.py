@@ -144,12 +144,13 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
         done = []
         process = begin(0)
         for number, (_, point, marker, permit) in enumerate(modules):
+            wait_until(marker.exists, 90, f"for {point}")  # it has the lease, which the next one shall wait for
+            assert marker.read_text() == point
             follower = begin(number + 1)
             wait_until(lambda it=follower: stands_by(it), 90, f"for who follows {point}")
             permit.touch()
             wait_until(lambda it=process: it.poll() is not None, 90, f"for the death {point}")
             assert process.returncode == -signal.SIGKILL
-            assert marker.read_text() == point
             done.append(closed(disturbed, name, start_s))
             process = follower
         # the last but one dies without a commit; the next may be quicker with its own than we with looking
