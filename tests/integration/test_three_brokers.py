@@ -115,9 +115,13 @@ def test_a_broker_killed_while_emitters_send_and_windows_close_costs_no_beacon(
 
 def assert_spread_and_acknowledged_by_two(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-    for topic in (BEACONS, REPORTS):
+
+    def copies_and_leaders(topic: str) -> tuple[set[int], set[int]]:
         partitions = admin.list_topics(topic, timeout=20).topics[topic].partitions.values()
-        assert {len(partition.replicas) for partition in partitions} == {3}
-        assert {partition.leader for partition in partitions} == {1, 2, 3}
+        return {len(partition.replicas) for partition in partitions}, {partition.leader for partition in partitions}
+
+    for topic in (BEACONS, REPORTS):
+        # whichever broker is asked may hear of a new topic a moment after the one that made it
+        wait_until(lambda topic=topic: copies_and_leaders(topic) == ({3}, {1, 2, 3}), 20, f"for {topic} on 3 brokers")
         resource = ConfigResource(ResourceType.TOPIC, topic)
         assert admin.describe_configs([resource])[resource].result(20)["min.insync.replicas"].value == "2"
