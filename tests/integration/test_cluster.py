@@ -147,7 +147,6 @@ def test_a_worker_killed_while_a_window_closes_changes_no_row(
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_inside_spark_submit_its_settings_win(jars: None, tmp_path: Path) -> None:
     """The aggregator starts Spark before it finds that no Kafka is named; Spark's event log tells the settings."""
     told = {

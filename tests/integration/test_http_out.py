@@ -151,7 +151,7 @@ def test_an_answer_that_drips_ends_at_the_limit_for_the_whole_sending(text: byte
     with raw_server(lambda connection, over: drip(connection, over, text, 0.05)) as port:
         began = time.monotonic()
         outcome = target(port, timeout_s=0.6).post(b"{}", {})
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 1.5
     assert_tells_no_secret(outcome)
     assert isinstance(outcome, TryLater)
 
@@ -167,7 +167,7 @@ def test_a_receiver_that_takes_the_request_slowly_is_given_up_at_the_limit() -> 
         with pytest.raises(TimeoutError):
             stream.write(b" " * 40_000_000)  # far more than the system takes on its own account
         stream.close()
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 1.5
 
 
 @pytest.mark.parametrize("head", ["HTTP/1.1 400 No\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\n"])
@@ -225,7 +225,7 @@ def test_a_name_that_is_not_resolved_in_time_or_at_all_is_tried_later() -> None:
         outcome = HttpTarget("https://s3cret-user.example/", resolver=found, timeout_s=0.3).post(b"{}", {})
         assert_tells_no_secret(outcome)
         assert isinstance(outcome, TryLater)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 2
     over.set()
 
 

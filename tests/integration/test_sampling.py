@@ -240,4 +240,4 @@ def test_who_cannot_ask_takes_all_and_waits_a_second_at_most(
     with closing(SampleTable(bootstrap(kafka_bootstrap), topic=f"nothing.{uuid.uuid4().hex}")) as table:
         began = time.monotonic()
         assert [table.current("a") for _ in range(1_000)] == [SAMPLE_ALL] * 1_000
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < 2.5
