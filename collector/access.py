@@ -14,7 +14,7 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
 from collector.knowledge import ASK_AGAIN_S, Knowledge, Known, Snapshot
-from collector.problems import Problem, busy
+from lagloss.problems import Problem, busy
 from lagloss.tokens import Scope, Token, recognise
 
 RATE_WINDOW_S: Final = 10

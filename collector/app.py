@@ -63,7 +63,7 @@ def create_app(
         await asyncio.gather(services.emitters.close(), asyncio.to_thread(services.writer.close, CLOSE_S))
 
     app = FastAPI(title="lagloss collector", lifespan=lifespan, docs_url=None, redoc_url=None)
-    problems.install(app)
+    problems.install(app, "the collector")
     for resource in (beacons, intake, definitions):
         resource.add_routes(app, services)
     answers = _health_of(bootstrap)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from collector.knowledge import Known
-from collector.problems import Problem
+from lagloss.problems import Problem
 from collector.writing import Position
 from lagloss.account import Account
 from lagloss.blocks import Extras, PackedBlock, Packer, Reader, Refused, is_placeable

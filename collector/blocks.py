@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.problems import Problem
+from lagloss.problems import Problem
 from collector.writing import MAX_RECORD_BYTES, Record
 from lagloss.blocks import AHEAD_S, KEPT_S
 from lagloss.topics import BEACONS, REPORTS

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collector.batches import UNSPECIFIED, Batch, Seen
-from collector.problems import busy
+from lagloss.problems import busy
 from lagloss.emitter import Emitter
 
 MAX_EMITTERS: Final = 64

@@ -16,7 +16,7 @@ from typing import Final
 
 from fastapi import Response
 
-from collector.problems import Problem, busy
+from lagloss.problems import Problem, busy
 
 KEPT_S: Final = 3_600.0
 MAX_KEPT: Final = 20_000

@@ -14,7 +14,7 @@ from collector.bodies import Bodies
 from collector.emitters import Emitters
 from collector.knowledge import Knowledge
 from collector.metrics import Metrics
-from collector.problems import Problem, busy
+from lagloss.problems import Problem, busy
 from collector.repeats import Repeats
 from collector.writing import Writer
 

@@ -23,7 +23,7 @@ from pydantic import TypeAdapter, ValidationError
 from collector.batches import Batch, Seen, check
 from collector.knowledge import Known
 from collector.models import BeaconJson, as_seen
-from collector.problems import Problem
+from lagloss.problems import Problem
 from lagloss.fields import Name
 
 PROTOBUF: Final = "application/x-protobuf"

@@ -11,7 +11,7 @@ from typing import Final
 
 import structlog
 
-from collector.problems import busy
+from lagloss.problems import busy
 from lagloss.outlet import Outgoing, Outlet
 
 log = structlog.get_logger()

@@ -19,7 +19,8 @@ LaglossError
 │   ├── IncidentIsResolved
 │   ├── BadSilence
 │   ├── UnknownSilence
-│   └── UnknownReceiver
+│   ├── UnknownReceiver
+│   └── NotAllowed
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── JarsMissing
@@ -129,6 +130,10 @@ class UnknownSilence(UsageError):
 class UnknownReceiver(UsageError):
     """No receiver is called {receiver}; there {known}. They are in the alerting file, which the alerter reads at its
     start."""
+
+
+class NotAllowed(UsageError):
+    """{name} may only look: a {role} cannot do this. Ask an operator."""
 
 
 class ServerUnreachable(LaglossError):

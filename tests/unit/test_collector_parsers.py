@@ -26,7 +26,7 @@ from collector.bodies import Bodies
 from collector.definitions import parsed
 from collector.intake import report_of_json
 from collector.models import as_batch, read_batch
-from collector.problems import Problem
+from lagloss.problems import Problem
 from lagloss.sketch import Sketch
 from lagloss.wire import (
     BeaconBlock,

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from fastapi import Response
 
-from collector.problems import Problem
+from lagloss.problems import Problem
 from collector.repeats import Repeats
 
 

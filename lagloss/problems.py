@@ -1,4 +1,4 @@
-"""What is wrong with a request, as RFC 9457 documents: the only form in which the collector answers errors."""
+"""What is wrong with a request, as RFC 9457 documents: the only form in which HTTP APIs of lagloss answer errors."""
 
 from __future__ import annotations
 
@@ -75,8 +75,9 @@ def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
     return {code: {"description": HTTPStatus(code).phrase, "content": content} for code in codes}
 
 
-def install(app: FastAPI) -> None:
-    """Has the application answer its own errors (no such path, wrong method, a bug) as problem documents, too."""
+def install(app: FastAPI, service: str) -> None:
+    """Has the application answer its own errors (no such path, wrong method, a bug) as problem documents, too.
+    `service`: whose faults they are, such as `the collector`."""
 
     @app.exception_handler(Problem)
     async def on_problem(_: Request, problem: Problem) -> Response:
@@ -97,7 +98,7 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:
-        return Problem(500, "A fault of the collector", f"{type(error).__name__}; its log tells more").response()
+        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; its log tells more").response()
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
