@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from collector.knowledge import Known
-from lagloss.problems import Problem
 from collector.writing import Position
 from lagloss.account import Account
 from lagloss.blocks import Extras, PackedBlock, Packer, Reader, Refused, is_placeable
 from lagloss.emitter import event_time_fits
+from lagloss.problems import Problem
 from lagloss.wire import Tally
 
 MARGIN_MS: Final = 60_000

@@ -12,9 +12,9 @@ from collector.access import Caller
 from collector.batches import Batch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
 from collector.models import BATCH, Accepted, as_batch, read_batch
-from lagloss.problems import Problem, documented
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
 from collector.writing import Record
+from lagloss.problems import Problem, documented
 from lagloss.topics import BEACONS
 from lagloss.wire import tally_record
 

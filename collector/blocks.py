@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from lagloss.problems import Problem
 from collector.writing import MAX_RECORD_BYTES, Record
 from lagloss.blocks import AHEAD_S, KEPT_S
+from lagloss.problems import Problem
 from lagloss.topics import BEACONS, REPORTS
 from lagloss.wire import (
     MAX_BLOCK_BEACONS,

@@ -10,9 +10,9 @@ from pydantic import ValidationError
 from collector.blocks import check_report, read_blocks, read_report, report_record
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
-from lagloss.problems import documented
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
 from lagloss.fields import Name
+from lagloss.problems import documented
 from lagloss.wire import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 
 

@@ -22,9 +22,9 @@ from typing_extensions import TypedDict  # pydantic asks for this one before Pyt
 
 from collector.batches import Batch, Numbered, Seen
 from collector.knowledge import Known
-from lagloss.problems import Problem
 from lagloss.blocks import MAX_REASON_CHARS, epoch_ms
 from lagloss.fields import Name
+from lagloss.problems import Problem
 from lagloss.sketch import Sketch
 from lagloss.wire import (
     MAX_ID_BYTES,

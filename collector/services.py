@@ -14,9 +14,9 @@ from collector.bodies import Bodies
 from collector.emitters import Emitters
 from collector.knowledge import Knowledge
 from collector.metrics import Metrics
-from lagloss.problems import Problem, busy
 from collector.repeats import Repeats
 from collector.writing import Writer
+from lagloss.problems import Problem, busy
 
 JSON: Final = "application/json"
 BINARY: Final = {"type": "string", "format": "binary"}

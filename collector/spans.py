@@ -23,8 +23,8 @@ from pydantic import TypeAdapter, ValidationError
 from collector.batches import Batch, Seen, check
 from collector.knowledge import Known
 from collector.models import BeaconJson, as_seen
-from lagloss.problems import Problem
 from lagloss.fields import Name
+from lagloss.problems import Problem
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"

@@ -11,8 +11,8 @@ from typing import Final
 
 import structlog
 
-from lagloss.problems import busy
 from lagloss.outlet import Outgoing, Outlet
+from lagloss.problems import busy
 
 log = structlog.get_logger()
 
