@@ -14,7 +14,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from collector import beacons, definitions, intake, problems
+from collector import beacons, definitions, intake
 from collector.access import Access
 from collector.bodies import Bodies
 from collector.emitters import MAX_WAITING_BEACONS, Emitters
@@ -23,6 +23,7 @@ from collector.metrics import Metrics
 from collector.repeats import Repeats
 from collector.services import Services, json_answer
 from collector.writing import Writer
+from lagloss import problems
 from lagloss.emitter import Emitter
 from lagloss.outlet import KafkaOutlet
 from lagloss.settlement import Successor
