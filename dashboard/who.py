@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from lagloss.errors import NotAllowed
-
-Role = Literal["viewer", "operator"]
+from lagloss.roles import Role
 
 
 @dataclass(frozen=True, slots=True)

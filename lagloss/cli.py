@@ -23,6 +23,7 @@ from lagloss.result import rfc3339
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.times import parse_time_s
 from lagloss.token_cli import app as token_app
+from lagloss.user_cli import app as user_app
 
 if TYPE_CHECKING:
     from lagloss.beacon_log import BeaconLog
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(token_app)
+app.add_typer(user_app)
 
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]

@@ -20,7 +20,13 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
-│   └── NotAllowed
+│   ├── NotAllowed
+│   ├── UnknownUser
+│   ├── UserExists
+│   ├── BadUserName
+│   ├── BadPassword
+│   ├── OpenToAll
+│   └── BadLogin
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── JarsMissing
@@ -134,6 +140,32 @@ class UnknownReceiver(UsageError):
 
 class NotAllowed(UsageError):
     """{name} may only look: a {role} cannot do this. Ask an operator."""
+
+
+class UnknownUser(UsageError):
+    """No user is called {name}; there {known}. `lagloss users add NAME` adds one."""
+
+
+class UserExists(UsageError):
+    """There is a user {name} already. `lagloss users passwd` and `lagloss users role` change what they have."""
+
+
+class BadUserName(UsageError):
+    """{name!r} is no name to log in by: expected 1 to 64 letters a-z, digits and . _ @ + -, beginning with a letter or
+    a digit."""
+
+
+class BadPassword(UsageError):
+    """Expected a password of {least} to {most} characters, found {found}. Nothing was changed."""
+
+
+class OpenToAll(UsageError):
+    """Without a login the dashboard listens on this machine only, but LAGLOSS_BIND_ADDRESS is {address}. Set
+    LAGLOSS_LOGIN to local, oidc or proxy (docs/login.md), or LAGLOSS_BIND_ADDRESS to 127.0.0.1."""
+
+
+class BadLogin(UsageError):
+    """LAGLOSS_LOGIN={login} needs {variable}: expected {expected}, found {found}. See docs/login.md."""
 
 
 class ServerUnreachable(LaglossError):
