@@ -12,7 +12,7 @@ from typing import Final
 
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
 from lagloss.errors import BadPassword, BadUserName, UnknownUser, UserExists
@@ -102,7 +102,7 @@ def remove(store: Store, name: str) -> None:
 
 def end_sessions(connection: Connection, name: str, login: str | None = None) -> int:
     """Logs somebody out everywhere, whatever login they came by unless one is given; how often they were logged in."""
-    is_theirs = (_session.c.name == name.lower()) if login == LOCAL_LOGIN else (_session.c.name == name)
+    is_theirs = func.lower(_session.c.name) == name.lower()
     if login is not None:
         is_theirs &= _session.c.login == login
     return connection.execute(delete(_session).where(is_theirs)).rowcount
