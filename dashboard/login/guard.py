@@ -83,7 +83,8 @@ class Guard:
         return self._refusal(connection, self._login.unauthorised(connection))
 
     def _refusal(self, connection: HTTPConnection, problem: Problem) -> Response:
-        return refusal_page(problem) if is_navigation(connection) else problem.response()
+        wants_page = "text/html" in connection.headers.get("accept", "")
+        return refusal_page(problem) if wants_page else problem.response()
 
     async def _health_for_strangers(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Only whether all is well: what is wrong tells of what stands behind."""
