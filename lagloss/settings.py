@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
-    dashboard_url: str = Field("", description="where the running dashboard is")
+    dashboard_url: str = Field("", description="how browsers reach the running dashboard")
     collector_url: str = Field("", description="where the running collector is")
     aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
     alerting_url: str = Field("", description="where the running alerter's /healthz and /metrics are")

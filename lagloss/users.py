@@ -58,7 +58,8 @@ def add(store: Store, name: str, role: Role, password: str) -> User:
     user = User(name, role, datetime.now(UTC), _hashed(password))
     values = {"name": name, "role": role, "password_hash": user.password_hash, "created_at": user.created_at}
     with store.engine.begin() as connection:
-        if not connection.execute(insert(_user).values(values).on_conflict_do_nothing()).rowcount:
+        added = insert(_user).values(values).on_conflict_do_nothing().returning(_user.c.name)
+        if connection.execute(added).one_or_none() is None:
             raise UserExists(name=name)
     return user
 
