@@ -55,7 +55,7 @@ class Guard:
                 return
             person = await self._person(connection)
         except SQLAlchemyError as error:
-            _log.error("login_failed", error=type(error).__name__)
+            _log.error("login_unavailable", error=type(error).__name__)
             await self._refusal(connection, busy("PostgreSQL cannot be asked who you are"))(scope, receive, send)
         except Problem as problem:
             await self._refusal(connection, problem)(scope, receive, send)
