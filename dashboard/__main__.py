@@ -6,6 +6,7 @@ import sys
 
 import uvicorn
 
+from dashboard.login import check_binding
 from dashboard.server import create_server
 from dashboard.services import Services
 from lagloss import logs
@@ -19,6 +20,7 @@ def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     try:
+        check_binding(settings)
         services = Services(Store(settings.require_database()), settings)
         port = choose_port("The dashboard", settings.dashboard_port)
     except LaglossError as error:
@@ -31,6 +33,8 @@ def main() -> int:
         port=port,
         log_level="warning",
         access_log=False,
+        server_header=False,
+        proxy_headers=False,  # the login reads them, of proxies that it trusts
         timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
     )
     services.threads.close()

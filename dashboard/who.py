@@ -21,7 +21,10 @@ class Person:
 LOCAL: Final = Person("local", "operator")
 """Whoever reaches a dashboard without a login, which listens on loopback only: they have this machine anyway."""
 
-_asking: ContextVar[Person] = ContextVar("asking", default=LOCAL)
+NOBODY: Final = Person("nobody", "viewer")
+"""Who asks where no request is answered: they must not act."""
+
+_asking: ContextVar[Person] = ContextVar("asking", default=NOBODY)
 
 
 def asking() -> Person:

@@ -6,18 +6,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, expect, sync_playwright
+from playwright.sync_api import Browser, expect
 
-from docs.make_screenshot import CHROMIUM_ARGS, chromium_path
 from lagloss import users
 from lagloss.store import Store
 from tests.integration.login_world import PASSWORD, serving
-
-pytestmark = pytest.mark.skipif(not Path(chromium_path()).exists(), reason="no chromium: apt-get install chromium")
 
 
 @pytest.fixture(scope="module")
@@ -27,14 +23,6 @@ def url(module_database_url: str) -> Iterator[str]:
     with serving(store, login="local") as url:
         yield url
     store.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
-        yield browser
-        browser.close()
 
 
 @contextmanager
