@@ -160,6 +160,7 @@ def targets_of(versions: Sequence[StoredPipeline]) -> list[Target]:
         starts = -FOREVER_S if at == 0 else -(-stored.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
         if found and found[-1].from_s >= starts and len(found) > 1:
             found.pop()  # it was replaced before a window began
+            found[-1] = replace(found[-1], to_s=FOREVER_S)
         target = Target.of(stored.version, stored.definition, starts, FOREVER_S)
         if found and _promise(found[-1]) == _promise(target):
             continue

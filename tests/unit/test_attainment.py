@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.report.attainment import Target, judge, overall, target_at, targets_of, targets_within
+from dashboard.report.attainment import FOREVER_S, Target, judge, overall, target_at, targets_of, targets_within
 from lagloss.budgets import budget
 from lagloss.definition import Definition, parse_definition
 from lagloss.periods import Coverage, Stretch
@@ -134,6 +134,15 @@ def test_versions_hold_from_the_first_window_that_begins_after_them_and_the_firs
     within = targets_within(targets, 600, 7_200)
     assert (within[0].from_s, within[-1].to_s) == (600, 7_200)
     assert all(early.to_s == late.from_s for early, late in pairwise(within))
+
+
+def test_a_version_that_no_window_began_in_leaves_no_trace() -> None:
+    versions = [
+        StoredPipeline("chain", number, at_ms, definition(loss=share))
+        for number, at_ms, share in [(1, 0, 0.01), (2, 100_000, 0.5), (3, 110_000, 0.01)]
+    ]
+    [only] = targets_of(versions)
+    assert (only.version, only.to_s) == (1, FOREVER_S)
 
 
 def test_alerts_and_reports_speak_of_one_budget() -> None:
