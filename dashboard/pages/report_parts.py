@@ -67,7 +67,7 @@ def _day(day: Figures, report: Report, here: Address) -> Part:
     known = bool(day.known.closed)
     said = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
     address = here.to(links.pipeline(report.pipeline)).over(Span(day.from_s, day.to_s))
-    return dmc.Anchor(
+    return html.A(
         icon(look.icon if known else " "),
         href=address.href,
         className=f"day day-{day.status if known else 'blank'}",

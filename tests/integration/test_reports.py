@@ -35,7 +35,7 @@ from tests.window_documents import CHAIN, chain
 HOUR_S = 3_600
 GAP_DAY = 4
 """Nothing is kept of this day of the month."""
-BAD_HOUR = 100
+BAD_HOUR = 130
 STRICT_DAY = 14
 """From this day on a tenth of the losses are promised."""
 
