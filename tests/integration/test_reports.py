@@ -29,7 +29,7 @@ from lagloss.rollup import Rollup
 from lagloss.sketch import Sketch
 from lagloss.store import DAY_S, Store
 from tests.incident_rows import store_incident
-from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
+from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.window_documents import CHAIN, chain
 
 HOUR_S = 3_600
@@ -257,7 +257,7 @@ def test_the_page_shows_the_month_and_keeps_nobody_out(
 ) -> None:
     with Watched(browser, width=width, dark=dark) as page:
         page.goto(f"{url}/pipelines/chain/report?zone=UTC")
-        expect(page.get_by_text("Loss UNPROVEN")).to_be_visible()
+        expect(page.get_by_text("Loss UNPROVEN")).to_be_visible(timeout=1_000 * WAIT_S)
         expect(page.locator(".chart .main-svg").first).to_be_visible()
         expect(page.locator(".days .day")).to_have_count((month.span.to_s - month.span.from_s) // DAY_S)
         expect(page.locator(".day-blank")).to_have_count(1)
@@ -271,13 +271,13 @@ def test_controls_of_the_page_write_the_address_and_are_filled_from_it(
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/chain/report?zone=UTC&range={month.span.name}")
         expect(page.locator("#report-range")).to_have_value(month.span.name)
-        expect(page.get_by_text("Loss UNPROVEN")).to_be_visible()
+        expect(page.get_by_text("Loss UNPROVEN")).to_be_visible(timeout=1_000 * WAIT_S)
         page.get_by_role("button", name="Earlier").click()
         until(lambda: month.span.name not in address(page), "the month before in the address")
         expect(page.get_by_text("No window of this range is closed")).to_be_visible()
         page.go_back()
         expect(page.locator("#report-range")).to_have_value(month.span.name)
-        expect(page.get_by_text("Loss UNPROVEN")).to_be_visible()
+        expect(page.get_by_text("Loss UNPROVEN")).to_be_visible(timeout=1_000 * WAIT_S)
         with page.expect_download() as got:
             page.get_by_role("link", name="CSV").click()
         assert got.value.suggested_filename == f"lagloss-chain-{month.span.name}.csv"
