@@ -91,6 +91,16 @@ def alerts(words: typer.Context) -> None:
     os.execv(sys.executable, [sys.executable, "-m", "alerting.cli", *words.args])
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def report(words: typer.Context) -> None:
+    """The SLA report of a pipeline over a week, a month or any range; `lagloss report --help` has more."""
+    # Becomes the process of the dashboard's own command line, which this package does not import.
+    os.execv(sys.executable, [sys.executable, "-m", "dashboard.report.cli", *words.args])
+
+
 @app.command()
 def apply(
     files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
