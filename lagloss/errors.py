@@ -20,6 +20,7 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
+│   ├── UnusableReceiver
 │   └── NotAllowed
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
@@ -130,6 +131,10 @@ class UnknownSilence(UsageError):
 class UnknownReceiver(UsageError):
     """No receiver is called {receiver}; there {known}. They are in the alerting file, which the alerter reads at its
     start."""
+
+
+class UnusableReceiver(UsageError):
+    """{problem}"""
 
 
 class NotAllowed(UsageError):
