@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from sqlalchemy import Engine, Row, bindparam, select, text
+from sqlalchemy import Engine, bindparam, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from lagloss.outgoing.backoff import backoff_s
@@ -93,6 +93,24 @@ class Claimed:
     age_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class LastRun:
+    """A run as it stands: `outcome` None while it is not done, `error` what was wrong last."""
+
+    due_at: datetime
+    outcome: str | None
+    attempts: int
+    error: str | None
+
+    @property
+    def told(self) -> str:
+        """`sent`, `failed after 3 attempts: …`, `waits`, `to be tried again: …`."""
+        if self.outcome is None:
+            return f"to be tried again: {self.error}" if self.error else "waits"
+        tried = f" after {self.attempts} attempt{'' if self.attempts == 1 else 's'}" if self.outcome == "failed" else ""
+        return f"{self.outcome}{tried}{f': {self.error}' if self.error else ''}"
+
+
 class Runs:
     """The runs in one database. `lease_s` and `first_retry_s` are for tests."""
 
@@ -127,6 +145,11 @@ class Runs:
             row = connection.execute(_CLAIM, {**key.columns, "claim": claim, "lease_s": self._lease_s}).one_or_none()
         return None if row is None else Claimed(claim, row.attempts, frozenset(row.reached), row.age_s)
 
+    def release(self, claimed: Claimed) -> None:
+        """Lets go of the run, if it is still ours: it is due again now."""
+        with self._engine.begin() as connection:
+            connection.execute(_RENEW, {"claim": claimed.claim, "lease_s": 0})
+
     def renew(self, claimed: Claimed) -> bool:
         """Holds the claim for another lease; whether it was still ours."""
         with self._engine.begin() as connection:
@@ -150,13 +173,14 @@ class Runs:
                     connection.execute(_LATER, {**given, "error": error, "after_s": max(wait_s, after_s or 0)})
         return outcome
 
-    def last(self, report: str, schedule: str) -> Row[tuple[object, ...]] | None:
-        """The newest run of a report, as it stands in the table."""
+    def last(self, report: str, schedule: str) -> LastRun | None:
+        """The newest run of a report."""
         table = table_of(ReportRun)
         with self._engine.connect() as connection:
-            return connection.execute(
+            row = connection.execute(
                 select(table)
                 .where(table.c.report == report, table.c.schedule == schedule)
                 .order_by(table.c.due_at.desc())
                 .limit(1)
             ).one_or_none()
+        return None if row is None else LastRun(row.due_at, row.outcome, row.attempts, row.last_error)

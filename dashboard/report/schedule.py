@@ -54,7 +54,7 @@ class Schedule:
         unknown = [part for part in parts if not _PART.fullmatch(part)]
         if unknown:
             raise ValueError(
-                f"expected parts of an RFC 5545 rule other than COUNT, UNTIL, BYSECOND and DTSTART, found {unknown[0]!r}"
+                f"expected parts of RFC 5545 rules other than COUNT, UNTIL, BYSECOND and DTSTART, found {unknown[0]!r}"
             )
         if parts.get("FREQ") not in _FREQUENCIES:
             raise ValueError(f"expected FREQ={', '.join(_FREQUENCIES)}, found {parts.get('FREQ') or 'none'}")
@@ -72,11 +72,11 @@ class Schedule:
         found = (self._epoch_s(time) for time in _recurrence(self.rule).xafter(later))
         return sorted(islice((time for time in found if time > now_s), count + _MOST_SWAPPED))[:count]
 
-    def last_until(self, now_s: float) -> int | None:
-        """The newest time that is not after a moment (epoch s); None before the first."""
+    def last_until(self, now_s: float) -> int:
+        """The newest time that is not after a moment (epoch s); before the first, the moment that all rules begin."""
         later = self._clock(now_s) + _MOST_SHIFT
         newest = deque(takewhile(lambda time: time <= later, _times(self.rule)), maxlen=2 * _A_DAY_OF_TIMES)
-        return max((at for at in map(self._epoch_s, newest) if at <= now_s), default=None)
+        return max((at for at in map(self._epoch_s, newest) if at <= now_s), default=self._epoch_s(FIRST))
 
     def _clock(self, now_s: float) -> datetime:
         return datetime.fromtimestamp(now_s, ZoneInfo(self.zone)).replace(tzinfo=None)

@@ -3,18 +3,18 @@ LAGLOSS_REPORTS_FILE."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from dashboard.report.ranges import PRESETS, Span, between, named_range
 from dashboard.report.schedule import Schedule
+from lagloss.errors import LaglossError
 from lagloss.fields import Name, Strict, Zone, refuse
 from lagloss.outgoing.mail import Recipients, ServerConfig
 from lagloss.settings import Settings
 from lagloss.yaml_files import load_yaml
 
-Range = Literal["last-day", "last-week", "last-month", "last-quarter", "last-year"]
 Format = Literal["pdf", "html", "csv", "md", "json"]
 
 
@@ -26,13 +26,30 @@ def _none_if_all(given: object) -> object:
     return given
 
 
+def _over(range_: str) -> str:
+    try:
+        if not range_.startswith(("last-", "-")):
+            raise ValueError
+        _span(range_, "UTC", 0)
+    except (ValueError, LaglossError) as error:
+        over = ", ".join(name for name in PRESETS if name.startswith("last-"))
+        raise ValueError(f"expected {over}, or a time such as -24h or -7d, found {range_!r}") from error
+    return range_
+
+
+def _span(range_: str, zone: str, due_s: int) -> Span:
+    if range_.startswith("-"):
+        return between(range_, "now", zone, due_s)
+    return named_range(range_, zone, due_s)
+
+
 class ReportSpec(Strict):
-    """One scheduled report. `pipelines` None: all that there are when it is made; `range` is seen from when it is
-    due."""
+    """One scheduled report. `pipelines` None: all that there are when it is made. `range`, seen from when it is due: a
+    week, month or quarter that is over then (`last-week`), or a time before it (`-24h`)."""
 
     name: Name
     pipelines: Annotated[tuple[Name, ...] | None, BeforeValidator(_none_if_all)]
-    range: Range
+    range: Annotated[str, AfterValidator(_over)]
     zone: Zone = "UTC"
     rrule: str
     formats: Annotated[tuple[Format, ...], Field(min_length=1)] = ("pdf",)
@@ -41,6 +58,10 @@ class ReportSpec(Strict):
     @property
     def schedule(self) -> Schedule:
         return Schedule.parse(self.rrule, self.zone)
+
+    def span(self, due_s: int) -> Span:
+        """What it tells of, when it is due then."""
+        return _span(self.range, self.zone, due_s)
 
 
 class ReportsFile(Strict):
@@ -78,8 +99,4 @@ def load_reports(settings: Settings) -> ReportsFile | None:
     Raises:
         BadDefinition: with file, line and what was expected.
     """
-    return load_reports_from(settings.reports_file) if settings.reports_file else None
-
-
-def load_reports_from(path: Path) -> ReportsFile:
-    return load_yaml(ReportsFile, path)
+    return load_yaml(ReportsFile, settings.reports_file) if settings.reports_file else None

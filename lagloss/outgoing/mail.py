@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from lagloss.one_line import one_line
 from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
-from lagloss.outgoing.smtp import Login, Reply, SmtpServer
+from lagloss.outgoing.smtp import TIMEOUT_S, Login, Reply, SmtpServer
 from lagloss.secret import Secret
 
 
@@ -58,15 +58,15 @@ class ServerConfig(BaseModel):
             raise ValueError("expected `tls: starttls` or `tls: tls` with a password, which else goes in the clear")
         return self
 
-    def server(self) -> SmtpServer:
-        """The server, its secrets resolved.
+    def server(self, timeout_s: float = TIMEOUT_S) -> SmtpServer:
+        """The server, its secrets resolved. `timeout_s`: for one mail.
 
         Raises:
             SecretMissing: a secret is not where the configuration says.
             UnusableReceiver: the file of certificates holds none.
         """
         login = Login(self.username.reveal(), self.password.reveal()) if self.username and self.password else None
-        return SmtpServer(self.host, self.port, self.tls, login, self.ca_file)
+        return SmtpServer(self.host, self.port, self.tls, login, self.ca_file, timeout_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class HandedIn:
 def hand_in(server: SmtpServer, mail: EmailMessage, recipients: Sequence[str], reached: frozenset[str]) -> HandedIn:
     """Hands the mail in for those recipients (addresses, perhaps with names) that are not `reached` yet. Raises nothing
     that a network or a server can cause."""
-    left = [address for address in map(addr_spec, recipients) if address not in reached]
+    left = [address for address in dict.fromkeys(map(addr_spec, recipients)) if address not in reached]
     if not left:
         return HandedIn(Sent())
     replies = server.send(addr_spec(str(mail["From"])), left, mail.as_bytes(policy=policy.SMTP))
