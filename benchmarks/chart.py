@@ -1,6 +1,6 @@
 """The chart of cost against size in docs/scaling.md, drawn from docs/images/scaling.csv: `python -m benchmarks.chart`.
 
-Needs chromium, as docs/make_screenshot.py does.
+Needs chromium, as docs/make_screenshots.py does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 import plotly.graph_objects as go
 from playwright.sync_api import sync_playwright
 
-from docs.make_screenshot import CHROMIUM_ARGS, chromium_path
+from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
 
 IMAGES = Path(__file__).parent.parent / "docs" / "images"
 

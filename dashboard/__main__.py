@@ -1,4 +1,4 @@
-"""`python -m dashboard`: serves the page until SIGTERM or Ctrl-C."""
+"""`python -m dashboard`: serves the pages until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import sys
 
 import uvicorn
 
-from dashboard.app import create_server
+from dashboard.server import create_server
+from dashboard.services import Services
 from lagloss import logs
 from lagloss.errors import LaglossError
 from lagloss.processes import choose_port
@@ -18,20 +19,21 @@ def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     try:
-        store = Store(settings.require_database())
+        services = Services(Store(settings.require_database()), settings)
         port = choose_port("The dashboard", settings.dashboard_port)
     except LaglossError as error:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
     uvicorn.run(
-        create_server(store),
+        create_server(services),
         host=settings.bind_address,
         port=port,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
     )
+    services.threads.close()
     return 0
 
 

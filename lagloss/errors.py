@@ -10,6 +10,8 @@ LaglossError
 │   ├── UnknownPipeline
 │   ├── UnknownToken
 │   ├── BadTime
+│   ├── BadSpan
+│   ├── BadZone
 │   ├── UnknownCheckpoint
 │   ├── AlreadyRunning
 │   ├── JarMismatch
@@ -88,6 +90,14 @@ class UnknownToken(UsageError):
 
 class BadTime(UsageError):
     """{text!r} is no time: expected RFC 3339 (2026-11-21T08:40:00Z) or a relative one (-2h, -15m, now)."""
+
+
+class BadSpan(UsageError):
+    """{text!r} is no span of time: expected {expected}."""
+
+
+class BadZone(UsageError):
+    """{text!r} is no time zone: expected an IANA name such as Europe/Berlin, or UTC."""
 
 
 class UnknownCheckpoint(UsageError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Literal
 
@@ -47,7 +47,8 @@ class Rollup:
 
     `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
     `on_time` of the `on_time_of` messages that had to be delivered (rule 12) were so within the lag target; windows
-    without an on-time share count in neither. `checkpoints` are in the order of the flow.
+    without an on-time share count in neither. `checkpoints` are in the order of the flow. `lost_at`: what was lost at
+    each place that lost something (`node mid`, `link src->mid`); a message may be so at several.
     """
 
     windows: int = 0
@@ -65,6 +66,7 @@ class Rollup:
     on_time_of: int = 0
     e2e_lags: Sketch = field(default_factory=Sketch)
     checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
+    lost_at: Mapping[str, Interval] = field(default_factory=dict)
 
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
@@ -87,6 +89,9 @@ class Rollup:
                 )
                 for there in document["checkpoints"]
             },
+            lost_at={
+                label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
+            },
         )
 
     @classmethod
@@ -103,6 +108,7 @@ class Rollup:
                 name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
                 for name in names
             },
+            lost_at=_added_intervals(part.lost_at for part in parts),
         )
 
     @property
@@ -128,6 +134,16 @@ class Rollup:
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
+            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+        }
+
+    def headline(self) -> dict[str, Any]:
+        """What the table `rollup` holds as columns, to be read of many pipelines at once."""
+        return {
+            **{name: getattr(self, name) for name in ("windows", "messages", "lost_min", "lost_max")},
+            "on_time": self.on_time,
+            "on_time_of": self.on_time_of,
+            "e2e_p95_ms": self.e2e_lags.quantile_ms(0.95),
         }
 
     def pack(self) -> bytes:
@@ -141,6 +157,7 @@ class Rollup:
                 name: [sums.lags.pack(), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
                 for name, sums in self.checkpoints.items()
             },
+            "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
         }
         return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
 
@@ -151,7 +168,9 @@ class Rollup:
             name: CheckpointSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("checkpoints").items()
         }
-        return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, **raw)
+        # those of before there was one do not tell where
+        lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
+        return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, lost_at=lost_at, **raw)
 
 
 def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
@@ -172,6 +191,23 @@ def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     for part in parts:
         total.update(part)
     return dict(sorted(total.items()))
+
+
+def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Interval]:
+    total: dict[str, Interval] = {}
+    for part in parts:
+        for place, lost in part.items():
+            before = total.get(place, Interval(0, 0))
+            total[place] = Interval(before.min + lost.min, before.max + lost.max)
+    return dict(sorted(total.items()))
+
+
+def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
+    """Every node and link of a window's document with what was lost there."""
+    for node in document["nodes"]:
+        yield f"node {node['name']}", node["lost"]
+    for link in document["links"]:
+        yield f"link {link['from']}->{link['to']}", link["lost"]
 
 
 def _merge_checkpoint(parts: Sequence[CheckpointSums]) -> CheckpointSums:

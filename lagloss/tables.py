@@ -214,6 +214,9 @@ class Rollup(Base):
     messages: Mapped[int]
     lost_min: Mapped[int]
     lost_max: Mapped[int]
+    on_time: Mapped[int] = mapped_column(server_default="0", comment="as in window")
+    on_time_of: Mapped[int] = mapped_column(server_default="0", comment="as in window")
+    e2e_p95_ms: Mapped[float | None]
     computed_at: Mapped[int] = mapped_column(comment="epoch ms: when these sums came to be")
     packed: Mapped[bytes] = mapped_column(comment="lagloss.rollup.Rollup: all sums and sketches")
 

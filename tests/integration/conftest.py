@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import httpx
 import psutil
 import pytest
+from playwright.sync_api import Browser, sync_playwright
 
+from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.store import DAY_S, Store, make_days_ahead
@@ -137,3 +139,12 @@ def receiver() -> Iterator[Somebody]:
     """Somebody who is told by webhook."""
     with somebody() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Debian's chromium."""
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+        yield opened
+        opened.close()

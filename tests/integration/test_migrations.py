@@ -8,12 +8,16 @@ from uuid import UUID
 
 import alembic.command
 import alembic.config
-from sqlalchemy import text
+import numpy as np
+from sqlalchemy import select, text
 
 from alerting.evaluating import Evaluator
 from alerting.notifying import Teller
 from alerting.routing import Route
+from lagloss import tables
 from lagloss.alert_tables import OutboxMessage
+from lagloss.rollup import Rollup
+from lagloss.sketch import Sketch
 from lagloss.store import Store, ensure_days
 from tests.integration.alerting_world import START, close_windows, only_loss, rows
 
@@ -80,3 +84,23 @@ def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: s
     close_windows(store, "ooo", first=2)
     assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss resolved"]]
     assert [row.action for row in rows(store, OutboxMessage)] == ["trigger", "update", "resolve"]
+
+
+def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(database_url: str, store: Store) -> None:
+    lags = Sketch.of(np.array([100.0] * 95 + [900.0] * 5))
+    before = Rollup(windows=60, messages=100, on_time=90, on_time_of=95, e2e_lags=lags)
+    alembic.command.downgrade(config(database_url), "0008")
+    insert = text(
+        "INSERT INTO rollup (pipeline, period, start, windows, messages, lost_min, lost_max, computed_at, packed) "
+        "VALUES ('chain', 'hour', :start, 60, 100, 0, 0, 0, :packed)"
+    )
+    with store.engine.begin() as connection:
+        for start in (0, 3_600):
+            connection.execute(insert, {"start": start, "packed": before.pack()})
+    alembic.command.upgrade(config(database_url), "head")
+    expected = before.headline()
+    with store.engine.connect() as connection:
+        after = connection.execute(select(tables.table_of(tables.Rollup))).all()
+    assert len(after) == 2
+    for row in after:
+        assert {name: getattr(row, name) for name in expected} == expected

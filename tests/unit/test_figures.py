@@ -7,7 +7,7 @@ from typing import Any
 import plotly.graph_objects as go
 import pytest
 
-from dashboard.figures import Frame, lag_figure, loss_figure
+from dashboard.figures_old import Frame, lag_figure, loss_figure
 from dashboard.view import View
 from lagloss.definition import Definition
 from tests.window_documents import chain, clicks, document

@@ -41,6 +41,7 @@ def windows(draw: st.DrawFn) -> Made:
     delivered, filtered, dead, pending, lost = (draw(number) for _ in range(5))
     due = delivered + pending + lost
     on_time = draw(st.none() | st.integers(0, due)) if due else None
+    counted = {"min": draw(st.integers(0, lost)), "max": lost}
     document = {
         "verdict": draw(st.sampled_from(["ok", "loss", "unknown", "idle"])),
         "proof": proof,
@@ -50,8 +51,10 @@ def windows(draw: st.DrawFn) -> Made:
         "dead": dead,
         "pending": pending,
         "unexplained": draw(number),
-        "lost": {"min": draw(st.integers(0, lost)), "max": lost},
+        "lost": counted,
         "on_time_share": None if on_time is None else on_time / due,
+        "nodes": [{"name": "snk", "lost": counted}],
+        "links": [{"from": "src", "to": "snk", "lost": None}],
         "checkpoints": [
             {
                 "name": name,
@@ -101,6 +104,8 @@ def test_a_rollup_is_what_all_its_windows_come_to(found: list[Made]) -> None:
         assert document["lost"][side] == sum(one["lost"][side] for one in documents)
         if document["messages"]:
             assert document["loss_ratio"][side] == document["lost"][side] / document["messages"]
+    lost_at = {label: {"min": lost["min"], "max": lost["max"]} for label, lost in [("node snk", document["lost"])]}
+    assert document["lost_at"] == (lost_at if document["lost"]["max"] else {})
     told = [window for window in found if window.on_time is not None]
     due = sum(one.document["messages"] - one.document["filtered"] - one.document["dead"] for one in told)
     on_time = sum(window.on_time or 0 for window in told)

@@ -1,0 +1,57 @@
+"""The read API at `/api/v1` as an application of its own, with its errors and its OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import structlog
+from fastapi import APIRouter, FastAPI, Request, Response
+from sqlalchemy.exc import SQLAlchemyError
+
+from dashboard.services import Services
+from lagloss import problems
+from lagloss.errors import (
+    LaglossError,
+    NotAllowed,
+    NotEnoughData,
+    UnknownIncident,
+    UnknownPipeline,
+    UsageError,
+)
+from lagloss.problems import Problem
+
+_log = structlog.get_logger("lagloss.dashboard")
+_STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
+    (UnknownPipeline, 404, "Unknown pipeline"),
+    (UnknownIncident, 404, "Unknown incident"),
+    (NotAllowed, 403, "Not allowed"),
+    (NotEnoughData, 409, "Not enough data"),
+    (UsageError, 422, "Bad request"),
+    (LaglossError, 503, "Not now"),
+)
+"""The first that fits says how an error is answered."""
+
+
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = ()
+
+
+def create_api(services: Services) -> FastAPI:
+    """Every route of the read API, and what people may do; paths are below `/api/v1`."""
+    # FastAPI's own /docs would load scripts from a CDN
+    api = FastAPI(title="lagloss", version="1", docs_url=None, redoc_url=None)
+    problems.install(api, "the dashboard")
+
+    @api.exception_handler(LaglossError)
+    async def on_error(_: Request, error: LaglossError) -> Response:
+        status, title = next((status, title) for kind, status, title in _STATUS if isinstance(error, kind))
+        return Problem(status, title, str(error)).response()
+
+    @api.exception_handler(SQLAlchemyError)
+    async def on_database(_: Request, error: SQLAlchemyError) -> Response:
+        _log.error("query_failed", error=type(error).__name__)
+        return problems.busy("PostgreSQL did not answer").response()
+
+    for router in ROUTERS:
+        api.include_router(router(services))
+    return api

@@ -1,0 +1,28 @@
+"""Parameters that several routes take, checked; what is wrong with them is an error that says what was expected."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any, Final
+
+from fastapi import Query
+
+from dashboard.span import RANGES_S, Span, asked_span
+from dashboard.zones import Zone
+
+From = Annotated[str | None, Query(alias="from", description="RFC 3339 or relative (-2h); with it, `range` is ignored")]
+To = Annotated[str | None, Query(alias="to", description="RFC 3339, relative or now; by default now")]
+Range = Annotated[str | None, Query(description=f"up to now: one of {', '.join(RANGES_S)}")]
+ZoneName = Annotated[str | None, Query(alias="zone", description="IANA name, for times in texts; by default UTC")]
+_NAMES: Final = ("from", "to", "range")
+
+
+def span_of(from_: str | None, to: str | None, range_: str | None) -> Span:
+    """Raises BadTime or BadSpan (422)."""
+    given: dict[str, Any] = dict(zip(_NAMES, (from_, to, range_), strict=True))
+    return asked_span({name: value for name, value in given.items() if value is not None}, time.time())
+
+
+def zone_of(name: str | None) -> Zone:
+    """Raises BadZone (422)."""
+    return Zone.named(name)

@@ -1,0 +1,1 @@
+"""Charts, as pure functions of what was read."""

@@ -1,0 +1,93 @@
+"""Addresses of pages: all that a view is made of stands in them, so that a link shows another person the same view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode
+
+from dashboard.span import Span
+from dashboard.zones import Zone
+from lagloss.result import rfc3339
+
+API: Final = "/api/v1"
+OVERVIEW: Final = "/"
+ALERTS: Final = "/alerts"
+HEALTH: Final = "/health"
+CARRIED: Final = ("zone", "range", "from", "to")
+"""What goes along from page to page: how the reader looks, whatever at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A page's path (not escaped) and its query, one value a key."""
+
+    path: str = OVERVIEW
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, pathname: str | None, search: str | None) -> Address:
+        """What the browser's location says; of a key that is there twice the last counts."""
+        return cls(unquote(pathname or OVERVIEW), dict(parse_qsl((search or "").removeprefix("?"))))
+
+    @property
+    def search(self) -> str:
+        """With its question mark; empty without a query."""
+        return f"?{urlencode(self.query, safe=':/')}" if self.query else ""
+
+    @property
+    def href(self) -> str:
+        return quote(self.path) + self.search
+
+    @property
+    def zone(self) -> Zone:
+        return Zone.shown(self.query.get("zone"))
+
+    def asking(self, **changes: str | None) -> Address:
+        """The same page with these in its query; None takes one out. `from` is written `from_`."""
+        query = dict(self.query)
+        for name, value in changes.items():
+            key = name.rstrip("_")
+            if value is None:
+                query.pop(key, None)
+            else:
+                query[key] = value
+        return Address(self.path, query)
+
+    def over(self, span: Span) -> Address:
+        """The same page over this span."""
+        query = {key: value for key, value in self.query.items() if key not in ("range", "from", "to")}
+        return Address(self.path, {**query, **span.query()})
+
+    def to(self, path: str, **query: str | None) -> Address:
+        """Another page, looked at in the same way: the zone and the span go along."""
+        carried = {key: value for key, value in self.query.items() if key in CARRIED}
+        return Address(path, carried).asking(**query)
+
+
+def pipeline(name: str) -> str:
+    return f"/pipelines/{name}"
+
+
+def window(name: str, window_start_s: int) -> str:
+    return f"/pipelines/{name}/windows/{rfc3339(window_start_s)}"
+
+
+def message(name: str) -> str:
+    """The search for messages of a pipeline; its query's `id` is the one that is shown."""
+    return f"/pipelines/{name}/messages"
+
+
+def report(name: str) -> str:
+    return f"/pipelines/{name}/report"
+
+
+def incident(incident_id: str) -> str:
+    return f"/incidents/{incident_id}"
+
+
+def windows_of(name: str, from_s: int, to_s: int) -> str:
+    """The API's windows that figures over [from_s, to_s) come from."""
+    query = urlencode({"from": rfc3339(from_s), "to": rfc3339(to_s)}, safe=":")
+    return f"{API}/pipelines/{quote(name)}/windows?{query}"

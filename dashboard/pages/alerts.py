@@ -1,0 +1,29 @@
+"""What is wrong, who takes it, who was told."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dash import Dash, html
+
+from dashboard.links import Address
+from dashboard.pages.base import Page, Part
+from dashboard.services import Services
+
+
+def layout(of: dict[str, str], here: Address) -> Part:
+    return html.Div()
+
+
+def register(app: Dash, services: Services) -> None:
+    pass
+
+
+PAGE: Final = Page(
+    name="alerts",
+    pattern=re.compile(r"/alerts"),
+    title=lambda _of: "Alerts",
+    layout=layout,
+    register=register,
+)

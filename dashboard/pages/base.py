@@ -1,0 +1,73 @@
+"""What a page is, and small parts that several pages are made of."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+import dash_mantine_components as dmc
+from dash import Dash, html
+
+from dashboard.links import Address
+from dashboard.services import Services
+
+Part: TypeAlias = Any
+"""A Dash component; the component packages carry no types."""
+NAME: Final = r"(?P<pipeline>[A-Za-z0-9][A-Za-z0-9_-]{0,99})"
+"""A pipeline's name in a page's path."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of the dashboard.
+
+    `pattern` matches its whole path; what its groups find is given to `title` and `layout`. `layout` makes what is
+    mounted when a reader comes: containers with ids, and nothing that has to be read first. `register` adds the
+    callbacks that fill them; they take `Shell.URL` (pathname, search), `Shell.TICK` and `Shell.SCHEME` as inputs.
+    `ranged`: whether the range in the header is of any use here.
+    """
+
+    name: str
+    pattern: re.Pattern[str]
+    title: Callable[[dict[str, str]], str]
+    layout: Callable[[dict[str, str], Address], Part]
+    register: Callable[[Dash, Services], None]
+    ranged: bool = False
+
+    def match(self, path: str) -> dict[str, str] | None:
+        found = self.pattern.fullmatch(path)
+        return None if found is None else found.groupdict()
+
+
+def aria(**attributes: str) -> dict[str, Any]:
+    """`aria(label="range")` as the component's keyword `aria-label`."""
+    return {f"aria-{name}": value for name, value in attributes.items()}
+
+
+def icon(text: str) -> Part:
+    """A sign beside a word that says the same: not read aloud."""
+    return html.Span(text, **aria(hidden="true"))
+
+
+def badge(word: str, sign: str, colour: str, size: str = "md") -> Part:
+    """A status by sign, word and colour."""
+    return dmc.Badge(
+        [icon(sign), f" {word}"], color=colour, size=size, variant="filled", autoContrast=True, className="verdict"
+    )
+
+
+def alert(title: str, children: Any, colour: str, sign: str) -> Part:
+    """A notice over the page's content."""
+    return dmc.Alert(children, title=title, color=colour, icon=icon(sign), mb="sm")
+
+
+def live(id_: str, **more: Any) -> Part:
+    """A container whose changes a screen reader tells when it has nothing else to say."""
+    return html.Div(id=id_, role="status", **aria(live="polite"), **more)
+
+
+def moment(text: str, utc: str) -> Part:
+    """A local time whose UTC shows on hover and is read to those who cannot hover."""
+    return html.Time(text, title=utc)

@@ -1,0 +1,119 @@
+"""What stands where there is nothing to draw, told apart in words, and banners over what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import dash_mantine_components as dmc
+from dash import html
+from sqlalchemy.exc import SQLAlchemyError
+
+from dashboard import links, words
+from dashboard.links import Address
+from dashboard.pages.base import Part, alert
+from dashboard.reads.condition import Condition, Freshness
+from dashboard.zones import Zone
+from lagloss.definition import Definition
+from lagloss.wire import WINDOW_S
+
+_T = TypeVar("_T")
+_THREE_LINES: Final = """\
+lagloss demo                                  # a pipeline with faults, to look around
+lagloss apply clicks.yaml                     # yours: its nodes and its SLA
+from lagloss import Emitter                   # and beacons from each node: docs/instrument.md"""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A read that PostgreSQL did not answer."""
+
+    detail: str
+
+
+def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
+    """What `read` gives, or that the database failed it: a state to show, not an error to raise."""
+    try:
+        return read(*args)
+    except SQLAlchemyError as error:
+        detail = str(getattr(error, "orig", None) or error).strip().splitlines()
+        return Failed(detail[0] if detail else type(error).__name__)
+
+
+def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
+    """As `attempt`, for what a page can do without."""
+    found = attempt(read, *args)
+    return None if isinstance(found, Failed) else found
+
+
+def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
+    tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; trying again by itself."
+    told = f"PostgreSQL did not answer: {failed.detail}. What is shown below, if anything, was read before."
+    return alert("Query failed", [told, html.Br(), tried], "red", "✖")
+
+
+def no_pipeline() -> Part:
+    lines = ["Declare one and store it; this page finds it by itself:", dmc.Code(_THREE_LINES, block=True, mt="xs")]
+    return alert("No pipeline yet", lines, "blue", "＋")
+
+
+def unknown_pipeline(name: str, names: list[str], here: Address) -> Part:
+    told: list[Any] = [f"There is no pipeline named {name}. "]
+    if names:
+        told.append("There are: ")
+        for at, known in enumerate(names[:20]):
+            told += [", " if at else "", dmc.Anchor(known, href=here.to(links.pipeline(known)).href)]
+    return alert("Unknown pipeline", told, "orange", "?")
+
+
+def no_such_page(here: Address) -> Part:
+    told = ["Nothing is served at this address. ", dmc.Anchor("Go to the overview", href=here.to(links.OVERVIEW).href)]
+    return alert("No such page", told, "orange", "?")
+
+
+def of_condition(
+    found: Condition, fresh: Freshness, definition: Definition, here: Address, now_s: float
+) -> Part | None:
+    """The notice over a pipeline's page; None where all is well."""
+    zone, name = here.zone, definition.name
+    match found:
+        case Condition.NOT_CLOSED:
+            told = (
+                f"Beacons of {name} come in, and its first minute is judged "
+                f"{words.lag(definition.spec.grace)} after it ends. Until then there are live numbers only."
+            )
+            return alert("Not closed yet", told, "blue", "…")
+        case Condition.BLIND:
+            return alert("Blind", _blind(fresh, name, zone, now_s), "red", "✖")
+        case Condition.IDLE:
+            told = f"No messages come in at {name}, and every emitter of its first node says so: nothing is lost."
+            return alert("Idle", told, "gray", "○")
+        case Condition.NOTHING_IN_RANGE:
+            newest = zone.minute(fresh.newest_s) if fresh.newest_s is not None else words.NOTHING
+            told = f"{name} has no windows in this range. Its newest closed minute is {newest}."
+            return alert("Nothing in this range", told, "orange", "∅")
+        case Condition.STALE:
+            return alert("Stale", _stale(fresh, definition, now_s), "orange", "!")
+    return None
+
+
+def _blind(fresh: Freshness, name: str, zone: Zone, now_s: float) -> str:
+    if fresh.reported_s is None:
+        return (
+            f"{name} is declared, but no emitter of it has ever reported: nothing is known, neither good nor bad. "
+            "Are its nodes instrumented (docs/instrument.md), do they reach this Kafka, do they name this pipeline?"
+        )
+    return (
+        f"No emitter of {name} has reported since {zone.moment(fresh.reported_s)}, "
+        f"{words.ago(now_s - fresh.reported_s)}: what has happened since is not known. Look whether its nodes run, and "
+        "whether they reach Kafka."
+    )
+
+
+def _stale(fresh: Freshness, definition: Definition, now_s: float) -> str:
+    age_s = now_s - (fresh.newest_s or 0) - WINDOW_S
+    return (
+        f"The newest closed minute ended {words.ago(age_s)}; with a grace of {words.lag(definition.spec.grace)} a "
+        "newer one should be there. Nothing after it is judged: look at Health, and at the aggregator."
+    )

@@ -1,0 +1,30 @@
+"""One pipeline over a range of time: linked panels, the share of each hop, its graph."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dash import Dash, html
+
+from dashboard.links import Address
+from dashboard.pages.base import NAME, Page, Part
+from dashboard.services import Services
+
+
+def layout(of: dict[str, str], here: Address) -> Part:
+    return html.Div()
+
+
+def register(app: Dash, services: Services) -> None:
+    pass
+
+
+PAGE: Final = Page(
+    name="pipeline",
+    pattern=re.compile(rf"/pipelines/{NAME}"),
+    title=lambda of: of["pipeline"],
+    layout=layout,
+    register=register,
+    ranged=True,
+)

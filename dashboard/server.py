@@ -1,0 +1,89 @@
+"""The server: pages, the read API, runbooks and health, on one FastAPI application."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Final, NoReturn
+from urllib.parse import parse_qsl
+
+import structlog
+from dash import Dash
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from dashboard import links, routing, shell
+from dashboard.api.app import create_api
+from dashboard.runbook_page import runbook_html
+from dashboard.services import Services
+from lagloss.runbooks import KINDS
+from lagloss.store import Store
+
+_INDEX: Final = Path(__file__).with_name("index.html").read_text()
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+def create_server(services: Services) -> FastAPI:
+    """Pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, `/healthz` (200, or 503 while PostgreSQL
+    does not answer)."""
+    server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None)
+    server.mount(links.API, create_api(services))
+    _add_plain_routes(server, services.store)
+    app = Dash(
+        "dashboard",
+        server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
+        title="lagloss",
+        update_title=None,  # type: ignore[arg-type]  # None: the title does not flicker at each refresh
+        serve_locally=True,
+        compress=True,
+        suppress_callback_exceptions=True,  # what a page's callbacks speak of is there only while it is mounted
+        index_string=_INDEX,
+        on_error=_log_and_raise,
+        description="How late is a streaming pipeline's data, minute by minute, and was any lost?",
+    )
+    app.layout = shell.frame()
+    routing.register(app, services)
+    # Dash 4.4 on FastAPI does so only when somebody asks for "/": whoever comes by a link to another page would wait
+    app._setup_server()  # type: ignore[no-untyped-call]
+    return server
+
+
+def _add_plain_routes(server: FastAPI, store: Store) -> None:
+    @server.get("/healthz")
+    def healthz(response: Response) -> dict[str, Any]:
+        problem = _database_problem(store)
+        if problem is not None:
+            response.status_code = 503
+            return {"status": "database unreachable", "detail": problem}
+        return {"status": "ok"}
+
+    @server.get("/runbooks/{kind:path}")
+    def runbook(kind: str) -> HTMLResponse:
+        if kind not in KINDS:
+            raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")
+        return HTMLResponse(runbook_html(kind))
+
+    @server.middleware("http")
+    async def older_links(request: Request, call_next: Any) -> Any:
+        """Links that were sent before pipelines had pages of their own."""
+        asked = dict(parse_qsl(request.url.query))
+        if request.url.path == links.OVERVIEW and "pipeline" in asked:
+            here = links.Address(links.pipeline(asked.pop("pipeline")), asked)
+            return RedirectResponse(here.href, 308)
+        return await call_next(request)
+
+
+def _database_problem(store: Store) -> str | None:
+    try:
+        with store.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+    except SQLAlchemyError as error:
+        return type(error).__name__
+    return None
+
+
+def _log_and_raise(error: Exception) -> NoReturn:
+    """Dash's FastAPI backend answers 500 without a word in the log."""
+    _log.error("callback_failed", exc_info=error)
+    raise error
