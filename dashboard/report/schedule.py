@@ -18,9 +18,6 @@ FIRST: Final = datetime(2024, 1, 1)  # noqa: DTZ001  # on the clock of whatever 
 """DTSTART of every rule: midnight on a Monday that begins a month, a quarter and a year. What a rule leaves open is
 taken from it, and INTERVAL counts from it."""
 
-_LAST: Final = datetime(2100, 1, 1)  # noqa: DTZ001
-"""Nothing is due from then on: a rule that never comes is found out soon."""
-
 _PART: Final = re.compile(r"FREQ|INTERVAL|WKST|BY(?:MONTH|WEEKNO|YEARDAY|MONTHDAY|DAY|HOUR|MINUTE|SETPOS)")
 _FREQUENCIES: Final = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 _SHORTEST: Final = timedelta(hours=1)
@@ -67,7 +64,7 @@ class Schedule:
         return f"{self.rule} {self.zone}"
 
     def next_after(self, now_s: float, count: int) -> list[int]:
-        """So many times after a moment, in order (epoch s); fewer at the end of the century."""
+        """So many times after a moment, in order (epoch s); fewer where the calendar (year 9999) ends."""
         later = self._clock(now_s) - _MOST_SHIFT
         found = (self._epoch_s(time) for time in _recurrence(self.rule).xafter(later))
         return sorted(islice((time for time in found if time > now_s), count + _MOST_SWAPPED))[:count]
@@ -107,4 +104,4 @@ def _recurrence(rule: str) -> dateutil.rrule.rrule:
     found = dateutil.rrule.rrulestr(rule, dtstart=FIRST, cache=True)
     if not isinstance(found, dateutil.rrule.rrule):
         raise ValueError("several rules")  # noqa: TRY004  # of a text, not of a type
-    return found.replace(until=_LAST)
+    return found

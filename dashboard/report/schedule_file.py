@@ -3,6 +3,7 @@ LAGLOSS_REPORTS_FILE."""
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
@@ -27,20 +28,16 @@ def _none_if_all(given: object) -> object:
 
 
 def _over(range_: str) -> str:
+    over = [name for name in PRESETS if name.startswith("last-")]
     try:
-        if not range_.startswith(("last-", "-")):
-            raise ValueError
-        _span(range_, "UTC", 0)
-    except (ValueError, LaglossError) as error:
-        over = ", ".join(name for name in PRESETS if name.startswith("last-"))
-        raise ValueError(f"expected {over}, or a time such as -24h or -7d, found {range_!r}") from error
+        if range_.startswith("-"):
+            between(range_, "now", "UTC", time.time())
+        known = range_.startswith("-") or range_ in over
+    except LaglossError:
+        known = False
+    if not known:
+        raise ValueError(f"expected {', '.join(over)}, or a time such as -24h or -7d, found {range_!r}")
     return range_
-
-
-def _span(range_: str, zone: str, due_s: int) -> Span:
-    if range_.startswith("-"):
-        return between(range_, "now", zone, due_s)
-    return named_range(range_, zone, due_s)
 
 
 class ReportSpec(Strict):
@@ -61,7 +58,9 @@ class ReportSpec(Strict):
 
     def span(self, due_s: int) -> Span:
         """What it tells of, when it is due then."""
-        return _span(self.range, self.zone, due_s)
+        if self.range.startswith("-"):
+            return between(self.range, "now", self.zone, due_s)
+        return named_range(self.range, self.zone, due_s)
 
 
 class ReportsFile(Strict):

@@ -1,4 +1,4 @@
-"""`lagloss reports`: the commands about scheduled reports. `python -m dashboard.report.send` is what `lagloss` becomes."""
+"""`lagloss reports`: the commands about scheduled reports. `python -m dashboard.report.send` is what it becomes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,5 @@ def unsettled(store: Store, pipelines: Sequence[Definition], span: Span, now_s: 
     is_closed = exists().where(window.pipeline == row.name, window.window_start >= span.to_s - WINDOW_S)
     names = [each.name for each in pipelines]
     with store.engine.connect() as connection:
-        found = connection.execute(
-            select(row.name).where(tables.is_any(row.name, names), has_reports & ~is_closed)
-        )
+        found = connection.execute(select(row.name).where(tables.is_any(row.name, names), has_reports & ~is_closed))
         return sorted(early | set(found.scalars()))

@@ -1,1 +1,0 @@
-"""SLA reports: what is promised, what was kept, and what that rests on."""
