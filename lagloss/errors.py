@@ -36,6 +36,7 @@ LaglossError
 │   ├── DatabaseUnreachable
 │   ├── SparkEnded
 │   ├── NotConfigured
+│   ├── PangoMissing
 │   └── NoAlerter
 └── NotEnoughData             exit 4
 """
@@ -205,6 +206,11 @@ class SparkEnded(ServerUnreachable):
 
 class NotConfigured(ServerUnreachable):
     """No {what} is known: no `lagloss up` has left its endpoints in {path}. Start `lagloss up`, or set {variable}."""
+
+
+class PangoMissing(ServerUnreachable):
+    """A PDF needs the Pango libraries, which lay out its text, and they cannot be loaded: {detail}. Install them
+    (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0`); the other formats work without."""
 
 
 class NoAlerter(ServerUnreachable):
