@@ -1,37 +1,54 @@
-"""What a scheduled report holds: of each pipeline some figures to read at once, and the documents."""
+"""What a scheduled report holds: of each pipeline how it fared, in sentences, and the documents to attach."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dashboard.report.formats import FORMATS, file_name, render
+from dashboard.report.making import make_report
 from dashboard.report.ranges import Span
-from dashboard.report.schedule_file import Format
+from dashboard.report.wording import status, verdict_sentences
 from lagloss.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A document. `kind`: its media type."""
+    """One of the report's forms, as a file. `media_type` may have parameters."""
 
     name: str
-    kind: str
-    data: bytes
+    media_type: str
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One pipeline's. `figures`: what each is called and its value, as people read them; `problem`: why there are
-    none."""
+    """One pipeline's: `headline` is a few words, `link` leads to its page, where the dashboard's address is known."""
 
     pipeline: str
-    figures: tuple[tuple[str, str], ...] = ()
+    headline: str
+    sentences: tuple[str, ...]
+    link: str = ""
     attachments: tuple[Attachment, ...] = ()
-    problem: str = ""
 
 
-Maker = Callable[[Store, str, Span, tuple[Format, ...], float], Part]
-"""Makes the part of a pipeline (by name) for a range, in these formats, as of now (epoch s).
+Maker = Callable[[Store, str, Span, tuple[str, ...], float], Part]
+"""Makes the part of a pipeline (by name) for a range, in these of FORMATS, as of now (epoch s).
 
 Raises UnknownPipeline where there is none.
 """
+
+
+def maker(base_url: str) -> Maker:
+    """Makes parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
+
+    def make(store: Store, pipeline: str, span: Span, formats: tuple[str, ...], now_s: float) -> Part:
+        report = make_report(store, pipeline, span, now_s)
+        attachments = (
+            Attachment(file_name(report, name), FORMATS[name].media_type, render(report, name, base_url))
+            for name in formats
+        )
+        link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
+        return Part(pipeline, status(report.status), tuple(verdict_sentences(report)), link, tuple(attachments))
+
+    return make

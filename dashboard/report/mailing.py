@@ -35,7 +35,7 @@ def compose(
     if left_out:
         names = ", ".join(each.name for each in left_out)
         limit = MAX_ATTACHED_BYTES // 2**20
-        notes = [*notes, f"Left out, since mails should have no more than {limit} MiB of documents: {names}."]
+        notes = [*notes, f"Left out, since a mail should have no more than {limit} MiB of documents: {names}."]
     mail = EmailMessage(policy=policy.SMTP)
     mail["From"] = sender
     mail["To"] = ", ".join(recipients)
@@ -46,19 +46,21 @@ def compose(
     mail.set_content(as_text(subject, parts, notes), cte="quoted-printable")
     mail.add_alternative(as_html(subject, parts, notes), subtype="html", cte="quoted-printable")
     for document in attached:
-        maintype, _, subtype = document.kind.partition("/")
-        mail.add_attachment(document.data, maintype=maintype, subtype=subtype, filename=document.name)
+        media_type, *parameters = document.media_type.split("; ")
+        maintype, _, subtype = media_type.partition("/")
+        params = dict(parameter.split("=", 1) for parameter in parameters)
+        mail.add_attachment(document.content, maintype=maintype, subtype=subtype, filename=document.name, params=params)
     return mail
 
 
 def as_text(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
     """The summary in plain text."""
-    blocks = [subject, *notes]
-    for part in parts:
-        width = max((len(label) for label, _ in part.figures), default=0) + 1
-        lines = [f"  {label + ':':{width}} {value}" for label, value in part.figures]
-        blocks.append("\n".join([part.pipeline, *([f"  {part.problem}"] if part.problem else []), *lines]))
-    return "\n\n".join(blocks) + "\n"
+    told = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
+    return "\n\n".join([subject, *notes, *told]) + "\n"
+
+
+def _link(part: Part) -> list[str]:
+    return [part.link] if part.link else []
 
 
 def as_html(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
@@ -73,13 +75,10 @@ def as_html(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
 
 
 def _part_html(part: Part) -> str:
-    rows = "".join(
-        f'<tr><th scope="row" style="text-align:left;font-weight:normal;padding-right:12px">{html.escape(label)}</th>'
-        f"<td>{html.escape(value)}</td></tr>"
-        for label, value in part.figures
-    )
-    problem = f"<p>{html.escape(part.problem)}</p>" if part.problem else ""
-    return f'<h2 style="font-size:15px">{html.escape(part.pipeline)}</h2>{problem}<table>{rows}</table>\n'
+    name, headline = html.escape(part.pipeline), html.escape(part.headline)
+    heading = f'<a href="{html.escape(part.link)}">{name}</a>' if part.link else name
+    sentences = "<br>\n".join(map(html.escape, part.sentences))
+    return f'<h2 style="font-size:15px">{heading}: {headline}</h2>\n<p>{sentences}</p>\n'
 
 
 def _fitting(parts: Sequence[Part]) -> tuple[list[Attachment], list[Attachment]]:
@@ -88,7 +87,7 @@ def _fitting(parts: Sequence[Part]) -> tuple[list[Attachment], list[Attachment]]
     left_out: list[Attachment] = []
     size = 0
     for document in (document for part in parts for document in part.attachments):
-        fits = size + len(document.data) <= MAX_ATTACHED_BYTES
+        fits = size + len(document.content) <= MAX_ATTACHED_BYTES
         (attached if fits else left_out).append(document)
-        size += len(document.data) if fits else 0
+        size += len(document.content) if fits else 0
     return attached, left_out

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from email.message import EmailMessage
-from zoneinfo import ZoneInfo
 
 from dashboard.report.contents import Maker, Part
 from dashboard.report.mailing import compose
 from dashboard.report.ranges import Span
 from dashboard.report.schedule_file import ReportSpec
+from dashboard.report.wording import range_words
 from lagloss.definition import Definition
 from lagloss.errors import UnknownPipeline
 from lagloss.store import Store
@@ -49,18 +48,12 @@ class Producer:
         for pipeline in names:
             before_each()
             parts.append(self._part(report, pipeline, span, now_s))
-        return compose(f"{report.name}: {title(span)}", parts, notes, self._sender, recipients, name)
+        return compose(
+            f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
+        )
 
     def _part(self, report: ReportSpec, pipeline: str, span: Span, now_s: float) -> Part:
         try:
             return self._make(self._store, pipeline, span, report.formats, now_s)
         except UnknownPipeline as error:  # deleted since the file was written
-            return Part(pipeline, problem=str(error))
-
-
-def title(span: Span) -> str:
-    """`2026-W47 (Europe/Berlin)`, or from and to on the zone's clock."""
-    if span.name:
-        return f"{span.name} ({span.zone})"
-    first, end = (datetime.fromtimestamp(at, ZoneInfo(span.zone)) for at in (span.from_s, span.to_s))
-    return f"{first:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M} ({span.zone})"
+            return Part(pipeline, "no report", (str(error),))

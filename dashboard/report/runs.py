@@ -47,6 +47,13 @@ _OVERTAKE: Final = text(
       AND next_attempt_at <= clock_timestamp()
     """
 )
+_WAITED: Final = text(
+    """
+    SELECT extract(epoch FROM clock_timestamp() - created_at)::float8 FROM report_run
+    WHERE report = :report AND schedule = :schedule AND due_at = :due_at
+      AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+    """
+)
 _CLAIM: Final = text(
     """
     UPDATE report_run SET attempts = attempts + 1, claim = :claim,
@@ -126,17 +133,11 @@ class Runs:
             connection.execute(_BEGIN, key.columns)
             connection.execute(_OVERTAKE, key.columns)
 
-    def is_due(self, key: RunKey) -> bool:
-        """Whether the run waits to be claimed."""
-        table = table_of(ReportRun)
+    def waited_s(self, key: RunKey) -> float | None:
+        """Seconds since the run was begun, if it waits to be claimed now; else None."""
         with self._engine.connect() as connection:
-            return bool(
-                connection.execute(
-                    select(table.c.report)
-                    .filter_by(**key.columns)
-                    .where(table.c.done_at.is_(None), table.c.next_attempt_at <= text("clock_timestamp()"))
-                ).first()
-            )
+            waited: float | None = connection.execute(_WAITED, key.columns).scalar_one_or_none()
+        return waited
 
     def claim(self, key: RunKey) -> Claimed | None:
         """The run, unless somebody else has it, or it is done or put off."""

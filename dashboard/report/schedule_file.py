@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
+from dashboard.report.formats import FORMATS
 from dashboard.report.ranges import PRESETS, Span, between, named_range
 from dashboard.report.schedule import Schedule
 from lagloss.errors import LaglossError
@@ -15,8 +16,6 @@ from lagloss.fields import Name, Strict, Zone, refuse
 from lagloss.outgoing.mail import Recipients, ServerConfig
 from lagloss.settings import Settings
 from lagloss.yaml_files import load_yaml
-
-Format = Literal["pdf", "html", "csv", "md", "json"]
 
 
 def _none_if_all(given: object) -> object:
@@ -40,6 +39,12 @@ def _over(range_: str) -> str:
     return range_
 
 
+def _format(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"expected {', '.join(FORMATS)}, found {name!r}")
+    return name
+
+
 class ReportSpec(Strict):
     """One scheduled report. `pipelines` None: all that there are when it is made. `range`, seen from when it is due: a
     week, month or quarter that is over then (`last-week`), or a time before it (`-24h`)."""
@@ -49,7 +54,7 @@ class ReportSpec(Strict):
     range: Annotated[str, AfterValidator(_over)]
     zone: Zone = "UTC"
     rrule: str
-    formats: Annotated[tuple[Format, ...], Field(min_length=1)] = ("pdf",)
+    formats: Annotated[tuple[Annotated[str, AfterValidator(_format)], ...], Field(min_length=1)] = ("pdf",)
     to: Recipients
 
     @property

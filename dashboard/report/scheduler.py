@@ -10,13 +10,14 @@ from typing import Final
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from dashboard.report.contents import Maker
+from dashboard.report.contents import Maker, maker
 from dashboard.report.mailing import message_id
 from dashboard.report.producing import Producer
 from dashboard.report.runs import Claimed, RunKey, Runs
 from dashboard.report.schedule_file import ReportsFile, ReportSpec
 from dashboard.report.settling import unsettled
 from dashboard.services import Services
+from lagloss.errors import LaglossError
 from lagloss.outgoing.mail import HandedIn, hand_in
 from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
 from lagloss.result import rfc3339
@@ -24,7 +25,7 @@ from lagloss.result import rfc3339
 LOOK_S: Final = 20.0
 """How often it looks whether a report is due."""
 WAIT_AT_MOST_S: Final = 6 * 3_600.0
-"""After its range is over: windows that are not closed by then may never be."""
+"""For windows to be closed: those that are not by then may never be."""
 
 SEND_TIMEOUT_S: Final = 180.0
 """For one mail with its documents."""
@@ -37,13 +38,17 @@ class _GoneError(Exception):
 
 
 class Scheduler:
-    """Mails the reports of a file, whose parts `make` makes, from a thread of its own between `start` and `stop`."""
+    """Mails the reports of a file, from a thread of its own between `start` and `stop`."""
 
-    def __init__(self, services: Services, file: ReportsFile, make: Maker, runs: Runs | None = None) -> None:
-        """Raises SecretMissing or UnusableReceiver where the file's mail server cannot be used."""
+    def __init__(
+        self, services: Services, file: ReportsFile, make: Maker | None = None, runs: Runs | None = None
+    ) -> None:
+        """`make` and `runs` are for tests. Raises SecretMissing or UnusableReceiver where the file's mail server cannot
+        be used."""
         self._store = services.store
         self._file = file
         self._server = file.mail.server(SEND_TIMEOUT_S)
+        make = make or maker(services.settings.dashboard_url)
         self._producer = Producer(services.store, file.mail.from_, make)
         self._runs = runs or Runs(services.store.engine)
         self._stopping = threading.Event()
@@ -79,11 +84,12 @@ class Scheduler:
         schedule = report.schedule
         key = RunKey(report.name, str(schedule), schedule.last_until(now_s))
         self._runs.begin(key)
-        if not self._runs.is_due(key):
+        waited_s = self._runs.waited_s(key)
+        if waited_s is None:
             return
         span = report.span(key.due_s)
         waits_for = unsettled(self._store, self._producer.definitions(report), span, now_s)
-        if waits_for and now_s < span.to_s + WAIT_AT_MOST_S:
+        if waits_for and waited_s < WAIT_AT_MOST_S:
             return
         claimed = self._runs.claim(key)
         if claimed is None:
@@ -108,6 +114,8 @@ class Scheduler:
             mail = self._producer.mail(report, report.span(key.due_s), report.to, name, now_s, waits_for, hold)
         except (_GoneError, OperationalError, InterfaceError):
             raise
+        except LaglossError as error:
+            return HandedIn(TryLater(f"it could not be made: {error}"))
         except Exception as error:  # ours to mend; until then it is tried again
             _log.exception("report_not_made", report=key.report)
             return HandedIn(TryLater(f"it could not be made ({type(error).__name__})"))
