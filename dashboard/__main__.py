@@ -1,4 +1,4 @@
-"""`python -m dashboard`: serves the pages until SIGTERM or Ctrl-C."""
+"""`python -m dashboard`: serves the pages, and mails reports, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 
 import uvicorn
 
+from dashboard.report.schedule_file import load_reports
+from dashboard.report.scheduler import Scheduler
 from dashboard.server import create_server
 from dashboard.services import Services
 from lagloss import logs
@@ -20,11 +22,15 @@ def main() -> int:
     logs.configure(settings)
     try:
         services = Services(Store(settings.require_database()), settings)
+        file = load_reports(settings)
+        scheduler = Scheduler(services, file) if file else None
         port = choose_port("The dashboard", settings.dashboard_port)
     except LaglossError as error:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
+    if scheduler is not None:
+        scheduler.start()
     uvicorn.run(
         create_server(services),
         host=settings.bind_address,
@@ -33,6 +39,8 @@ def main() -> int:
         access_log=False,
         timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
     )
+    if scheduler is not None:
+        scheduler.stop()
     services.threads.close()
     return 0
 

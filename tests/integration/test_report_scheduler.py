@@ -314,4 +314,4 @@ def emits(store: Store) -> None:
 
 
 def told(mail: Any) -> str:
-    return str(mail.get_body(("plain",)).get_content())
+    return str(mail.get_body(("plain",)).get_content()).replace("\r\n", "\n")
