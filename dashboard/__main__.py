@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
 from dashboard.report.schedule_file import load_reports
 from dashboard.report.scheduler import Scheduler
@@ -29,20 +34,36 @@ def main() -> int:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
+    server = create_server(services)
     if scheduler is not None:
-        scheduler.start()
+        _run_beside(server, scheduler)
     uvicorn.run(
-        create_server(services),
+        server,
         host=settings.bind_address,
         port=port,
         log_level="warning",
         access_log=False,
         timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
     )
-    if scheduler is not None:
-        scheduler.stop()
     services.threads.close()
     return 0
+
+
+def _run_beside(server: FastAPI, scheduler: Scheduler) -> None:
+    """The scheduler runs for as long as the server does. (uvicorn ends by the signal that it got: what stands behind it
+    is not reached.)"""
+    inner = server.router.lifespan_context
+
+    @asynccontextmanager
+    async def lifespan(app: Any) -> AsyncIterator[Any]:
+        async with inner(app) as state:
+            scheduler.start()
+            try:
+                yield state
+            finally:
+                await asyncio.to_thread(scheduler.stop)
+
+    server.router.lifespan_context = lifespan
 
 
 if __name__ == "__main__":

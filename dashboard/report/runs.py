@@ -27,7 +27,7 @@ LEASE_S: Final = 600.0
 FIRST_RETRY_S: Final = 60.0
 LONGEST_RETRY_S: Final = 3_600.0
 GIVE_UP_AFTER_S: Final = 86_400.0
-"""Since the first attempt."""
+"""Since the run was begun."""
 
 _BEGIN: Final = text(
     """
@@ -36,6 +36,7 @@ _BEGIN: Final = text(
         CASE WHEN outcome IS NOT NULL THEN 'it was due before the schedule was known' END
     FROM (SELECT CASE WHEN EXISTS (SELECT FROM report_run WHERE report = :report AND schedule = :schedule)
                  THEN NULL ELSE 'skipped' END AS outcome) AS known
+    WHERE NOT EXISTS (SELECT FROM report_run WHERE report = :report AND schedule = :schedule AND due_at > :due_at)
     ON CONFLICT DO NOTHING
     """
 )
@@ -128,7 +129,8 @@ class Runs:
 
     def begin(self, key: RunKey) -> None:
         """Makes the run if it is not there; those of older times that are not done are given up. The first of a
-        schedule is skipped: whoever writes a schedule does not mean the time that went by before."""
+        schedule is skipped: whoever writes a schedule does not mean the time that went by before. Nothing is begun
+        by a clock that is behind another dashboard's."""
         with self._engine.begin() as connection:
             connection.execute(_BEGIN, key.columns)
             connection.execute(_OVERTAKE, key.columns)

@@ -57,8 +57,9 @@ class Scheduler:
     def start(self) -> None:
         self._thread.start()
 
-    def stop(self, timeout_s: float = 10.0) -> None:
-        """Ends it after the pipeline or sending under way; what is not sent by then goes on where a dashboard is."""
+    def stop(self, timeout_s: float = 3.0) -> None:
+        """Ends it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
+        goes on where a dashboard is."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)

@@ -206,6 +206,12 @@ def test_of_several_times_that_went_by_the_last_is_mailed(store: Store, mailbox:
     ]  # fmt: skip
 
 
+def test_a_clock_that_is_behind_begins_nothing(store: Store, mailbox: Mailbox) -> None:
+    scheduler(store, reports(mailbox)).look(MONDAY + 2 * WEEK_S + 86_400)
+    scheduler(store, reports(mailbox)).look(MONDAY + WEEK_S + 86_400)
+    assert len(mailbox.mails) == 1
+
+
 def test_one_that_is_still_put_off_when_the_next_is_due_is_given_up(store: Store, mailbox: Mailbox) -> None:
     mailbox.answers = {ADA: "450 not now"}
     weekly = scheduler(store, reports(mailbox))
@@ -287,7 +293,7 @@ def test_a_running_scheduler_mails_by_itself_and_lets_go_of_a_run_when_it_is_sto
     running = Scheduler(Services(store, Settings()), daily, slow)
     running.start()
     assert making.wait(30)
-    stopping = threading.Thread(target=running.stop)
+    stopping = threading.Thread(target=running.stop, args=(30.0,))
     stopping.start()
     wait_for(lambda: running._stopping.is_set(), timeout_s=10, what="being told to stop")
     go_on.set()

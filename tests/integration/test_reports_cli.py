@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -145,7 +146,7 @@ def test_the_dashboard_mails_what_is_due_and_ends_when_told(file: Path, mailbox:
         wait_for(lambda: bool(mailbox.mails), timeout_s=60, what="the mail")
     finally:
         dashboard.terminate()
-        dashboard.wait(20)
+        assert dashboard.wait(20) == -signal.SIGTERM  # uvicorn takes its leave with the signal it got
     ((recipients, mail),) = mailbox.mails
     assert recipients == [ADA]
     assert mail["Subject"].startswith("SLA report daily: ")
