@@ -97,6 +97,16 @@ def reports(words: typer.Context) -> None:
     _become("dashboard.report.send", words)
 
 
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def report(words: typer.Context) -> None:
+    """The SLA report of a pipeline over a week, a month or any range; `lagloss report --help` has more."""
+    # Becomes the process of the dashboard's own command line, which this package does not import.
+    os.execv(sys.executable, [sys.executable, "-m", "dashboard.report.cli", *words.args])
+
+
 @app.command()
 def apply(
     files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],

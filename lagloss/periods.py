@@ -147,7 +147,7 @@ class _Reading:
         self._take_minutes(_clipped(left, pruned_s, self.edges[-1]))
         cuts = self._cuts(_parted(_clipped(left, self.edges[0], pruned_s), self.edges))
         return [
-            Stretch(from_s, to_s, Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0))), cut)
+            Stretch(from_s, to_s, _merged(parts), cut)
             for (from_s, to_s), parts, cut in zip(pairwise(self.edges), self._parts, cuts, strict=True)
         ]
 
@@ -227,6 +227,13 @@ def _snapshot(store: Store) -> Iterator[Connection]:
     """A connection that sees the database as it is now throughout: no roll-up changes between two queries."""
     with store.engine.connect() as connection:
         yield connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+
+
+def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
+    """All parts in the order of their starts, so that the checkpoints are in the order of the flow."""
+    if len(parts) == 1:
+        return parts[0][1]
+    return Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0)))
 
 
 def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:

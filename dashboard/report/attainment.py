@@ -8,6 +8,7 @@ every minute without a verdict were bad, too. Else it is *unproven*. Nothing unk
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -120,13 +121,14 @@ class Attainment:
 def judge(objective: Objective, parts: Sequence[tuple[Stretch, Target]], known: Coverage) -> Attainment:
     """An objective over stretches, each against the target in force there; `known`: of all of them."""
     bad_min = bad_max = of = closed = unknown = 0
-    allowed = Fraction(0)
+    by_budget: Counter[Fraction] = Counter()
     for stretch, target in parts:
         low, high, messages = bad_messages(objective, stretch.total)
         bad_min, bad_max, of = bad_min + low, bad_max + high, of + messages
-        allowed += target.budget(objective) * messages
+        by_budget[target.budget(objective)] += messages
         closed += stretch.total.windows
         unknown += stretch.total.verdicts.get("unknown", 0)
+    allowed = sum((share * messages for share, messages in by_budget.items()), Fraction(0))
     unseen = ceil(Fraction(of * (unknown + known.missing), closed)) if closed else 0
     status: Status = "unproven"
     if not of:
@@ -158,6 +160,7 @@ def targets_of(versions: Sequence[StoredPipeline]) -> list[Target]:
         starts = -FOREVER_S if at == 0 else -(-stored.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
         if found and found[-1].from_s >= starts and len(found) > 1:
             found.pop()  # it was replaced before a window began
+            found[-1] = replace(found[-1], to_s=FOREVER_S)
         target = Target.of(stored.version, stored.definition, starts, FOREVER_S)
         if found and _promise(found[-1]) == _promise(target):
             continue

@@ -36,19 +36,15 @@ def burn_down(report: Report) -> str:
     drawn = [
         _level(y(level), f"{level:.0%}".replace("%", " %")) for level in (1.0, 0.5, 0.0, -0.5, -1.0) if level >= floor
     ]
-    drawn += [
-        _text(x(at), _BOTTOM + 20, wording.local(at, span.zone), _anchor(x(at)))
-        for at in _ticks(span.from_s, span.to_s)
-    ]
+    drawn += [_text(x(at), _BOTTOM + 20, wording.local(at, span.zone), _anchor(x(at))) for at in _ticks(report)]
     for which, one in enumerate(report.whole.attainments):
         runs = _runs(points, which)
         for run in runs:
             high = [(x(at), y(left["max"])) for at, left in run]
             low = [(x(at), y(left["min"])) for at, left in reversed(run)]
             drawn.append(f'<polygon points="{_path([*high, *low])}" fill="{_HUES[which]}" fill-opacity="0.15"/>')
-            drawn.append(
-                f'<polyline points="{_path(high)}" fill="none" stroke="{_HUES[which]}" stroke-width="2"{_DASHES[which]}/>'
-            )
+            line = f'stroke="{_HUES[which]}" stroke-width="2"{_DASHES[which]}'
+            drawn.append(f'<polyline points="{_path(high)}" fill="none" {line}/>')
         name = wording.OBJECTIVES[one.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
     said = "; ".join(
@@ -122,8 +118,11 @@ def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Left]
     return [run for run in runs if run]
 
 
-def _ticks(from_s: int, to_s: int) -> list[float]:
-    return [from_s + (to_s - from_s) * part / 4 for part in range(5)]
+def _ticks(report: Report) -> list[int]:
+    """Five moments at most: the range's ends, and days that begin in it."""
+    edges = [report.span.from_s, *(day.from_s for day in report.days[1:]), report.span.to_s]
+    last = len(edges) - 1
+    return [edges[at] for at in sorted({last * part // 4 for part in range(5)})]
 
 
 def _anchor(x: float) -> str:

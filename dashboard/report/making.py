@@ -5,12 +5,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from heapq import nlargest
 from itertools import groupby, pairwise
 from typing import Final
 
-from dashboard.report.attainment import OBJECTIVES, Target, judge, target_at, targets_of, targets_within
+from dashboard.report.attainment import OBJECTIVES, Target, bad_messages, judge, target_at, targets_of, targets_within
 from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Left, Report, WorstHour
-from dashboard.report.ranges import Span, day_edges, previous
+from dashboard.report.ranges import CalendarSpan, day_edges, previous
 from lagloss.incident_times import Times, overlapping_courses
 from lagloss.incidents import incidents
 from lagloss.periods import Coverage, Stretch, coverage, first_known, hour_edges, series
@@ -24,7 +25,7 @@ HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""
 
 
-def make_report(store: Store, pipeline: str, span: Span, now_s: float) -> Report:
+def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -> Report:
     """The report of a pipeline over a range, as of now.
 
     Raises:
@@ -51,7 +52,7 @@ def make_report(store: Store, pipeline: str, span: Span, now_s: float) -> Report
         previous_span=before,
         days=tuple(days),
         burn_down=_burn_down(whole, [step for step in steps if step.from_s < now_s]),
-        worst_hours=_worst(whole, [reading.figures(list(parts)) for _, parts in groupby(hours, _hour_of)]),
+        worst_hours=tuple(_worst_hour(whole, reading.figures(parts)) for parts in _worst(whole, hours)),
         incidents=_incidents(store, pipeline, span),
     )
 
@@ -68,16 +69,16 @@ class _Reading:
         self._first_s = first_s
         self._due_s = due_s
 
-    def targets(self, span: Span) -> list[Target]:
+    def targets(self, span: CalendarSpan) -> list[Target]:
         return targets_within(self._targets, span.from_s, span.to_s)
 
-    def whole(self, span: Span) -> Figures:
+    def whole(self, span: CalendarSpan) -> Figures:
         """All of a range, with sketches and places; each version's stretch against its own target."""
         targets = self.targets(span)
         edges = [*(target.from_s for target in targets), span.to_s]
         return self._judged(list(zip(series(self._store, self._pipeline, edges), targets, strict=True)))
 
-    def by_hour(self, span: Span) -> list[Stretch]:
+    def by_hour(self, span: CalendarSpan) -> list[Stretch]:
         """A range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
         targets = [target.from_s for target in self.targets(span)]
         edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
@@ -128,24 +129,25 @@ def _left(allowed: float, low: int, high: int) -> Left | None:
     return {"min": 1 - high / allowed, "max": 1 - low / allowed} if allowed else None
 
 
-def _worst(whole: Figures, hours: Sequence[Figures]) -> tuple[WorstHour, ...]:
-    """The hours that took most of a budget, worst first."""
-    allowed = [one.allowed for one in whole.attainments]
+def _worst(whole: Figures, stretches: Sequence[Stretch]) -> list[list[Stretch]]:
+    """The hours that took most of a budget, worst first; an hour where a day begins is of two stretches."""
+    allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
 
-    def weight(hour: Figures) -> float:
-        return max(one.bad.min / max(most, 1) for one, most in zip(hour.attainments, allowed, strict=True))
-
-    bad = sorted((hour for hour in hours if weight(hour) > 0), key=weight, reverse=True)[:WORST_HOURS]
-    return tuple(
-        WorstHour(
-            hour,
-            tuple(one.bad.min / most if most else None for one, most in zip(hour.attainments, allowed, strict=True)),
+    def weight(hour: Sequence[Stretch]) -> float:
+        return max(
+            sum(bad_messages(objective, part.total)[0] for part in hour) / most for objective, most in allowed.items()
         )
-        for hour in bad
-    )
+
+    hours = [list(parts) for _, parts in groupby(stretches, _hour_of)]
+    return [hour for hour in nlargest(WORST_HOURS, hours, key=weight) if weight(hour) > 0]
 
 
-def _incidents(store: Store, pipeline: str, span: Span) -> Incidents:
+def _worst_hour(whole: Figures, hour: Figures) -> WorstHour:
+    both = zip(hour.attainments, whole.attainments, strict=True)
+    return WorstHour(hour, tuple(one.bad.min / of.allowed if of.allowed else None for one, of in both))
+
+
+def _incidents(store: Store, pipeline: str, span: CalendarSpan) -> Incidents:
     since = datetime.fromtimestamp(span.from_s, UTC)
     found = incidents(store, pipeline=pipeline, only_open=False, since=since)
     overlapping = sorted((one for one in found if one.first_window_s < span.to_s), key=lambda one: one.opened_at)

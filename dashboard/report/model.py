@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from dashboard import links
+from dashboard.links import Address
 from dashboard.report.attainment import Attainment, Status, Target, overall
-from dashboard.report.links import page_link, windows_link
-from dashboard.report.ranges import Span
+from dashboard.report.ranges import CalendarSpan
+from dashboard.span import Span
 from lagloss.incident_times import Times
 from lagloss.incidents import Incident
 from lagloss.periods import Coverage
@@ -100,12 +102,12 @@ class Report:
 
     pipeline: str
     description: str
-    span: Span
+    span: CalendarSpan
     made_at_s: float
     targets: tuple[Target, ...]
     whole: Figures
     previous: Figures
-    previous_span: Span
+    previous_span: CalendarSpan
     days: tuple[Figures, ...]
     burn_down: tuple[BurnPoint, ...]
     worst_hours: tuple[WorstHour, ...]
@@ -156,10 +158,9 @@ class Report:
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
         """Where the windows with from <= start < to are: through the API and as a page."""
-        return {
-            "windows": windows_link(base_url, self.pipeline, from_s, to_s),
-            "page": page_link(base_url, self.pipeline, from_s, to_s),
-        }
+        page = Address(links.pipeline(self.pipeline), {"zone": self.span.zone}).over(Span(from_s, to_s))
+        base = base_url.rstrip("/")
+        return {"windows": base + links.windows_of(self.pipeline, from_s, to_s), "page": base + page.href}
 
 
 def lost_places(total: Rollup) -> Sequence[tuple[str, Interval]]:

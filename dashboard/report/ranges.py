@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
-from functools import cache
 from math import ceil
 from typing import Final, Literal
-from zoneinfo import ZoneInfo, available_timezones
 
-from lagloss.errors import UsageError
-from lagloss.store import DAY_S
+from dashboard.span import MAX_SPAN_S, RANGES_S, last
+from dashboard.zones import Zone
+from lagloss.errors import BadSpan
 from lagloss.times import parse_time_s
 from lagloss.wire import WINDOW_S
 
@@ -25,14 +24,12 @@ PRESETS: Final = (
     "last-quarter",
 )
 DEFAULT: Final = "last-month"
-MAX_DAYS: Final = 800
-"""No roll-up is kept longer by default, and a page of more days than this is read by nobody."""
 _RELATIVE: Final = re.compile(r"(this|last)-(week|month|quarter)")
 _NAMED: Final = re.compile(r"(20\d{2})-(?:W(\d{2})|(\d{2})|Q([1-4]))")
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CalendarSpan:
     """Windows with from <= start < to (epoch s), whole minutes. `unit` and `name` (`month`, `2026-11`) where it is a
     week, month or quarter of the zone's calendar; else None and empty."""
 
@@ -43,82 +40,70 @@ class Span:
     name: str = ""
 
 
-@cache
-def zone_of(name: str) -> ZoneInfo:
-    """The time zone with this IANA name.
+def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:
+    """The range with a name: one of PRESETS, the last so much (`7d`), a week (`2026-W47`), a month (`2026-11`) or a
+    quarter (`2026-Q4`).
 
     Raises:
-        UsageError: there is none.
+        BadSpan, BadZone: for any other text, or an unknown zone.
     """
-    if name not in _zone_names():  # ZoneInfo would look for a file of that name
-        raise UsageError(detail=f"expected an IANA time zone such as UTC or Europe/Berlin, found {name[:100]!r}")
-    return ZoneInfo(name)
-
-
-def named_range(text: str, zone: str, now_s: float) -> Span:
-    """The range with a name: one of PRESETS, a week (`2026-W47`), a month (`2026-11`) or a quarter (`2026-Q4`).
-
-    Raises:
-        UsageError: for any other text, or an unknown zone.
-    """
+    if text in RANGES_S:
+        found = last(text, now_s)
+        return CalendarSpan(found.from_s, found.to_s, zone)
     relative, named = _RELATIVE.fullmatch(text), _NAMED.fullmatch(text)
     try:
         if relative:
             unit: Unit = relative[2]  # type: ignore[assignment]  # the pattern names the units
-            span = _around(unit, datetime.fromtimestamp(now_s, zone_of(zone)).date(), zone)
+            span = _around(unit, datetime.fromtimestamp(now_s, Zone.named(zone).info).date(), zone)
             return span if relative[1] == "this" else previous(span)
         if named:
             return _around(*_first_day(named), zone)
     except (ValueError, OverflowError):  # week 60, month 13
         pass
-    expected = f"{', '.join(PRESETS)}, or a name such as 2026-W47, 2026-11 or 2026-Q4"
-    raise UsageError(detail=f"expected a range ({expected}), found {text[:100]!r}")
+    expected = f"{', '.join([*PRESETS, *RANGES_S])}, or a name such as 2026-W47, 2026-11 or 2026-Q4"
+    raise BadSpan(text=text[:100], expected=expected)
 
 
-def between(from_: str, to: str, zone: str, now_s: float) -> Span:
+def between(from_: str, to: str, zone: str, now_s: float) -> CalendarSpan:
     """From one moment to another: RFC 3339, relative (`-7d`) or `now`; one without offset is of the zone.
 
     Raises:
-        BadTime, UsageError: for anything else, for an empty range or one of more than MAX_DAYS.
+        BadTime, BadSpan: for anything else, for an empty range or one of more than 800 days.
     """
     from_s, to_s = (ceil(_moment(text, zone, now_s) / WINDOW_S) * WINDOW_S for text in (from_, to))
-    if from_s >= to_s:
-        raise UsageError(detail=f"expected from to be a minute or more before to, found {from_[:40]} and {to[:40]}")
-    if to_s - from_s > MAX_DAYS * DAY_S:
-        raise UsageError(detail=f"expected a range of {MAX_DAYS} days at most, found {from_[:40]} to {to[:40]}")
-    if from_s < 0 or to_s > now_s + MAX_DAYS * DAY_S:
-        raise UsageError(detail=f"expected a range of this age, found {from_[:40]} to {to[:40]}")
-    return Span(from_s, to_s, zone)
+    if not 0 < to_s - from_s <= MAX_SPAN_S or from_s < 0 or to_s > now_s + MAX_SPAN_S:
+        raise BadSpan(text=f"{from_[:40]} to {to[:40]}", expected="1 minute to 800 days, of about this time")
+    return CalendarSpan(from_s, to_s, zone)
 
 
-def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now_s: float) -> Span:
+def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now_s: float) -> CalendarSpan:
     """The range that was asked for: by its name, or from (and to, else now); by default the last month.
 
     Raises:
-        BadTime, UsageError: both ways at once, or one that makes no sense.
+        BadTime, BadSpan: both ways at once, or one that makes no sense.
     """
-    zone_of(zone)
+    Zone.named(zone)
     if from_ is None and to is None:
         return named_range(range_ or DEFAULT, zone, now_s)
     if range_ is not None:
-        raise UsageError(detail=f"expected a range or from and to, found both: {range_[:40]!r} and from or to")
+        raise BadSpan(text=range_[:40], expected="a range, or from and to, but not both")
     if from_ is None:
-        raise UsageError(detail="expected from where there is a to, found none")
+        raise BadSpan(text=(to or "")[:40], expected="`from` beside `to`")
     return between(from_, to or "now", zone, now_s)
 
 
-def previous(span: Span) -> Span:
+def previous(span: CalendarSpan) -> CalendarSpan:
     """The range before it: the week, month or quarter before; else as many whole days of the zone, or as long."""
     if span.unit is not None:
         return _around(span.unit, _local(span.from_s, span.zone).date() - timedelta(days=1), span.zone)
     first, end = _local(span.from_s, span.zone), _local(span.to_s, span.zone)
     if all(_midnight_s(at.date(), span.zone) == moment for at, moment in ((first, span.from_s), (end, span.to_s))):
         days = end.date() - first.date()
-        return Span(_midnight_s(first.date() - days, span.zone), span.from_s, span.zone)
-    return Span(2 * span.from_s - span.to_s, span.from_s, span.zone)
+        return CalendarSpan(_midnight_s(first.date() - days, span.zone), span.from_s, span.zone)
+    return CalendarSpan(2 * span.from_s - span.to_s, span.from_s, span.zone)
 
 
-def local_midnights(span: Span) -> list[int]:
+def local_midnights(span: CalendarSpan) -> list[int]:
     """The days of the zone that begin within the range, after its start: epoch s, ascending."""
     day, found = _local(span.from_s, span.zone).date(), list[int]()
     while (at := _midnight_s(day := day + timedelta(days=1), span.zone)) < span.to_s:
@@ -127,12 +112,12 @@ def local_midnights(span: Span) -> list[int]:
     return found
 
 
-def day_edges(span: Span) -> list[int]:
+def day_edges(span: CalendarSpan) -> list[int]:
     """Where the days of the range begin and end: 23 to 25 hours from edge to edge, less at the rims."""
     return [span.from_s, *local_midnights(span), span.to_s]
 
 
-def _around(unit: Unit, day: date, zone: str) -> Span:
+def _around(unit: Unit, day: date, zone: str) -> CalendarSpan:
     """The week, month or quarter of a day."""
     if unit == "week":
         first = day - timedelta(days=day.weekday())
@@ -145,7 +130,7 @@ def _around(unit: Unit, day: date, zone: str) -> Span:
         quarter = (day.month - 1) // 3
         first = date(day.year, 3 * quarter + 1, 1)
         end, name = _first_of_next_month(date(day.year, 3 * quarter + 3, 1)), f"{day.year}-Q{quarter + 1}"
-    return Span(_midnight_s(first, zone), _midnight_s(end, zone), zone, unit, name)
+    return CalendarSpan(_midnight_s(first, zone), _midnight_s(end, zone), zone, unit, name)
 
 
 def _first_day(named: re.Match[str]) -> tuple[Unit, date]:
@@ -163,11 +148,11 @@ def _first_of_next_month(first: date) -> date:
 
 def _midnight_s(day: date, zone: str) -> int:
     """When a day begins; where its midnight is skipped or comes twice, at the first moment of the day."""
-    return ceil(datetime(day.year, day.month, day.day, tzinfo=zone_of(zone)).timestamp() / WINDOW_S) * WINDOW_S
+    return ceil(datetime(day.year, day.month, day.day, tzinfo=Zone.named(zone).info).timestamp() / WINDOW_S) * WINDOW_S
 
 
 def _local(moment_s: float, zone: str) -> datetime:
-    return datetime.fromtimestamp(moment_s, zone_of(zone))
+    return datetime.fromtimestamp(moment_s, Zone.named(zone).info)
 
 
 def _moment(text: str, zone: str, now_s: float) -> float:
@@ -178,9 +163,4 @@ def _moment(text: str, zone: str, now_s: float) -> float:
         return parse_time_s(text, now_s)
     if local.tzinfo is not None:
         return local.timestamp()
-    return local.replace(tzinfo=zone_of(zone)).timestamp()
-
-
-@cache
-def _zone_names() -> frozenset[str]:
-    return frozenset(available_timezones())
+    return local.replace(tzinfo=Zone.named(zone).info).timestamp()

@@ -133,7 +133,7 @@ def _numbers(figures: Figures) -> list[Cell]:
     return [
         Cell(words.count(total.messages)),
         Cell(words.interval({"min": total.lost_min, "max": total.lost_max})),
-        Cell(words.share_interval(total.loss_ratio)),
+        Cell(wording.attained(figures.attainments[0])),
         Cell(words.share(total.on_time_share)),
     ]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Callable
 from typing import Final
 
 from dashboard.report.attainment import Attainment, Status, Target
 from dashboard.report.model import Figures, Report
-from dashboard.report.ranges import Span, zone_of
-from dashboard.words import NOTHING, Look, count, lag, share, share_interval
+from dashboard.report.ranges import CalendarSpan
+from dashboard.words import NOTHING, Look, count, lag, share
+from dashboard.zones import Zone
 from lagloss.budgets import Objective
 
 STATUSES: Final[dict[Status, Look]] = {
@@ -24,23 +25,23 @@ def title(report: Report) -> str:
     return f"SLA report: {report.pipeline}, {range_words(report.span)}"
 
 
-def range_words(span: Span) -> str:
+def range_words(span: CalendarSpan) -> str:
     """`2026-11` or `2026-11-01 00:00 to 2026-11-08 00:00`, without the zone."""
     return span.name or f"{local(span.from_s, span.zone)} to {local(span.to_s, span.zone)}"
 
 
 def local(at_s: float, zone: str) -> str:
     """`2026-11-21 08:40` in the zone; the caller says which."""
-    return datetime.fromtimestamp(at_s, zone_of(zone)).strftime("%Y-%m-%d %H:%M")
+    return Zone.named(zone).clock(at_s, date=True)
 
 
 def local_day(at_s: float, zone: str) -> str:
-    return datetime.fromtimestamp(at_s, zone_of(zone)).strftime("%a %Y-%m-%d")
+    return Zone.named(zone).at(at_s).strftime("%a %Y-%m-%d")
 
 
 def hours(from_s: int, to_s: int, zone: str) -> str:
     """`2026-11-21 08:00 to 09:00`."""
-    return f"{local(from_s, zone)} to {datetime.fromtimestamp(to_s, zone_of(zone)):%H:%M}"
+    return f"{local(from_s, zone)} to {Zone.named(zone).clock(to_s)}"
 
 
 def status(look: Status) -> str:
@@ -63,28 +64,25 @@ def attained(one: Attainment) -> str:
     """The measured share: of messages lost, or on time."""
     if one.objective == "on-time":
         return share(one.good["min"])
-    return share_interval(loss_ratio(one))
+    return interval(share, one.bad.min / one.of, one.bad.max / one.of) if one.of else NOTHING
 
 
-def loss_ratio(one: Attainment) -> dict[str, float | None]:
-    if not one.of:
-        return {"min": None, "max": None}
-    return {"min": one.bad.min / one.of, "max": one.bad.max / one.of}
+def interval(say: Callable[[float], str], low: float, high: float) -> str:
+    """`0.12 %`, or `0.12 % – 0.34 %` where both do not read the same."""
+    return say(low) if say(low) == say(high) else f"{say(low)} – {say(high)}"
 
 
 def spent(one: Attainment) -> str:
     """The share of its budget that is used up, in per cent; without decimals where it is much."""
     if one.allowed:
-        low, high = (percent(value) for value in (one.bad.min / one.allowed, one.bad.max / one.allowed))
-        return low if low == high else f"{low} – {high}"
+        return interval(percent, one.bad.min / one.allowed, one.bad.max / one.allowed)
     return NOTHING if not one.of else f"{count(one.bad.max)} where none is allowed"
 
 
 def left(one: Attainment) -> str:
     if not one.allowed:
         return NOTHING
-    low, high = (percent(1 - value / one.allowed) for value in (one.bad.max, one.bad.min))
-    return low if low == high else f"{low} – {high}"
+    return interval(percent, 1 - one.bad.max / one.allowed, 1 - one.bad.min / one.allowed)
 
 
 def percent(ratio: float) -> str:
