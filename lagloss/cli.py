@@ -103,8 +103,7 @@ def reports(words: typer.Context) -> None:
 )
 def report(words: typer.Context) -> None:
     """The SLA report of a pipeline over a week, a month or any range; `lagloss report --help` has more."""
-    # Becomes the process of the dashboard's own command line, which this package does not import.
-    os.execv(sys.executable, [sys.executable, "-m", "dashboard.report.cli", *words.args])
+    _become("dashboard.report.cli", words)
 
 
 @app.command()

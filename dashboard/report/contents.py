@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dashboard.report.formats import FORMATS, file_name, render
 from dashboard.report.making import make_report
-from dashboard.report.ranges import Span
+from dashboard.report.ranges import CalendarSpan
 from dashboard.report.wording import status, verdict_sentences
 from lagloss.store import Store
 
@@ -32,7 +32,7 @@ class Part:
     attachments: tuple[Attachment, ...] = ()
 
 
-Maker = Callable[[Store, str, Span, tuple[str, ...], float], Part]
+Maker = Callable[[Store, str, CalendarSpan, tuple[str, ...], float], Part]
 """Makes the part of a pipeline (by name) for a range, in these of FORMATS, as of now (epoch s).
 
 Raises UnknownPipeline where there is none.
@@ -42,7 +42,7 @@ Raises UnknownPipeline where there is none.
 def maker(base_url: str) -> Maker:
     """Makes parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
 
-    def make(store: Store, pipeline: str, span: Span, formats: tuple[str, ...], now_s: float) -> Part:
+    def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> Part:
         report = make_report(store, pipeline, span, now_s)
         attachments = (
             Attachment(file_name(report, name), FORMATS[name].media_type, render(report, name, base_url))

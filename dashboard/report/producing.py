@@ -7,7 +7,7 @@ from email.message import EmailMessage
 
 from dashboard.report.contents import Maker, Part
 from dashboard.report.mailing import compose
-from dashboard.report.ranges import Span
+from dashboard.report.ranges import CalendarSpan
 from dashboard.report.schedule_file import ReportSpec
 from dashboard.report.wording import range_words
 from lagloss.definition import Definition
@@ -31,7 +31,7 @@ class Producer:
     def mail(
         self,
         report: ReportSpec,
-        span: Span,
+        span: CalendarSpan,
         recipients: Sequence[str],
         name: str,
         now_s: float,
@@ -52,7 +52,7 @@ class Producer:
             f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
         )
 
-    def _part(self, report: ReportSpec, pipeline: str, span: Span, now_s: float) -> Part:
+    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> Part:
         try:
             return self._make(self._store, pipeline, span, report.formats, now_s)
         except UnknownPipeline as error:  # deleted since the file was written

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from dashboard.report.formats import FORMATS
-from dashboard.report.ranges import PRESETS, Span, between, named_range
+from dashboard.report.ranges import PRESETS, CalendarSpan, between, named_range
 from dashboard.report.schedule import Schedule
 from lagloss.errors import LaglossError
 from lagloss.fields import Name, Strict, Zone, refuse
@@ -61,7 +61,7 @@ class ReportSpec(Strict):
     def schedule(self) -> Schedule:
         return Schedule.parse(self.rrule, self.zone)
 
-    def span(self, due_s: int) -> Span:
+    def span(self, due_s: int) -> CalendarSpan:
         """What it tells of, when it is due then."""
         if self.range.startswith("-"):
             return between(self.range, "now", self.zone, due_s)

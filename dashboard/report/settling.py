@@ -7,7 +7,7 @@ from typing import Final
 
 from sqlalchemy import exists, select
 
-from dashboard.report.ranges import Span
+from dashboard.report.ranges import CalendarSpan
 from lagloss import tables
 from lagloss.definition import Definition
 from lagloss.store import Store
@@ -17,7 +17,7 @@ MARGIN_S: Final = 60.0
 """After a window's grace: closing it takes some seconds."""
 
 
-def unsettled(store: Store, pipelines: Sequence[Definition], span: Span, now_s: float) -> list[str]:
+def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:
     """Pipelines, by name, with a window of this range that is not closed yet. One that nobody ever sent a
     report of has none."""
     early = {each.name for each in pipelines if now_s < span.to_s + each.spec.grace / 1_000 + MARGIN_S}

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import select, text
 
 from dashboard.report.contents import Part
-from dashboard.report.ranges import Span
+from dashboard.report.ranges import CalendarSpan
 from dashboard.report.runs import GIVE_UP_AFTER_S, Runs
 from dashboard.report.schedule_file import ReportsFile
 from dashboard.report.scheduler import WAIT_AT_MOST_S, Scheduler
@@ -57,7 +57,7 @@ def reports(mailbox: Mailbox, *to: str, **more: Any) -> ReportsFile:
     )
 
 
-def part(_store: Store, pipeline: str, _span: Span, _formats: tuple[str, ...], _now_s: float) -> Part:
+def part(_store: Store, pipeline: str, _span: CalendarSpan, _formats: tuple[str, ...], _now_s: float) -> Part:
     return Part(pipeline, "✔ MET", ("Loss MET.",))
 
 
