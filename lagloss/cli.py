@@ -87,8 +87,16 @@ def aggregator(
 )
 def alerts(words: typer.Context) -> None:
     """Incidents and rules: show, acknowledge, silence, try rules on the past; `lagloss alerts --help` has more."""
-    # Becomes the process of alerting's own command line, which this package does not import.
-    os.execv(sys.executable, [sys.executable, "-m", "alerting.cli", *words.args])
+    _become("alerting.cli", words)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def reports(words: typer.Context) -> None:
+    """SLA reports that are mailed by a schedule: list, check, send now; `lagloss reports --help` has more."""
+    _become("dashboard.report.send", words)
 
 
 @app.command(
@@ -97,8 +105,7 @@ def alerts(words: typer.Context) -> None:
 )
 def report(words: typer.Context) -> None:
     """The SLA report of a pipeline over a week, a month or any range; `lagloss report --help` has more."""
-    # Becomes the process of the dashboard's own command line, which this package does not import.
-    os.execv(sys.executable, [sys.executable, "-m", "dashboard.report.cli", *words.args])
+    _become("dashboard.report.cli", words)
 
 
 @app.command()
@@ -232,6 +239,11 @@ def doctor(data_dir: DataDir = None) -> None:
     found = checks.run(settings)
     checks.show(found, settings, Console())
     raise typer.Exit(checks.exit_code(found))
+
+
+def _become(module: str, words: typer.Context) -> None:
+    """Becomes the process of a part's own command line, which this package does not import."""
+    os.execv(sys.executable, [sys.executable, "-m", module, *words.args])
 
 
 @contextmanager

@@ -22,6 +22,7 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
+│   ├── UnusableReceiver
 │   ├── NotAllowed
 │   ├── UnknownUser
 │   ├── UserExists
@@ -147,6 +148,10 @@ class UnknownSilence(UsageError):
 class UnknownReceiver(UsageError):
     """No receiver is called {receiver}; there {known}. They are in the alerting file, which the alerter reads at its
     start."""
+
+
+class UnusableReceiver(UsageError):
+    """{problem}"""
 
 
 class NotAllowed(UsageError):

@@ -75,6 +75,7 @@ class Settings(BaseSettings):
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
     alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")
+    reports_file: Path | None = Field(None, description="YAML file of reports that are mailed; empty: none are")
     spool_dir: str = Field(
         "",
         description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",

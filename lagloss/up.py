@@ -246,6 +246,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_ALERTING_PORT": str(settings.alerting_port),
         "LAGLOSS_ALERTING_URL": settings.alerting_url,
         "LAGLOSS_ALERTING_FILE": str(settings.alerting_file.absolute()) if settings.alerting_file else "",
+        "LAGLOSS_REPORTS_FILE": str(settings.reports_file.absolute()) if settings.reports_file else "",
         "LAGLOSS_DASHBOARD_URL": settings.dashboard_url,
         "LAGLOSS_COLLECTOR_URL": settings.collector_url,
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
