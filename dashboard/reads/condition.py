@@ -95,7 +95,11 @@ def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> d
 
 def names_of(pipelines: Sequence[str]) -> TableValuedAlias:
     """These names as a table of one column, `name`, for lateral joins: each is looked up by itself in an index."""
-    return func.unnest(literal(list(pipelines), ARRAY(Text))).table_valued(column("name", Text), name="asked").render_derived()
+    return (
+        func.unnest(literal(list(pipelines), ARRAY(Text)))
+        .table_valued(column("name", Text), name="asked")
+        .render_derived()
+    )
 
 
 def _newest_window(name: ColumnElement[str]) -> LateralFromClause:
