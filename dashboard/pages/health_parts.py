@@ -26,7 +26,9 @@ def verdict(health: Health) -> Part:
     """Whether lagloss can be trusted now: every problem with what to do about it."""
     of = f" as far as {health.pipeline} goes" if health.pipeline else ""
     if not health.problems:
-        told = "Reports are followed, minutes are closed in time, every emitter is heard."
+        told = "Minutes are closed in time, every emitter is heard, clocks agree, and an alerter is at work."
+        if health.reports.behind is None:
+            told += " Whether reports wait to be followed is not known."
         return alert(f"lagloss is well{of}", told, "teal", "✔")
     title = f"{len(health.problems)} thing{'' if len(health.problems) == 1 else 's'} to look at{of}"
     return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
@@ -103,7 +105,7 @@ def _reports(health: Health, zone: Zone) -> Light:
         behind = "none waits" if not told.behind else f"{words.count(told.behind)} wait to be followed"
     rows: list[Row] = [
         (False, ["newest report followed, appended", _at(told.appended_s, zone, health.now_s)]),
-        (bool(told.behind) and health.problems != [], ["reports not followed yet", behind]),
+        (told.is_stuck(health.now_s), ["reports not followed yet", behind]),
     ]
     return _table(("what", "found"), rows, "")
 

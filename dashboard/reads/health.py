@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from dashboard import words
 from dashboard.reads.condition import read_freshness_of
@@ -35,9 +35,6 @@ from lagloss.errors import UnknownPipeline
 from lagloss.result import rfc3339
 from lagloss.skew import AGREE_WITHIN_MS
 from lagloss.store import Store
-
-STUCK_AFTER_S: Final = 60.0
-"""Reports wait to be followed, and the newest that was is older than this: nobody follows. Usually it is a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,7 @@ class Health:
     def _of_service(self) -> Iterator[Problem]:
         told = self.reports
         heard_s = None if told.appended_s is None else self.now_s - told.appended_s
-        if told.behind and (heard_s is None or heard_s > STUCK_AFTER_S):
+        if told.behind and told.is_stuck(self.now_s):
             since = "none was ever followed" if heard_s is None else f"the newest that was came {words.ago(heard_s)}"
             yield Problem(
                 f"{_many(told.behind, 'report waits', 'reports wait')} to be followed; {since}.",
@@ -98,7 +95,7 @@ class Health:
         if not self.alerting.is_well(self.now_s):
             well_at = self.alerting.well_at
             last = "none ever led" if well_at is None else f"last well {words.ago(self.now_s - well_at.timestamp())}"
-            yield Problem(f"No alerter is at work: {last}.", "Start one: `lagloss up` does, or `python -m alerting`.")
+            yield Problem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
         elif not self.alerting.receivers:
             yield Problem("The alerter knows no receiver: nobody is told.", "Name some in the alerting file.")
 

@@ -18,6 +18,8 @@ from lagloss.result import rfc3339
 from lagloss.rollup import period_of
 from lagloss.store import DAY_S, names_not_deleted
 
+STUCK_AFTER_S: Final = 60.0
+"""Reports wait for a second before they are followed; emitters that live send one each 10 s at least."""
 WELL_WITHIN_S: Final = 15.0
 """An alerter that leads says so every 2 s, and another takes over within this."""
 _Found = Row[*tuple[Any, ...]]
@@ -31,6 +33,10 @@ class Reports:
     appended_s: float | None
     behind: int | None
     why: str
+
+    def is_stuck(self, now_s: float) -> bool:
+        """Whether reports wait and none was followed for a while."""
+        return bool(self.behind) and (self.appended_s is None or now_s - self.appended_s > STUCK_AFTER_S)
 
     def document(self) -> dict[str, Any]:
         at = None if self.appended_s is None else rfc3339(self.appended_s)
