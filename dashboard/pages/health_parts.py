@@ -37,7 +37,9 @@ def verdict(health: Health) -> Part:
 def _problem(problem: Problem) -> Part:
     told: list[Part] = [html.B(problem.what), f" {problem.todo} "]
     if problem.runbook:
-        told.append(dmc.Anchor("Runbook", href=f"/runbooks/{problem.runbook}", target="_blank", size="sm"))
+        told.append(
+            dmc.Anchor("Runbook", href=f"/runbooks/{problem.runbook}", target="_blank", size="sm", underline="always")
+        )
     return dmc.ListItem(html.Span(told))
 
 

@@ -21,6 +21,7 @@ from lagloss.wire import EmitterReport, encode_report
 from tests.incident_rows import store_leader, store_receiver
 from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.stored_windows import KNOWN, Stored
+from tests.window_documents import clicks
 
 MARKUP = "<img src=x onerror=alert(1)>"
 NOT_ASKED = Ends(None, "not asked")
@@ -131,11 +132,12 @@ def test_bad_records_and_names_that_nobody_declared_are_counted(stored: Stored) 
     stored.follower.follow([ReportRecord(2, at, now_ms(), b"\x00\xffnone of ours") for at in range(3)], KNOWN)
     stored.report("lost", now_ms(), [newest_due_s()], pipeline="undeclared")
     health = read_health(stored.store, NOT_ASKED, time.time())
-    (bad,) = health.bad_records
+    bad, undeclared = health.bad_records
     assert (bad.topic, bad.count, (bad.first_bytes or "")[:5]) == ("reports", 3, "00 ff")
+    assert undeclared.count == 1
     assert [(found.kind, found.pipeline) for found in health.strangers] == [("pipeline", "undeclared")]
     assert whats(health) == [
-        "3 records were set aside in the last 24 hours.",
+        "4 records were set aside in the last 24 hours.",
         "Reports name 1 pipeline or checkpoint that no definition has.",
     ]
 
@@ -152,8 +154,11 @@ def test_sizes_are_of_whole_tables_with_their_days(stored: Stored) -> None:
 
 
 def test_one_pipeline_alone_can_be_asked_for(stored: Stored) -> None:
-    stored.report("other", now_ms() - 300_000, pipeline="other")
-    assert read_health(stored.store, NOT_ASKED, time.time(), "chain").problems == []
+    stored.store.apply(clicks(), 0)
+    stored.report("other", now_ms() - 300_000, pipeline="clicks")
+    assert {node.pipeline for node in read_health(stored.store, NOT_ASKED, time.time()).nodes} == {"chain", "clicks"}
+    health = read_health(stored.store, NOT_ASKED, time.time(), "chain")
+    assert [closing.pipeline for closing in health.closings] == [node.pipeline for node in health.nodes] == ["chain"]
     with pytest.raises(UnknownPipeline):
         read_health(stored.store, NOT_ASKED, time.time(), "nosuch")
 

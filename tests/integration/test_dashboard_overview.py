@@ -19,7 +19,7 @@ from dashboard.reads.standing import State
 from lagloss.definition import Definition, parse_definition
 from lagloss.store import Store
 from tests.incident_rows import store_incident
-from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
+from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.stored_windows import Stored
 from tests.window_documents import document, store_window
 
@@ -227,12 +227,12 @@ def test_a_query_that_fails_is_said_over_what_was_read_before(world: World, brow
         try:
             with world.store.engine.begin() as connection:
                 connection.execute(text("ALTER TABLE rollup RENAME TO rollup_away"))
-            expect(page.get_by_text("Query failed")).to_be_visible()
+            expect(page.get_by_text("Query failed")).to_be_visible(timeout=WAIT_S * 1_000)
             assert len(shown(page)) == 5
         finally:
             with world.store.engine.begin() as connection:
                 connection.execute(text("ALTER TABLE rollup_away RENAME TO rollup"))
-        expect(page.get_by_text("Query failed")).to_be_hidden()
+        expect(page.get_by_text("Query failed")).to_be_hidden(timeout=WAIT_S * 1_000)
 
 
 def test_where_there_is_no_pipeline_yet_the_page_says_how_to_add_one(world: World, browser: Browser) -> None:
