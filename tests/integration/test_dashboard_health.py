@@ -42,13 +42,14 @@ def lead(store: Store) -> None:
         store_receiver(connection, "hook")
 
 
-def report_from(stored: Stored, host: str, skew_ms: int) -> None:
-    """A report of `snk` whose clock is so far behind."""
+def report_from(stored: Stored, host: str, skew_ms: int, pipeline: str = "chain") -> None:
+    """A report of a node `snk` whose clock is so far behind."""
     at_ms = now_ms()
     told = EmitterReport(
-        "chain", "snk", b"skewed".ljust(16), host, 1, at_ms - 1_000, at_ms - skew_ms, False, at_ms // 1_000, (), ()
+        pipeline, "snk", b"skewed".ljust(16), host, 1, at_ms - 1_000, at_ms - skew_ms, False, at_ms // 1_000, (), ()
     )  # fmt: skip
-    stored.follower.follow([ReportRecord(1, 10_000, at_ms, encode_report(told))], KNOWN)
+    known = {**KNOWN, "clicks": frozenset({"conn-ga.out"})}
+    stored.follower.follow([ReportRecord(1, 10_000, at_ms, encode_report(told))], known)
 
 
 def whats(health: Health) -> list[str]:
@@ -155,7 +156,7 @@ def test_sizes_are_of_whole_tables_with_their_days(stored: Stored) -> None:
 
 def test_one_pipeline_alone_can_be_asked_for(stored: Stored) -> None:
     stored.store.apply(clicks(), 0)
-    stored.report("other", now_ms() - 300_000, pipeline="clicks")
+    report_from(stored, "another", 0, pipeline="clicks")
     assert {node.pipeline for node in read_health(stored.store, NOT_ASKED, time.time()).nodes} == {"chain", "clicks"}
     health = read_health(stored.store, NOT_ASKED, time.time(), "chain")
     assert [closing.pipeline for closing in health.closings] == [node.pipeline for node in health.nodes] == ["chain"]
