@@ -114,6 +114,16 @@ def ago(seconds: float) -> str:
     return "just now" if seconds < 2 else f"{lag(1_000 * round(seconds) if seconds < 60 else 1_000 * seconds)} ago"
 
 
+def size(number: int) -> str:
+    """Bytes: `512 B`, `8.2 kB`, `1.4 GB`."""
+    shown, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if shown < 1_000:
+            break
+        shown, unit = shown / 1_000, larger
+    return f"{_number(shown, 0 if unit == 'B' or shown >= 100 else 1)} {unit}"
+
+
 def _number(value: float, digits: int) -> str:
     text = f"{value:,.{digits}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text

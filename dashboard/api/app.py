@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import reports
+from dashboard.api import health, overview, reports
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -34,7 +34,11 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 """The first that fits says how an error is answered."""
 
 
-ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (reports.router,)
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
+    overview.router,
+    reports.router,
+    health.router,
+)
 
 
 def create_api(services: Services) -> FastAPI:
