@@ -9,6 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
+from dashboard.api import messages, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -17,6 +18,7 @@ from lagloss.errors import (
     NotEnoughData,
     UnknownIncident,
     UnknownPipeline,
+    UnknownWindow,
     UsageError,
 )
 from lagloss.problems import Problem
@@ -24,6 +26,7 @@ from lagloss.problems import Problem
 _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (UnknownPipeline, 404, "Unknown pipeline"),
+    (UnknownWindow, 404, "Unknown window"),
     (UnknownIncident, 404, "Unknown incident"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
@@ -33,7 +36,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 """The first that fits says how an error is answered."""
 
 
-ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = ()
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (windows.router, messages.router)
 
 
 def create_api(services: Services) -> FastAPI:

@@ -57,7 +57,7 @@ def gantt(
         },
         yaxis={
             "categoryorder": "array",
-            "categoryarray": [escape(_label(place)) for place in reversed(places)],
+            "categoryarray": [escape(words.place_label(place)) for place in reversed(places)],
             "automargin": True,
             "showgrid": False,
         },
@@ -72,7 +72,7 @@ def _bars(
     known = [(stay, stay.to_ms) for stay in these if stay.to_ms is not None]
     return go.Bar(
         orientation="h",
-        y=[escape(_label(stay.place)) for stay, _ in known],
+        y=[escape(words.place_label(stay.place)) for stay, _ in known],
         base=[(stay.from_ms - event_ms) / unit_ms for stay, _ in known],
         x=[(to_ms - stay.from_ms) / unit_ms for stay, to_ms in known],
         customdata=[_told(stay, zone) for stay, _ in known],
@@ -87,7 +87,7 @@ def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: st
     """A stay of a millisecond among ones of minutes is no bar to be seen: each has a mark at its beginning."""
     return go.Scatter(
         x=[(stay.from_ms - event_ms) / unit_ms for stay in found],
-        y=[escape(_label(stay.place)) for stay in found],
+        y=[escape(words.place_label(stay.place)) for stay in found],
         mode="markers",
         name="arrived",
         marker={"symbol": "line-ns-open", "size": 14, "color": colour, "line": {"width": 2, "color": colour}},
@@ -98,7 +98,7 @@ def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: st
 def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: float, unit_ms: float) -> go.Scatter:
     return go.Scatter(
         x=[(last_seen_ms - event_ms) / unit_ms] * len(missing),
-        y=[escape(_label(place)) for place in missing],
+        y=[escape(words.place_label(place)) for place in missing],
         mode="markers+text",
         name="missing",
         text=[f" {escape(told)}" for told in missing.values()],
@@ -115,15 +115,11 @@ def _told(stay: Stay, zone: Zone) -> str:
     replay = f", replay {stay.replay}" if stay.replay else ""
     at_s = stay.from_ms / 1_000
     lines = (
-        f"{_label(stay.place)}{again}{replay}: {words.lag(stay.length_ms)}",
+        f"{words.place_label(stay.place)}{again}{replay}: {words.lag(stay.length_ms)}",
         f"from {zone.moment(at_s, seconds=True)}",
         f"({utc(at_s, seconds=True)})",
     )
     return "<br>".join(escape(line) for line in lines)
-
-
-def _label(place: str) -> str:
-    return place.replace("->", " → ")
 
 
 def _unit(highest_ms: float) -> tuple[float, str]:

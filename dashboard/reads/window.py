@@ -47,7 +47,8 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class WindowRead:
-    """A window and what explains it. `window` None: nothing is stored of it. `graph`: of the version in force."""
+    """A window and what explains it. `window` None: nothing is stored of it. `graph`: of the version in force.
+    `missing`: what its result named, lost ones first; 1,000 at most."""
 
     pipeline: str
     start_s: int
@@ -56,6 +57,7 @@ class WindowRead:
     window: Document | None
     gaps: tuple[Gap, ...]
     revisions: tuple[Revision, ...]
+    missing: tuple[MissingMessage, ...]
     stamp: Stamp
 
     @property
@@ -84,6 +86,7 @@ def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) ->
         window=window,
         gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
         revisions=read_revisions(store, pipeline, start_s, window),
+        missing=tuple(store.missing(pipeline, start_s)) if window is not None and window["verdict"] else (),
         stamp=read_stamp(store, pipeline, start_s),
     )
 
@@ -112,9 +115,16 @@ def _changes(before: Document | None, after: Document) -> tuple[Change, ...]:
     return tuple(Change(name, was, now) for name, was, now in pairs if was != now)
 
 
-def read_missing(store: Store, pipeline: str, start_s: int) -> list[MissingMessage]:
-    """What the result named as missing, lost ones first; 1,000 at most."""
-    return store.missing(pipeline, start_s)
+def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) -> Graph:
+    """The graph in force then, which has these checkpoints.
+
+    Raises:
+        UnknownPipeline, UnknownCheckpoint.
+    """
+    store.pipeline(pipeline)
+    graph = store.graph_at(pipeline, start_s)
+    check_points(graph, *checkpoints)
+    return graph
 
 
 def count_difference(store: Store, pipeline: str, start_s: int, source: str, target: str) -> int | None:
@@ -124,9 +134,7 @@ def count_difference(store: Store, pipeline: str, start_s: int, source: str, tar
     Raises:
         UnknownPipeline, UnknownCheckpoint.
     """
-    store.pipeline(pipeline)
-    graph = store.graph_at(pipeline, start_s)
-    check_points(graph, source, target)
+    graph = check_known(store, pipeline, start_s, source, target)
     window = tables.Window
     packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == start_s)
     with store.engine.connect() as connection:
