@@ -71,3 +71,8 @@ def live(id_: str, **more: Any) -> Part:
 def moment(text: str, utc: str) -> Part:
     """A local time whose UTC shows on hover and is read to those who cannot hover."""
     return html.Time(text, title=utc)
+
+
+def sideways(label: str, children: Any) -> Part:
+    """A region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the page."""
+    return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))

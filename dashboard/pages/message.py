@@ -49,7 +49,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
                             label="Message id, or its hash in hex",
                             size="sm",
                             w={"base": "100%", "sm": 380},
-                            maxLength=MAX_ID_BYTES,
+                            attributes={"input": {"maxLength": MAX_ID_BYTES}},
                         ),
                         dmc.DateTimePicker(
                             id=Id.AROUND,

@@ -10,7 +10,7 @@ from dash import dcc, html
 from dashboard import links, words
 from dashboard.figures.gantt import gantt
 from dashboard.links import Address
-from dashboard.pages.base import Part, alert, badge, moment
+from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.reads.message import MessageRead
 from dashboard.reads.stays import stays
 from dashboard.zones import Zone, utc
@@ -171,19 +171,19 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
     return dmc.Paper(
         [
             dmc.Title(f"{len(trail.beacons)} beacons", order=2, fz=16, mb="xs"),
-            dmc.TableScrollContainer(
+            sideways(
+                "beacons",
                 dmc.Table(
                     [
                         dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
                         dmc.TableTbody(rows),
                     ],
                     withTableBorder=True,
+                    miw=640,
                     striped=True,
                     tabularNums=True,
                     verticalSpacing=4,
                 ),
-                minWidth=640,
-                type="native",
             ),
         ],
         p="sm",

@@ -32,9 +32,9 @@ def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Seque
     points = shown_points(found.graph, presence)
     fates = {missing.id_hash: missing.kind for missing in found.missing}
     columns: list[dict[str, Any]] = [
-        _column("message", "Message", width=210, pinned="left", cellRenderer="MessageLink", tooltipField="message"),
-        _column("missing", "Missing at", width=210, tooltipField="missing"),
-        _column("event", f"Event time ({here.zone.label(found.start_s)})", width=150),
+        _column("message", "Message", width=180, pinned="left", cellRenderer="MessageLink", tooltipField="message"),
+        _column("missing", "Missing at", width=200, tooltipField="missing"),
+        _column("event", f"Event time ({here.zone.label(found.start_s)})", width=180),
         *(
             _column(f"c{at}", name, width=max(120, 9 * len(name) + 30), cellRenderer="LagCell")
             for at, name in enumerate(points)
@@ -60,7 +60,7 @@ def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> lis
     for row in (name for name in lost if name.endswith(ANY_OUT)):
         node = row.removesuffix(ANY_OUT)
         first_out = next(at for at, name in enumerate(points) if name.startswith(f"{node}.out"))
-        losses[f"c{first_out}"] = f"{lost[row]} to none"
+        losses[f"c{first_out}"] = f"{lost[row]}{ANY_OUT}"
     return [
         {"message": "Count", "missing": f"{words.messages(presence.ids.size)}", **counts},
         {"message": "Per-Node Loss", **losses},

@@ -8,7 +8,7 @@ from typing import Any
 import dash_mantine_components as dmc
 
 from dashboard import words
-from dashboard.pages.base import Part
+from dashboard.pages.base import Part, sideways
 from dashboard.words import Document
 from lagloss.graph import Graph
 
@@ -94,7 +94,8 @@ def talks_table(window: Document, graph: Graph) -> Part:
     """The table as it is shown."""
     live = window["verdict"] is None
     heads = ["Checkpoint", "Count (live beacons)" if live else "Count", "Per-Node Loss", "Duplicates", "Lag p95"]
-    return dmc.TableScrollContainer(
+    return sideways(
+        "Per-Node Loss",
         dmc.Table(
             [
                 dmc.TableThead(
@@ -110,12 +111,11 @@ def talks_table(window: Document, graph: Graph) -> Part:
             ],
             striped=True,
             withTableBorder=True,
+            miw=480,
             tabularNums=True,
             verticalSpacing=4,
             className="talk",
         ),
-        minWidth=480,
-        type="native",
     )
 
 

@@ -8,7 +8,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard import words
-from dashboard.pages.base import Part, alert, badge, moment
+from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.reads.evidence import Gap
 from dashboard.reads.window import Change, Revision, WindowRead
 from dashboard.words import VERDICTS
@@ -128,18 +128,18 @@ def revisions_part(revisions: tuple[Revision, ...], zone: Zone) -> Part | None:
     if len(revisions) < 2:
         return dmc.Text("This is its first result.", size="sm", c="dimmed") if revisions else None
     heads = ("Revision", "Found at", "Verdict", "What it changed")
-    return dmc.TableScrollContainer(
+    return sideways(
+        "revisions",
         dmc.Table(
             [
                 dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
                 dmc.TableTbody([_revision_row(revision, zone) for revision in revisions]),
             ],
             withTableBorder=True,
+            miw=560,
             tabularNums=True,
             verticalSpacing=4,
         ),
-        minWidth=420,
-        type="native",
     )
 
 
@@ -147,7 +147,7 @@ def _revision_row(revision: Revision, zone: Zone) -> Part:
     at_s, look = words.parse_utc_s(revision.closed_at), VERDICTS[revision.verdict]
     cells = (
         moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True)),
-        badge(look.word, look.icon, look.colour),
+        html.Div(badge(look.word, look.icon, look.colour), style={"minWidth": 112}),  # it would be cut off
         "; ".join(_change(change) for change in revision.changes) or words.NOTHING,
     )
     return dmc.TableTr(

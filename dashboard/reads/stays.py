@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -69,7 +71,7 @@ def _spans(graph: Graph) -> Iterator[_Span]:
 def _stays_at(span: _Span, beacons: Sequence[Beacon], replay: str | None) -> Iterator[Stay]:
     arrived = sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == span.arrive)
     left = {name: sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == name) for name in span.leave}
-    for turn, (from_ms, next_ms) in enumerate(zip(arrived, [*arrived[1:], float("inf")], strict=True), start=1):
+    for turn, (from_ms, next_ms) in enumerate(itertools.pairwise([*arrived, math.inf]), start=1):
         ends = [min(found) for times in left.values() if (found := [at for at in times if from_ms <= at < next_ms])]
         if not ends and turn == 1 and not span.is_return:  # clocks of two hosts may disagree
             ends = [max(found) for times in left.values() if (found := [at for at in times if at < from_ms])]
