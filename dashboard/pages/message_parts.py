@@ -55,7 +55,7 @@ def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
     if search.is_cut:
         go_on = here.asking(before=rfc3339(search.from_s or 0), around=None).href
         told: list[Any] = [f"Not there so far: {looked}, newest first, as far as half a minute goes. "]
-        told.append(dmc.Anchor("Go on with earlier ones", href=go_on))
+        told.append(dmc.Anchor("Go on with earlier ones", href=go_on, underline="always"))
         return alert("Not found yet", told, "blue", "…")
     reach = ""
     if search.oldest_s is not None:
@@ -75,7 +75,9 @@ def _fate(found: MessageRead, here: Address) -> Part:
     seen_ms = trail.last_seen_ms if trail is not None else told.last_seen_ms if told is not None else 0.0
     last = trail.beacons[-1].checkpoint if trail is not None else told.last_checkpoint if told is not None else ""
     zone = here.zone
-    window = dmc.Anchor(f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href)
+    window = dmc.Anchor(
+        f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
+    )
     return dmc.Paper(
         dmc.Group(
             [
@@ -125,7 +127,10 @@ def _elsewhere(found: MessageRead, start_s: int, here: Address) -> Part | None:
     told: list[Any] = ["Also missing in: "]
     for at, known in enumerate(others[:10]):
         href = here.to(links.window(found.pipeline, known.window_start_s)).href
-        told += [", " if at else "", dmc.Anchor(here.zone.minute(known.window_start_s), href=href, size="sm")]
+        told += [
+            ", " if at else "",
+            dmc.Anchor(here.zone.minute(known.window_start_s), href=href, size="sm", underline="always"),
+        ]
     return dmc.Text(told, size="sm")
 
 

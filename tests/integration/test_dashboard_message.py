@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import os
 import time
 from collections.abc import Iterator
 
@@ -150,7 +149,5 @@ def test_the_page_is_usable_at_every_width_by_everybody(url: str, browser: Brows
         asked = LOST if dark else TWICE
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id={asked}")
         expect(page.locator("#message-gantt .main-svg").first).to_be_visible()
-        if "SHOTS" in os.environ:
-            page.screenshot(path=f"{os.environ['SHOTS']}/message-{width}-{dark}.png", full_page=True)
         assert serious_faults(page) == []
         assert not sticks_out(page)

@@ -5,18 +5,21 @@ from __future__ import annotations
 import csv
 import functools
 import io
-import os
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
+from sqlalchemy import update
 
 from lagloss import tables
 from lagloss.beacon_log import BeaconLog
 from lagloss.difference import difference
+from lagloss.facts import Pattern, WindowFacts
+from lagloss.graph import Graph
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.topics import BEACONS, create_topics
@@ -27,8 +30,17 @@ from tests.window_documents import chain, document, store_missing, store_window
 EVIL = "<img src=x onerror=alert(1)>"
 FORMULA = "=1+1"
 IDS = [EVIL, FORMULA, *"cdefghij"]
+SEEN = {
+    "src.in": IDS,
+    "src.out": IDS,
+    "mid.in": IDS[:9],
+    "mid.out": IDS[:7],
+    "mid.filtered": [IDS[7]],
+    "snk.in": IDS[:6],
+    "snk.out": IDS[:6],
+}
 LOSSES = {"src->mid": (1, 1), "mid": (1, 1), "mid->snk": (1, 1)}
-COUNTS = {"src.in": 10, "src.out": 10, "mid.in": 9, "mid.out": 7, "mid.filtered": 1, "snk.in": 6, "snk.out": 6}
+COUNTS = {point: len(ids) for point, ids in SEEN.items()}
 SILENT = bytes([0xAB]) * 16
 
 
@@ -61,8 +73,7 @@ def store(module_database_url: str, kafka_bootstrap: str) -> Iterator[Store]:
     store = Store(module_database_url)
     store.apply(chain(), 0)
     minute = Logged("chain", closed(), kafka_bootstrap, BEACONS, store, 8)
-    seen = {"src.in": IDS, "src.out": IDS, "mid.in": IDS[:9], "mid.out": IDS[:7], "mid.filtered": [IDS[7]]}
-    for at, (checkpoint, ids) in enumerate({**seen, "snk.in": IDS[:6], "snk.out": IDS[:6]}.items()):
+    for at, (checkpoint, ids) in enumerate(SEEN.items()):
         minute.tell(checkpoint, minute.put(checkpoint, ids, 10.0 * (at + 1)), beacons=len(ids))
     minute.put("snk.in", IDS[:1], 900)  # of the same minute, told of by the tally below
     minute.tell_of_everything()
@@ -73,6 +84,16 @@ def store(module_database_url: str, kafka_bootstrap: str) -> Iterator[Store]:
     store.close()
 
 
+def patterns() -> WindowFacts:
+    """What the closer would keep of the closed minute."""
+    bit = Graph(chain()).bit
+    masks = Counter(sum(1 << bit[point] for point, ids in SEEN.items() if name in ids) for name in IDS)
+    return WindowFacts(
+        patterns=tuple(Pattern(mask, count) for mask, count in masks.items()),
+        read={(bytes(16), point, None): len(ids) for point, ids in SEEN.items()},
+    )
+
+
 def write_windows(store: Store) -> None:
     reasons = ("evidence:snk",)
     window = document(
@@ -80,6 +101,7 @@ def write_windows(store: Store) -> None:
     )
     with store.engine.begin() as connection:
         store_window(connection, window, closed(), notify=False)
+        connection.execute(update(tables.table_of(tables.Window)).values(facts=patterns().pack()))
         gone = document(chain(), sealed(), verdict="loss", messages=50, lost={"mid": (1, 1)}, counts={"src.in": 50})
         store_window(connection, {**gone, "state": "sealed"}, sealed(), notify=False)
         store_window(connection, document(chain(), idle(), verdict="idle", messages=0), idle(), notify=False)
@@ -267,6 +289,18 @@ def test_the_neighbouring_minutes_are_a_step_away(url: str, browser: Browser) ->
         expect(page.locator("#window-verdict")).to_contain_text("sealed")
 
 
+def test_without_kafka_the_stored_result_is_shown_and_the_reason(
+    module_database_url: str, store: Store, browser: Browser
+) -> None:
+    with serving(module_database_url, LAGLOSS_DATA_DIR="/nowhere") as url, Watched(browser) as page:
+        assert api(url, "/matrix").status_code == 503
+        page.goto(url + path(closed(), "&a=src.in&b=mid.out"))
+        expect(page.locator("#window-matrix")).to_contain_text("No Kafka is known")
+        expect(page.locator(".ag-row")).to_have_count(1)
+        counted = "3 messages at src.in and not at mid.out, by the window's result."
+        expect(page.locator("#window-difference")).to_contain_text(counted)
+
+
 def test_what_is_not_a_window_of_anything_says_so(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/nobody/windows/{rfc3339(closed())}")
@@ -282,7 +316,5 @@ def test_the_page_is_usable_at_every_width_by_everybody(url: str, browser: Brows
         page.goto(url + path(closed(), "&a=src.in&b=mid.out"))
         expect(page.locator("#window-difference li")).to_have_count(3)
         expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(10)
-        if "SHOTS" in os.environ:
-            page.screenshot(path=f"{os.environ['SHOTS']}/window-{width}-{dark}.png", full_page=True)
         assert serious_faults(page) == []
         assert not sticks_out(page)
