@@ -23,7 +23,14 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
-│   └── NotAllowed
+│   ├── UnusableReceiver
+│   ├── NotAllowed
+│   ├── UnknownUser
+│   ├── UserExists
+│   ├── BadUserName
+│   ├── BadPassword
+│   ├── OpenToAll
+│   └── BadLogin
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── JarsMissing
@@ -36,6 +43,7 @@ LaglossError
 │   ├── DatabaseUnreachable
 │   ├── SparkEnded
 │   ├── NotConfigured
+│   ├── PangoMissing
 │   └── NoAlerter
 └── NotEnoughData             exit 4
 """
@@ -148,8 +156,38 @@ class UnknownReceiver(UsageError):
     start."""
 
 
+class UnusableReceiver(UsageError):
+    """{problem}"""
+
+
 class NotAllowed(UsageError):
     """{name} may only look: a {role} cannot do this. Ask an operator."""
+
+
+class UnknownUser(UsageError):
+    """No user is called {name}; there {known}. `lagloss users add NAME` adds one."""
+
+
+class UserExists(UsageError):
+    """There is a user {name} already. `lagloss users passwd` and `lagloss users role` change what they have."""
+
+
+class BadUserName(UsageError):
+    """{name!r} is no name to log in by: expected 1 to 64 letters a-z, digits and . _ @ + -, beginning with a letter or
+    a digit."""
+
+
+class BadPassword(UsageError):
+    """Expected a password of {least} to {most} characters, found {found}. Nothing was changed."""
+
+
+class OpenToAll(UsageError):
+    """Without a login the dashboard listens on this machine only, but LAGLOSS_BIND_ADDRESS is {address}. Set
+    LAGLOSS_LOGIN to local, oidc or proxy (docs/login.md), or LAGLOSS_BIND_ADDRESS to 127.0.0.1."""
+
+
+class BadLogin(UsageError):
+    """LAGLOSS_LOGIN={login} needs {variable}: expected {expected}, found {found}. See docs/login.md."""
 
 
 class ServerUnreachable(LaglossError):
@@ -206,6 +244,11 @@ class SparkEnded(ServerUnreachable):
 
 class NotConfigured(ServerUnreachable):
     """No {what} is known: no `lagloss up` has left its endpoints in {path}. Start `lagloss up`, or set {variable}."""
+
+
+class PangoMissing(ServerUnreachable):
+    """A PDF needs the Pango libraries, which lay out its text, and they cannot be loaded: {detail}. Install them
+    (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0`); the other formats work without."""
 
 
 class NoAlerter(ServerUnreachable):

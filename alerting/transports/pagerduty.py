@@ -9,12 +9,14 @@ from typing import Any, Final
 from pydantic import Field
 
 from alerting.notification import Action, Notification
-from alerting.secret import Secret
-from alerting.text import Section, message, one_line
-from alerting.transports.base import Outcome, Refused, Sent, TryLater
-from alerting.transports.config import HttpConfig, UnusableReceiver
-from alerting.transports.deadline import Deadline
+from alerting.text import Section, message
+from alerting.transports.config import HttpConfig
 from alerting.transports.http import Answer, HttpTarget, by_status
+from lagloss.errors import UnusableReceiver
+from lagloss.one_line import one_line
+from lagloss.outgoing.deadline import Deadline
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
+from lagloss.secret import Secret
 
 MAX_SUMMARY: Final = 1_024
 MAX_LINK: Final = 2_000

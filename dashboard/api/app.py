@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import messages, windows
+from dashboard.api import messages, reports, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -36,7 +36,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 """The first that fits says how an error is answered."""
 
 
-ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (windows.router, messages.router)
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (windows.router, messages.router, reports.router)
 
 
 def create_api(services: Services) -> FastAPI:

@@ -3,7 +3,7 @@
 from alembic import op
 
 revision = "0012"
-down_revision = "0009"
+down_revision = "0011"
 
 
 def upgrade() -> None:

@@ -11,9 +11,10 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from alerting.notification import Action, Notification
-from alerting.transports.base import Refused, Sent, Transport, TryLater
+from alerting.transports.base import Transport
 from alerting.transports.http import MAX_BODY_BYTES
 from alerting.transports.kinds import KINDS, build
+from lagloss.outgoing.outcome import Refused, Sent, TryLater
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.notifications import INCIDENT, notification
 from tests.fakes.pagerduty import FakePagerDuty

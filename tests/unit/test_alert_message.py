@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from alerting.assessment import Place
 from alerting.message import MAX_EXAMPLES, Evidence, IncidentFacts, Links, incident_body
-from alerting.outbox import backoff_s
+from lagloss.outgoing.backoff import backoff_s
 from lagloss.store import MissingMessage
 
 START = 1_795_250_400

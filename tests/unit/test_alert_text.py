@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alerting.notification import Notification
-from alerting.text import as_html, as_text, message, one_line
+from alerting.text import as_html, as_text, message
 from alerting.transports import slack
 from alerting.transports.mail import compose
 from alerting.transports.pagerduty import event
+from lagloss.one_line import one_line
 from tests.fakes import pagerduty as fake_pagerduty
 from tests.fakes import slack as fake_slack
 from tests.fakes.notifications import body, notification
