@@ -11,9 +11,9 @@ from dash import dcc, html
 
 from dashboard import words
 from dashboard.ids import Id
+from dashboard.pages.window_table import Row, table_rows
 from dashboard.reading import Empty, Reading
 from dashboard.view import RANGES_S, WINDOW_S
-from dashboard.window_table import Row, table_rows
 from dashboard.words import VERDICTS, Document
 from lagloss.graph import Graph
 from lagloss.presenting import sampled

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import Any, Final
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
@@ -158,8 +157,7 @@ def _typed(here: Address, epoch_s: int) -> str:
 
 def _read(here: Address, typed: str) -> int:
     """Epoch s of what a date picker holds, whole minutes; it knows no zone."""
-    moment = datetime.fromisoformat(typed).replace(tzinfo=here.zone.info)
-    return int(moment.timestamp()) // WINDOW_S * WINDOW_S
+    return int(here.zone.parse(typed)) // WINDOW_S * WINDOW_S
 
 
 def _interval_ms(span: Span) -> int:

@@ -194,3 +194,17 @@ def reason(code: str) -> str:
     if code.startswith("evidence:"):
         return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
     return _REASONS.get(code, code)
+
+
+FATES: Final = {
+    "lost": "lost for certain",
+    "perhaps": "perhaps lost",
+    "overdue": "overdue: pending longer than maxWait",
+    "pending": "pending: late, not lost",
+}
+"""What a closing says of a message that something is missing of."""
+
+
+def place_label(place: str) -> str:
+    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
+    return place.replace("->", " → ")

@@ -13,6 +13,7 @@ LaglossError
 │   ├── BadSpan
 │   ├── BadZone
 │   ├── UnknownCheckpoint
+│   ├── UnknownWindow
 │   ├── AlreadyRunning
 │   ├── JarMismatch
 │   ├── UnknownIncident
@@ -109,6 +110,11 @@ class BadZone(UsageError):
 
 class UnknownCheckpoint(UsageError):
     """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
+
+
+class UnknownWindow(UsageError):
+    """Nothing is stored of the window {start} of {pipeline}: no beacon of that minute was told of, or it is older than
+    windows are kept."""
 
 
 class AlreadyRunning(UsageError):

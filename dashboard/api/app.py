@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import health, overview, reports
+from dashboard.api import health, messages, overview, reports, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -18,6 +18,7 @@ from lagloss.errors import (
     NotEnoughData,
     UnknownIncident,
     UnknownPipeline,
+    UnknownWindow,
     UsageError,
 )
 from lagloss.problems import Problem
@@ -25,6 +26,7 @@ from lagloss.problems import Problem
 _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (UnknownPipeline, 404, "Unknown pipeline"),
+    (UnknownWindow, 404, "Unknown window"),
     (UnknownIncident, 404, "Unknown incident"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
@@ -36,6 +38,8 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 
 ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     overview.router,
+    windows.router,
+    messages.router,
     reports.router,
     health.router,
 )
