@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import fmean, median
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from lagloss.incidents import change_table, incident_table
 from lagloss.store import Store
@@ -66,8 +66,8 @@ class Times:
         return asdict(self)
 
 
-def courses(store: Store, from_s: float, to_s: float) -> list[Course]:
-    """Of the incidents that were opened in [from_s, to_s), oldest first."""
+def courses(store: Store, from_s: float, to_s: float, *chosen: ColumnElement[bool]) -> list[Course]:
+    """Of the incidents that were opened in [from_s, to_s), oldest first; `chosen`: of those whose rows are so."""
     row, change = incident_table, change_table
     # acknowledged_at of a reopened incident is that of its newest opening; the changes tell of the first
     first = (
@@ -85,7 +85,7 @@ def courses(store: Store, from_s: float, to_s: float) -> list[Course]:
             row.c.detail["resolved_because"].astext.label("because"),
             row.c.state,
         )
-        .where(row.c.opened_at >= _utc(from_s), row.c.opened_at < _utc(to_s))
+        .where(row.c.opened_at >= _utc(from_s), row.c.opened_at < _utc(to_s), *chosen)
         .order_by(row.c.opened_at)
     )
     with store.engine.connect() as connection:
