@@ -66,7 +66,7 @@ class OutboxMessage(Base):
         Index("outbox_due", "receiver", "next_attempt_at", postgresql_where=text("done_at IS NULL")),
         Index("outbox_of_incident", "incident_id", "receiver", "id"),
         Index("outbox_done", "done_at"),
-        {"comment": "Notifications, in the commit of the change they tell. Writers: alerting; lagloss alerts, dashboard (tests)."},
+        {"comment": "Notifications, in the commit of the change they tell. Writers: as incident."},
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)

@@ -22,6 +22,7 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
+│   ├── BadText
 │   └── NotAllowed
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
@@ -35,7 +36,9 @@ LaglossError
 │   ├── DatabaseUnreachable
 │   ├── SparkEnded
 │   ├── NotConfigured
-│   └── NoAlerter
+│   ├── NoAlerter
+│   ├── BacktestBusy
+│   └── BacktestFailed
 └── NotEnoughData             exit 4
 """
 
@@ -142,6 +145,10 @@ class UnknownReceiver(UsageError):
     start."""
 
 
+class BadText(UsageError):
+    """{what} is {found} characters long: expected at most {most}."""
+
+
 class NotAllowed(UsageError):
     """{name} may only look: a {role} cannot do this. Ask an operator."""
 
@@ -205,6 +212,14 @@ class NotConfigured(ServerUnreachable):
 class NoAlerter(ServerUnreachable):
     """Nobody sent the test to {receiver} within {waited_s:g} s, and it was taken back: {detail}. Is `lagloss up`
     running? Else start `python -m alerting`."""
+
+
+class BacktestBusy(ServerUnreachable):
+    """Another backtest runs, and one keeps a core busy. Try again in a minute."""
+
+
+class BacktestFailed(ServerUnreachable):
+    """The backtest did not end well: {detail}"""
 
 
 class NotEnoughData(LaglossError):

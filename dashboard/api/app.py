@@ -9,14 +9,19 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
+from dashboard.api import incidents
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
+    AlreadyAcknowledged,
+    IncidentIsResolved,
     LaglossError,
     NotAllowed,
     NotEnoughData,
     UnknownIncident,
     UnknownPipeline,
+    UnknownReceiver,
+    UnknownSilence,
     UsageError,
 )
 from lagloss.problems import Problem
@@ -25,6 +30,10 @@ _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (UnknownPipeline, 404, "Unknown pipeline"),
     (UnknownIncident, 404, "Unknown incident"),
+    (UnknownSilence, 404, "Unknown silence"),
+    (UnknownReceiver, 404, "Unknown receiver"),
+    (AlreadyAcknowledged, 409, "Already acknowledged"),
+    (IncidentIsResolved, 409, "Incident is resolved"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
     (UsageError, 422, "Bad request"),
@@ -33,7 +42,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 """The first that fits says how an error is answered."""
 
 
-ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = ()
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (incidents.router,)
 
 
 def create_api(services: Services) -> FastAPI:

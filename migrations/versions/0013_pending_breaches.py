@@ -13,7 +13,7 @@ _COMMENTS = {
     ),
     "outbox": (
         "Notifications, in the commit of the change they tell. Writers: alerting; lagloss alerts test.",
-        "Notifications, in the commit of the change they tell. Writers: alerting; lagloss alerts, dashboard (tests).",
+        "Notifications, in the commit of the change they tell. Writers: as incident.",
     ),
     "silence": (
         "Incidents nobody is to be told of for a while. Writer: lagloss alerts silence.",
