@@ -38,8 +38,8 @@ WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "bo
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One row of `incident`. `text`: value against target. `where`: worst first. Windows: starts in epoch s. `runbook`:
-    its pipeline's own, if it has one."""
+    """One row of `incident`. `text`: value against target; `unit`: ratio, ms, s or times. `where`: worst first.
+    Windows: starts in epoch s. `runbook`: its pipeline's own, if it has one."""
 
     id: UUID
     pipeline: str
@@ -60,6 +60,7 @@ class Incident:
     first_window_s: int
     last_window_s: int
     worst_window_s: int | None
+    unit: str
     windows: int
     where: list[Document]
     examples: list[Document]
@@ -338,6 +339,7 @@ def _incident(row: Row[Any], runbooks: str | None) -> Incident:
         first_window_s=row.first_window,
         last_window_s=row.last_window,
         worst_window_s=detail.get("worst_window"),
+        unit=detail.get("unit", "ratio"),
         windows=detail.get("windows") or _count(detail.get("breaches", [])),
         where=detail.get("where") or [],
         examples=detail.get("examples") or [],
