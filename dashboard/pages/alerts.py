@@ -73,15 +73,15 @@ def layout(_of: dict[str, str], _here: Address) -> Part:
 
 
 def _filters() -> Part:
-    def select(id_: Id, label: str, data: list[str]) -> Part:
+    def select(id_: Id, label: str, data: list[str], shown: str | None = None) -> Part:
         return dmc.Select(
-            id=id_, data=data, placeholder=f"any {label}", clearable=True, searchable=True, size="xs", w=170,
+            id=id_, data=data, placeholder=f"any {shown or label}", clearable=True, searchable=True, size="xs", w=170,
             **aria(label=label),
         )  # fmt: skip
 
     return dmc.Group(
         [
-            select(Id.PIPELINE, "alerts of pipeline", []),
+            select(Id.PIPELINE, "pipeline with alerts", [], "pipeline"),
             select(Id.KIND, "kind of rule", list(KINDS)),
             select(Id.SEVERITY, "severity", ["critical", "warning"]),
         ],

@@ -68,7 +68,7 @@ def tabs(here: Address, board: Board) -> Part:
     shown = Tab.of_address(here)
     return html.Nav(
         dmc.Group([_tab(tab, number, tab == shown, here) for tab, number in numbers.items()], gap="xs"),
-        className="tabs",
+        className="alert-tabs",
         **aria(label="alerts"),
     )
 
@@ -80,7 +80,7 @@ def _tab(tab: Tab, number: int | None, is_shown: bool, here: Address) -> Part:
         about = "" if tab == Tab.DELIVERIES and not number else about
     marks: dict[str, Any] = aria(current="page") if is_shown else {}
     href = here.asking(tab=tab, page=None, do=None, of=None).href
-    return dmc.Anchor(f"{tab.capitalize()}{about}", href=href, className="nav-link tab", **marks)
+    return dmc.Anchor(f"{tab.capitalize()}{about}", href=href, className="nav-link alert-tab", **marks)
 
 
 def no_alerter(leader: Leader | None, here: Address, now_s: float) -> Part | None:
@@ -90,7 +90,8 @@ def no_alerter(leader: Leader | None, here: Address, now_s: float) -> Part | Non
     why: list[Any] = ["No alerter has led yet."]
     if leader is not None:
         why = [f"The last one that led, on {leader.host}, was well at ", at(leader.well_at, here.zone), "."]
-    told = [*why, " No rule is judged and nobody is told until one runs: `lagloss up`, or `python -m alerting`."]
+    commands = [dmc.Code("lagloss up"), ", or ", dmc.Code("python -m alerting"), "."]
+    told = [*why, " No rule is judged and nobody is told until one runs: ", *commands]
     return alert("No alerter leads", told, "red", "✖")
 
 

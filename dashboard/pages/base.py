@@ -53,6 +53,7 @@ def icon(text: str) -> Part:
 
 def badge(word: str, sign: str, colour: str, size: str = "md") -> Part:
     """A status by sign, word and colour."""
+    colour = "red.8" if colour == "red" else colour  # white on Mantine's own red is hard to read
     return dmc.Badge(
         [icon(sign), f" {word}"], color=colour, size=size, variant="filled", autoContrast=True, className="verdict"
     )

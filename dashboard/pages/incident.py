@@ -71,8 +71,8 @@ def _head(told: Told, here: Address, person: Person, now_s: float) -> Part:
         "Breach": [f"{incident.text}; at worst {words.amount(incident.worst, incident.unit)}"],
         "Since": [
             when(incident.first_window_s, here.zone),
-            f", {words.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last ",
-            _window("of ", incident.pipeline, incident.last_window_s, here),
+            f", {words.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
+            _window("", incident.pipeline, incident.last_window_s, here),
         ],
         "State": _state(incident, here.zone),
         "Acknowledged": taken(incident, here.zone),

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from sqlalchemy import Column, ColumnElement, Row, case, func, select
+from sqlalchemy import ColumnElement, Row, case, func, select
 
 from dashboard.reads.incident_filters import PAGE_SIZE, Filters, within
 from dashboard.span import Span
@@ -22,6 +22,7 @@ _receiver_table = table_of(alert_tables.Receiver)
 _leader_table = table_of(alert_tables.Leader)
 _FIRST: Final = ("failed", "waiting", "sent", "dropped")
 """Outcomes in the order in which somebody wants to know of them."""
+_OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Leader:
 def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> Deliveries:
     """What was sent in a span, or waits to be. Pages count from 1. Tests of receivers are of no pipeline."""
     outbox, about = outbox_table, incident_table.c
-    rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_outcome(), else_=len(_FIRST))
+    rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
     asked = (
         select(*WITHOUT_BODY, about.pipeline, about.rule)
         .select_from(outbox.outerjoin(incident_table, about.id == outbox.c.incident_id))
@@ -80,7 +81,7 @@ def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, s
 def count_outcomes(store: Store, filters: Filters, span: Span) -> dict[str, int]:
     """How many deliveries there are of each outcome, in the order in which they are shown."""
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
-    asked = select(_outcome(), func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_outcome())
+    asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
     with store.engine.connect() as connection:
         counted = dict(connection.execute(asked).tuples().all())
     return {outcome: counted[outcome] for outcome in _FIRST if outcome in counted}
@@ -103,8 +104,3 @@ def read_leader(store: Store) -> Leader | None:
 def _queued(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
     row = outbox_table.c
     return [row.done_at.is_(None) | within(row.done_at, span), *filters.of(incident_table.c)]
-
-
-def _outcome() -> ColumnElement[str]:
-    outcome: Column[str] = outbox_table.c.outcome
-    return func.coalesce(outcome, "waiting")
