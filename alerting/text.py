@@ -117,7 +117,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Lin
     if incident.get("resolved_at"):
         because = incident.get("resolved_because")
         yield _line("Resolved", f"{incident['resolved_at']}{f': {because}' if because else ''}")
-    for label, key in (("Chart", "dashboard"), ("Runbook", "runbook")):
+    for label, key in (("Incident", "incident"), ("Chart", "dashboard"), ("Runbook", "runbook")):
         if link := _part(body, "links").get(key):
             yield _link(label, str(link))
     commands = _part(body, "commands")

@@ -124,6 +124,7 @@ def _range() -> Part:
         shadow="md",
         trapFocus=True,
         withinPortal=True,
+        withRoles=False,  # they would stand on a wrapper that has no role, not on the button
     )
     ranges = [{"label": name, "value": name} for name in RANGES_S]
     return html.Div(

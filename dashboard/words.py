@@ -73,6 +73,16 @@ def lag(ms: float | None) -> str:
     return f"{_number(ms / 86_400_000, 1)} d"
 
 
+def amount(value: float, unit: str) -> str:
+    """A number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
+    match unit:
+        case "ratio":
+            return share(value)
+        case "ms" | "s":
+            return lag(value if unit == "ms" else 1_000 * value)
+    return f"{_number(value, 1)} times"
+
+
 def share(ratio: float | None) -> str:
     """A ratio in per cent with about three digits: `0.34 %`, `12.3 %`, `< 0.001 %`."""
     if ratio is None:

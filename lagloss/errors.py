@@ -23,6 +23,7 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
+│   ├── BadText
 │   ├── UnusableReceiver
 │   ├── NotAllowed
 │   ├── UnknownUser
@@ -44,7 +45,9 @@ LaglossError
 │   ├── SparkEnded
 │   ├── NotConfigured
 │   ├── PangoMissing
-│   └── NoAlerter
+│   ├── NoAlerter
+│   ├── BacktestBusy
+│   └── BacktestFailed
 └── NotEnoughData             exit 4
 """
 
@@ -160,6 +163,10 @@ class UnusableReceiver(UsageError):
     """{problem}"""
 
 
+class BadText(UsageError):
+    """{what} is {found} characters long: expected at most {most}."""
+
+
 class NotAllowed(UsageError):
     """{name} may only look: a {role} cannot do this. Ask an operator."""
 
@@ -254,6 +261,14 @@ class PangoMissing(ServerUnreachable):
 class NoAlerter(ServerUnreachable):
     """Nobody sent the test to {receiver} within {waited_s:g} s, and it was taken back: {detail}. Is `lagloss up`
     running? Else start `python -m alerting`."""
+
+
+class BacktestBusy(ServerUnreachable):
+    """Another backtest runs, and one keeps a core busy. Try again in a minute."""
+
+
+class BacktestFailed(ServerUnreachable):
+    """The backtest did not end well: {detail}"""
 
 
 class NotEnoughData(LaglossError):

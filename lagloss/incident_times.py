@@ -66,10 +66,10 @@ class Times:
         return asdict(self)
 
 
-def courses(store: Store, from_s: float, to_s: float) -> list[Course]:
-    """Of the incidents that were opened in [from_s, to_s), oldest first."""
+def courses(store: Store, from_s: float, to_s: float, *chosen: ColumnElement[bool]) -> list[Course]:
+    """Of the incidents that were opened in [from_s, to_s), oldest first; `chosen`: of those whose rows are so."""
     opened = incident_table.c.opened_at
-    return _courses(store, opened >= _utc(from_s), opened < _utc(to_s))
+    return _courses(store, opened >= _utc(from_s), opened < _utc(to_s), *chosen)
 
 
 def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float) -> list[Course]:

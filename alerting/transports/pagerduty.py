@@ -107,7 +107,11 @@ def _trigger(notification: Notification) -> dict[str, Any]:
         "client": "lagloss",
         "links": [
             {"href": link, "text": text}
-            for text, link in (("Chart", links.get("dashboard")), ("Runbook", links.get("runbook")))
+            for text, link in (
+                ("Incident", links.get("incident")),
+                ("Chart", links.get("dashboard")),
+                ("Runbook", links.get("runbook")),
+            )
             if _is_link(link)
         ],
     }

@@ -9,15 +9,19 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import health, messages, overview, reports, windows
+from dashboard.api import health, incidents, messages, overview, reports, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
+    AlreadyAcknowledged,
+    IncidentIsResolved,
     LaglossError,
     NotAllowed,
     NotEnoughData,
     UnknownIncident,
     UnknownPipeline,
+    UnknownReceiver,
+    UnknownSilence,
     UnknownWindow,
     UsageError,
 )
@@ -28,6 +32,10 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (UnknownPipeline, 404, "Unknown pipeline"),
     (UnknownWindow, 404, "Unknown window"),
     (UnknownIncident, 404, "Unknown incident"),
+    (UnknownSilence, 404, "Unknown silence"),
+    (UnknownReceiver, 404, "Unknown receiver"),
+    (AlreadyAcknowledged, 409, "Already acknowledged"),
+    (IncidentIsResolved, 409, "Incident is resolved"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
     (UsageError, 422, "Bad request"),
@@ -41,6 +49,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     windows.router,
     messages.router,
     reports.router,
+    incidents.router,
     health.router,
 )
 

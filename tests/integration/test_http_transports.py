@@ -65,7 +65,7 @@ def test_a_page_at_pagerduty_says_what_where_and_what_to_do(pagerduty: FakePager
     assert (payload["component"], payload["timestamp"]) == ("src->mid", "2026-11-21T08:43:02.120Z")
     assert payload["custom_details"]["Where"] == "link src->mid: 94 lost, 98% of the loss"
     assert payload["custom_details"]["Labels"] == {"team": "checkout"}
-    assert [link["text"] for link in event["links"]] == ["Chart", "Runbook"]
+    assert [link["text"] for link in event["links"]] == ["Incident", "Chart", "Runbook"]
     assert (event["client"], event["client_url"]) == ("lagloss", event["links"][0]["href"])
 
 
