@@ -203,7 +203,7 @@ def test_people_who_see_little_or_use_a_phone_are_not_kept_out(
     served: Served, browser: Browser, width: int, dark: bool
 ) -> None:
     paths = ["/alerts?zone=UTC&range=24h", f"/incidents/{served.firing}?zone=UTC&do=acknowledge"]
-    paths += [f"/alerts?zone=UTC&range=24h&tab={tab}" for tab in ("pending", "history", "deliveries", "backtest")]
+    paths += [f"/alerts?zone=UTC&range=24h&tab={tab}" for tab in ("history", "deliveries")]
     with Watched(browser, width=width, dark=dark) as page:
         for path in paths:
             page.goto(f"{served.url}{path}")
