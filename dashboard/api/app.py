@@ -9,6 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
+from dashboard.api import series
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -33,7 +34,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 """The first that fits says how an error is answered."""
 
 
-ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = ()
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (series.router,)
 
 
 def create_api(services: Services) -> FastAPI:
