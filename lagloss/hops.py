@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 from lagloss.graph import Graph
 
 HopKind = Literal["arrival", "queue", "process"]
 
 
-@dataclass(frozen=True, slots=True)
-class Hop:
-    """One segment of the lag stack. `node` owns it: the link's target, or the node itself."""
+class Hop(NamedTuple):
+    """One segment of the lag stack. `node` owns it: the link's target, or the node itself. (A tuple: there are tens of
+    thousands of look-ups by hop in a day of minutes.)"""
 
     kind: HopKind
     node: str
@@ -105,18 +106,19 @@ def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Ho
     values, arrival = lags.hops, Hop("arrival", graph.first_node)
     if arrival not in values:
         return {}
-    paths: dict[str, list[Hop]] = {}
+    paths: dict[str, tuple[float, list[Hop]]] = {}
     for node in graph.steps:
-        before = [[arrival]] if node == graph.first_node else []
+        before = [(values[arrival], [arrival])] if node == graph.first_node else []
         for link in graph.links:
             queue = Hop("queue", node, link.source)
             if link.target == node and link.source in paths and queue in values:
-                before.append([*paths[link.source], queue])
+                total, path = paths[link.source]
+                before.append((total + values[queue], [*path, queue]))
         if before:
-            slowest = max(before, key=lambda path: sum(values[hop] for hop in path))
+            total, path = max(before, key=itemgetter(0))
             process = Hop("process", node)
-            paths[node] = [*slowest, process] if process in values else slowest
+            paths[node] = (total + values[process], [*path, process]) if process in values else (total, path)
     ends = [node for node in deliveries(graph) if node in paths and node in lags.delivered]
     if delivery is None and ends:
         delivery = max(ends, key=lambda node: lags.delivered[node])
-    return {hop: values[hop] for hop in paths[delivery]} if delivery in ends else {}
+    return {hop: values[hop] for hop in paths[delivery][1]} if delivery in ends else {}

@@ -12,7 +12,7 @@ from dashboard.zones import Zone
 
 From = Annotated[str | None, Query(alias="from", description="RFC 3339 or relative (-2h); with it, `range` is ignored")]
 To = Annotated[str | None, Query(alias="to", description="RFC 3339, relative or now; by default now")]
-Range = Annotated[str | None, Query(description=f"up to now: one of {', '.join(RANGES_S)}")]
+Range = Annotated[str | None, Query(alias="range", description=f"up to now: one of {', '.join(RANGES_S)}")]
 ZoneName = Annotated[str | None, Query(alias="zone", description="IANA name, for times in texts; by default UTC")]
 _NAMES: Final = ("from", "to", "range")
 

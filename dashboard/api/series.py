@@ -24,7 +24,7 @@ _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     422: {"description": "`from`, `to` or `range` is no span, or too long a one (application/problem+json)"},
     503: {"description": "PostgreSQL did not answer (application/problem+json)"},
 }
-_BUSY: Final = {503: _PROBLEMS[503]}
+_BUSY: Final[dict[int | str, dict[str, Any]]] = {503: _PROBLEMS[503]}
 _PANELS: Final = (
     "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket of which nothing is known "
     "is left out; a number that is not known is null. Percentiles are read from merged sketches. `total` is of the "
@@ -37,7 +37,7 @@ def router(services: Services) -> APIRouter:
     found = APIRouter(tags=["pipelines"])
     store, read = services.store, services.threads.read
 
-    @found.get("/pipelines", summary="The pipelines, by name", responses={**_BUSY})
+    @found.get("/pipelines", summary="The pipelines, by name", responses=_BUSY)
     async def pipelines() -> list[dict[str, Any]]:
         return await read(lambda: [_head(stored) for stored in store.pipelines()])
 

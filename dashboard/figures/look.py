@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+Numbers: TypeAlias = npt.NDArray[np.float64]
 HUES: Final = ("#4c78d8", "#1fa187", "#d9822b", "#a05fc4", "#4fa8c9", "#c2557e", "#8a8d2f", "#7a6ff0")
 """One a node, told apart by colour-blind readers too, and readable on white and on near-black."""
 CERTAIN: Final = "#e03131"
@@ -44,6 +49,11 @@ def hues(nodes: Sequence[str]) -> dict[str, str]:
 def safe(text: str) -> str:
     """Text that plotly shows as it stands: it takes `<b>` and `<a href>` in names and hover texts for markup."""
     return escape(text, quote=False)
+
+
+def numbers(values: Iterable[float | None]) -> Numbers:
+    """Values for plotly, NaN where there is none: it looks at a list's values one by one, and at an array's not."""
+    return np.array([math.nan if value is None else value for value in values], np.float64)
 
 
 def faded(hue: str) -> str:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
+import numpy as np
 import plotly.graph_objects as go
 
 from dashboard import words
 from dashboard.figures import happened, stack
-from dashboard.figures.look import CERTAIN, Colours, base_layout, colours, hues, lag_unit, safe
+from dashboard.figures.look import CERTAIN, Colours, Numbers, base_layout, colours, hues, lag_unit, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.reads.buckets import Bucket
 from dashboard.reads.happenings import Happenings
@@ -33,7 +35,7 @@ _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Frame:
     """All that the panels are drawn from. `path`: a delivery node's name, or SLOWEST."""
 
@@ -45,7 +47,7 @@ class Frame:
     path: str = SLOWEST
     dark: bool = False
 
-    @property
+    @cached_property
     def axis(self) -> TimeAxis:
         span = self.series.span
         return TimeAxis.over(self.zone, span.from_s, span.to_s)
@@ -61,6 +63,11 @@ class Frame:
 
     def middle(self, bucket: Bucket) -> float:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
+
+    @cached_property
+    def middles(self) -> Numbers:
+        """Of all buckets, on the axis."""
+        return numbers(self.middle(bucket) for bucket in self.series.buckets)
 
 
 def panels_figure(frame: Frame) -> go.Figure:
@@ -117,11 +124,10 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
 def _carrier(frame: Frame, told: list[tuple[Bucket, float, str]], yaxis: str) -> go.Scatter:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
     return go.Scatter(
-        x=[frame.middle(bucket) for bucket, _, _ in told],
-        y=[value for _, value, _ in told],
-        customdata=[[bucket.start_s, bucket.length_s] for bucket, _, _ in told],
-        text=[text for _, _, text in told],
-        hovertemplate="%{text}<extra></extra>",
+        x=frame.middles,
+        y=numbers(value for _, value, _ in told),
+        customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
+        hovertemplate="%{customdata[2]}<extra></extra>",
         mode="markers",
         marker={"opacity": 0, "size": 1},
         showlegend=False,
@@ -144,7 +150,7 @@ def _line(frame: Frame, values: list[float | None], **look: Any) -> go.Scatter:
         before = bucket.start_s + bucket.length_s
     few = len(x) <= stack.MAX_BARS
     mode = {"mode": "lines+markers", "marker": {"size": 4}} if few else {"mode": "lines"}
-    return go.Scatter(x=x, y=y, connectgaps=False, hoverinfo="skip", **mode, **look)
+    return go.Scatter(x=np.array(x), y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
 
 
 def _add_messages(figure: go.Figure, frame: Frame) -> None:
@@ -248,18 +254,17 @@ def _add_loss(figure: go.Figure, frame: Frame) -> float:
     """
     found, target = frame.series.buckets, 100 * frame.definition.spec.sla.loss.max
     drawn = [drawn_loss(bucket) for bucket in found]
-    middles = [frame.middle(bucket) for bucket in found]
-    shared = {"x": middles, "width": 1_000 * frame.series.bucket_s * 0.87, "yaxis": "y3", "hoverinfo": "skip"}
+    shared = {"x": frame.middles, "width": 1_000 * frame.series.bucket_s * 0.87, "yaxis": "y3", "hoverinfo": "skip"}
     figure.add_trace(
         go.Bar(
-            y=[None if loss is None else 100 * loss[0] for loss in drawn],
+            y=numbers(None if loss is None else 100 * loss[0] for loss in drawn),
             name="lost for certain", uid="certain", marker={"color": CERTAIN, "line": {"width": 0}}, **shared,
         )
     )  # fmt: skip
     pattern = {"shape": "/", "fgcolor": CERTAIN, "size": 5}
     figure.add_trace(
         go.Bar(
-            y=[None if loss is None or loss[1] <= loss[0] else 100 * (loss[1] - loss[0]) for loss in drawn],
+            y=numbers(None if loss is None or loss[1] <= loss[0] else 100 * (loss[1] - loss[0]) for loss in drawn),
             name="perhaps lost", uid="perhaps",
             marker={"color": "rgba(224,49,49,.22)", "line": {"width": 0}, "pattern": pattern}, **shared,
         )
@@ -310,8 +315,8 @@ def _add_verdicts(figure: go.Figure, frame: Frame) -> None:
         border = 1.5 if look.symbol.endswith("-open") else 0
         figure.add_trace(
             go.Scatter(
-                x=[frame.middle(bucket) for bucket in of_this],
-                y=[0] * len(of_this),
+                x=numbers(frame.middle(bucket) for bucket in of_this),
+                y=np.zeros(len(of_this)),
                 name=look.word.lower(), uid=f"verdict-{verdict}", mode="markers", yaxis="y4", hoverinfo="skip",
                 marker={"color": look.hex, "symbol": look.symbol, "size": size,
                         "line": {"color": look.hex, "width": border}},

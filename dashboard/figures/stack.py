@@ -1,15 +1,14 @@
-"""Lag by hop, stacked along one path: as bars where there are few buckets, else as areas with the same outline."""
+"""Lag by hop, stacked along one path: as bars where there are few buckets, else as areas."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
 
-from dashboard.figures.look import faded, hatch, safe
+from dashboard.figures.look import faded, hatch, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
 from lagloss.hops import Hop
 
@@ -59,13 +58,15 @@ def outline(
     edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], bucket_s: int
 ) -> tuple[list[float | None], list[float | None]]:
     """x (epoch s) and y of closed lines around runs of buckets that follow each other, with None between runs: what is
-    not known is not covered."""
+    not known is not covered. A run goes through its buckets' middles, from the start of the first to the last's end."""
     x: list[float | None] = []
     y: list[float | None] = []
     for first, last in _runs(edges, starts_s, bucket_s):
         known = [(at, edge) for at, edge in zip(starts_s[first:last], edges[first:last], strict=True) if edge]
-        there = [(at + side, edge[1]) for at, edge in known for side in (0, bucket_s)]
-        back = [(at + side, edge[0]) for at, edge in reversed(known) for side in (bucket_s, 0)]
+        points = [(known[0][0], known[0][1]), *((at + bucket_s / 2, edge) for at, edge in known)]
+        points.append((known[-1][0] + bucket_s, known[-1][1]))
+        there = [(at, edge[1]) for at, edge in points]
+        back = [(at, edge[0]) for at, edge in reversed(points)]
         if x:
             x.append(None)
             y.append(None)
@@ -120,8 +121,8 @@ def _area(
 ) -> go.Scatter:
     x, y = outline(edges, starts_s, bucket_s)
     return go.Scatter(
-        x=np.array([math.nan if at is None else axis.at(at) for at in x]),
-        y=np.array([math.nan if value is None else value / unit_ms for value in y]),
+        x=numbers(None if at is None else axis.at(at) for at in x),
+        y=numbers(None if value is None else value / unit_ms for value in y).astype(np.float32),
         mode="lines",
         line={"width": 0},
         fill="toself",

@@ -65,7 +65,7 @@ def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) 
     rolled = sums.read_rolled(store, name, span.from_s, span.to_s)
     length_s = bucket_s(span)
     if length_s == WINDOW_S:
-        found = _minutes(store, name, graph, span, now_s)
+        found = _minutes(store, stored, graph, span, now_s)
     else:
         period: Period = "hour" if length_s == PERIOD_S["hour"] else "day"
         found = _periods(store, stored, graph, period, span, rolled, now_s)
@@ -79,21 +79,37 @@ def _starts(span: Span, length_s: int) -> range:
     return range(span.from_s // length_s * length_s, span.to_s, length_s)
 
 
-def _minutes(store: Store, name: str, graph: Graph, span: Span, now_s: float) -> list[Bucket]:
-    window = tables.Window
-    closed = select(window.window_start, window.history, window.document).where(
-        window.pipeline == name, window.window_start >= span.from_s, window.window_start < span.to_s
-    )
-    with store.engine.connect() as connection:
-        rows = connection.execute(closed.order_by(window.window_start)).all()
-    found = {row.window_start: buckets.of_window({**row.document, "history": row.history}, graph) for row in rows}
+def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span, now_s: float) -> list[Bucket]:
+    found = _closed_minutes(store, stored, graph, span)
     live_from_s = max(span.from_s, int(now_s) - LIVE_S)
     if live_from_s < span.to_s:
-        for document in store.windows(name, live_from_s, span.to_s):
+        for document in store.windows(stored.name, live_from_s, span.to_s):
             if document["state"] == "open":
                 bucket = buckets.of_window(document, graph)
                 found.setdefault(bucket.start_s, bucket)
     return [found[start] for start in sorted(found)]
+
+
+def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span) -> dict[int, Bucket]:
+    window, of = tables.Window, sums.database(store)
+    within = (
+        window.pipeline == stored.name,
+        window.window_start >= span.from_s,
+        window.window_start < span.to_s,
+    )
+    with store.engine.connect() as connection:
+        results = connection.execute(select(window.window_start, window.revision, window.closed_at).where(*within))
+        keys = {row.window_start: (of, stored.name, stored.version, "minute", *row) for row in results}
+        found = {start: known for start, key in keys.items() if (known := _buckets.get(key)) is not None}
+        missing = [start for start in keys if start not in found]
+        if missing:
+            asked = select(window.window_start, window.history, window.document).where(
+                *within, window.window_start.in_(missing)
+            )
+            for start, history, document in connection.execute(asked):
+                bucket = buckets.of_window({**document, "history": history}, graph)
+                found[start] = _buckets.put(keys[start], bucket)
+    return found
 
 
 def _periods(
