@@ -13,7 +13,8 @@ from dash.exceptions import PreventUpdate
 
 from dashboard import incident_band
 from dashboard.figures import flow_graph, shares
-from dashboard.figures.panels import SLOWEST, Frame, panels_figure
+from dashboard.figures.frame import SLOWEST, Frame
+from dashboard.figures.panels import panels_figure
 from dashboard.links import Address
 from dashboard.pages import notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live

@@ -9,7 +9,7 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard import links, words
-from dashboard.figures.panels import drawn_loss
+from dashboard.figures.loss import drawn_loss
 from dashboard.links import Address
 from dashboard.pages import pipeline_steps
 from dashboard.pages.base import Part, badge, moment

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from dashboard import links
-from dashboard.figures.panels import SLOWEST
+from dashboard.figures.frame import SLOWEST
 from dashboard.figures.time_axis import drawn_s
 from dashboard.links import Address
 from dashboard.span import MAX_SPAN_S, Span, shown_span
@@ -70,7 +70,7 @@ def _clicked(click: Any) -> tuple[int, int] | None:
     """Start and length (s) of the bucket that was clicked."""
     for point in click.get("points") or [] if isinstance(click, dict) else []:
         data = point.get("customdata")
-        if isinstance(data, list) and len(data) == 2 and all(isinstance(part, int) for part in data):
+        if isinstance(data, list) and len(data) >= 2 and all(isinstance(part, int) for part in data[:2]):
             return data[0], data[1]
     return None
 

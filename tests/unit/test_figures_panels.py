@@ -13,7 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures import flow_graph, shares, stack
-from dashboard.figures.panels import SLOWEST, Frame, drawn_loss, history_runs, panels_figure
+from dashboard.figures.frame import SLOWEST, Frame
+from dashboard.figures.loss import drawn_loss
+from dashboard.figures.panels import history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
 from dashboard.reads import buckets
 from dashboard.reads.happenings import Deploy, Happenings
