@@ -102,5 +102,3 @@ def add_target(figure: go.Figure, frame: Frame, at: float, label: str, yaxis: st
         x=0, y=at, xref="paper", yref=yaxis, xanchor="left", yanchor="bottom", text=label, font=look,
         bgcolor=frame.colours.ground, opacity=0.9, showarrow=False, borderpad=0,
     )  # fmt: skip
-
-

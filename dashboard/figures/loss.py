@@ -88,5 +88,3 @@ def add_verdicts(figure: go.Figure, frame: Frame) -> None:
                         "line": {"color": look.hex, "width": border}},
             )
         )  # fmt: skip
-
-

@@ -125,8 +125,8 @@ def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
     )
     figure.add_traces(bars)
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
-    line = {"color": frame.colours.line, "width": 2}
-    figure.add_trace(line(frame, drawn, name=f"E2E {percentile}", uid="e2e", line=line, yaxis="y2"))
+    look = {"color": frame.colours.line, "width": 2}
+    figure.add_trace(line(frame, drawn, name=f"E2E {percentile}", uid="e2e", line=look, yaxis="y2"))
     told = [
         (bucket, (lag or 0.0) / unit_ms, _lags_told(bucket, each, percentile, hops.hops(graph)))
         for bucket, lag, each in zip(found, e2e, stacks, strict=True)
