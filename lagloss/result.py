@@ -33,8 +33,7 @@ class Lags:
 
     @classmethod
     def of(cls, sketch: Sketch) -> Lags:
-        p50, p95, p99, most = (sketch.quantile_ms(q) for q in (0.5, 0.95, 0.99, 1.0))
-        return cls(p50, p95, p99, most)
+        return cls(*sketch.quantiles_ms((0.5, 0.95, 0.99, 1.0)))
 
 
 def percentiles(lags: Lags) -> dict[str, float | None]:

@@ -292,10 +292,11 @@ class Store:
         Raises:
             UnknownPipeline: with the names there are.
         """
-        found = {stored.name: stored for stored in self.pipelines()}
-        if name not in found:
+        with self.engine.connect() as connection:
+            newest = _newest_version(connection, name)
+        if newest is None or newest.deleted_at is not None:
             raise self._unknown(name)
-        return found[name]
+        return StoredPipeline(name, newest.version, newest.applied_at, Definition.model_validate(newest.definition))
 
     def _unknown(self, name: str) -> UnknownPipeline:
         names = self.names()

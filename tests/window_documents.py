@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import xxhash
 from sqlalchemy import Connection, text
 
 from lagloss import tables
 from lagloss.definition import Definition, parse_definition
+from lagloss.facts import CheckpointFacts, WindowFacts
 from lagloss.graph import Graph
 from lagloss.result import rfc3339
 from lagloss.rollup import on_time_counts
+from lagloss.sketch import Sketch, bin_keys
 from lagloss.store import WINDOWS_CHANNEL, ensure_days
 
 CHAIN = """
@@ -140,6 +143,22 @@ def document(
     }
 
 
+def facts(window: dict[str, Any]) -> WindowFacts:
+    """Facts that fit a document: every lag of a checkpoint is its p95."""
+
+    def lags(p95_ms: float | None, count: int) -> Sketch:
+        return Sketch() if p95_ms is None else Sketch.from_bins({int(bin_keys(np.array([p95_ms]))[0]): count})
+
+    checkpoints = {
+        there["name"]: CheckpointFacts(
+            there["beacons"], 0, there["distinct"] or 0, 0, lags(there["lag_ms"]["p95"], there["beacons"])
+        )
+        for there in window["checkpoints"]
+    }
+    e2e = lags(window["e2e_lag_ms"]["p95"], window["delivered"] or 0)
+    return WindowFacts(checkpoints=checkpoints, e2e_lags=e2e)
+
+
 def store_window(connection: Connection, window: dict[str, Any], start_s: int, notify: bool = True) -> None:
     """Writes a closed window as the closer does: over the older revision, and NOTIFY with the commit."""
     ensure_days(connection, [start_s])
@@ -173,7 +192,7 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
             deadline=None,
             log_start=[],
             document=kept,
-            facts=b"",
+            facts=facts(window).pack(),
         )
     )
     if notify:

@@ -86,7 +86,7 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
             found = await threads.read(alerts.read_open, store, filters)
             pending = await threads.read(alerts.read_pending, store, filters)
             return {
-                "incidents": [standing.document() for standing in found],
+                "incidents": [opened.document() for opened in found],
                 "pending": [each.document() for each in pending],
             }
         history = await threads.read(alerts.read_history, store, filters, span_of(from_, to, range_), page, size)

@@ -14,7 +14,7 @@ from dashboard import links, words
 from dashboard.links import Address
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.base import Part, badge, icon, moment
-from dashboard.reads.alerts import Standing
+from dashboard.reads.alerts import OpenIncident
 from dashboard.who import Person
 from dashboard.zones import Zone, utc
 from lagloss.incidents import Delivery, Incident, place_words
@@ -46,35 +46,35 @@ class Broken:
     works_since: datetime | None
 
 
-def band(standings: Sequence[Standing], here: Address, person: Person, now_s: float) -> Part | None:
+def band(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part | None:
     """The open incidents of a pipeline above its charts, in the order given; None when there is none."""
-    if not standings:
+    if not opened:
         return None
-    number = f"{len(standings)} open incident{'' if len(standings) == 1 else 's'}"
-    rest = len(standings) - _SHOWN
-    of = standings[0].incident.pipeline
+    number = f"{len(opened)} open incident{'' if len(opened) == 1 else 's'}"
+    rest = len(opened) - _SHOWN
+    of = opened[0].incident.pipeline
     more = dmc.Anchor(f"and {rest} more", href=here.to(links.ALERTS, pipeline=of).href, size="sm") if rest > 0 else None
     return html.Section(
-        [dmc.Title(number, order=2, fz=16, mb=4), cards(standings[:_SHOWN], here, person, now_s), more],
+        [dmc.Title(number, order=2, fz=16, mb=4), cards(opened[:_SHOWN], here, person, now_s), more],
         className="incidents",
     )
 
 
-def cards(standings: Sequence[Standing], here: Address, person: Person, now_s: float) -> Part:
-    return dmc.Stack([card(standing, here, person, now_s) for standing in standings], gap="xs")
+def cards(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part:
+    return dmc.Stack([card(shown, here, person, now_s) for shown in opened], gap="xs")
 
 
-def card(standing: Standing, here: Address, person: Person, now_s: float) -> Part:
+def card(shown: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
     """What is wrong, since when, where, who has it, and what can be done."""
-    incident = standing.incident
+    incident = shown.incident
     places = [place_words(place) for place in incident.where[:_SHOWN_PLACES]]
     title = dmc.Anchor(incident.rule, href=here.to(links.incident(str(incident.id))).href, fw=600, className="mono")
     facts = [
         dmc.Text([title, " of ", pipeline_link(incident.pipeline, here), f": {incident.text}"], fw=600),
         dmc.Text([*_since(incident, here.zone, now_s), " · ", *taken(incident, here.zone)], size="sm"),
         dmc.Text("where: " + " · ".join(places), size="sm") if places else None,
-        dmc.Text(why_withheld(standing, here.zone), size="sm", c="dimmed") if standing.withheld else None,
-        dmc.Group([*act_links(standing, here, person), *_ways(incident, here)], gap="sm", mt=4),
+        dmc.Text(why_withheld(shown, here.zone), size="sm", c="dimmed") if shown.withheld else None,
+        dmc.Group([*act_links(shown, here, person), *_ways(incident, here)], gap="sm", mt=4),
     ]
     return dmc.Paper(
         [severity_badge(incident.severity), html.Div(facts, className="grows")],
@@ -111,21 +111,21 @@ def taken(incident: Incident, zone: Zone) -> list[Any]:
     return [f"acknowledged by {incident.acknowledged_by} at ", at(incident.acknowledged_at, zone)]
 
 
-def why_withheld(standing: Standing, zone: Zone) -> list[Any]:
+def why_withheld(shown: OpenIncident, zone: Zone) -> list[Any]:
     """Why nobody is told, by whom, and until when as far as that is known."""
-    told: list[Any] = [f"nobody is told: {standing.withheld}"]
-    return told if standing.silence is None else [*told, ", until ", at(standing.silence.ends_at, zone)]
+    told: list[Any] = [f"nobody is told: {shown.withheld}"]
+    return told if shown.silence is None else [*told, ", until ", at(shown.silence.ends_at, zone)]
 
 
-def act_links(standing: Standing, here: Address, person: Person) -> list[Part]:
+def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
     """What can be done about it now."""
-    incident = standing.incident
+    incident = shown.incident
     if incident.state != "open":
         return []
     of, found = str(incident.id), []
     if incident.acknowledged_at is None:
         found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person))
-    if standing.silence is None:
+    if shown.silence is None:
         found.append(act_link("Silence", Do.SILENCE, of, here, person))
     return found
 

@@ -66,7 +66,7 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
 
 
 def _head(told: Told, here: Address, person: Person, now_s: float) -> Part:
-    incident, standing = told.incident, told.standing
+    incident, opened = told.incident, told.opened
     facts = {
         "Breach": [f"{incident.text}; at worst {words.amount(incident.worst, incident.unit)}"],
         "Since": [
@@ -76,7 +76,7 @@ def _head(told: Told, here: Address, person: Person, now_s: float) -> Part:
         ],
         "State": _state(incident, here.zone),
         "Acknowledged": taken(incident, here.zone),
-        "Withheld": why_withheld(standing, here.zone) if standing.withheld else None,
+        "Withheld": why_withheld(opened, here.zone) if opened.withheld else None,
     }
     rows = [
         dmc.TableTr([dmc.TableTh(name), dmc.TableTd(html.Span(value), className="breaks")])
@@ -93,7 +93,7 @@ def _head(told: Told, here: Address, person: Person, now_s: float) -> Part:
             dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
             dmc.Table(dmc.TableTbody(rows), variant="vertical", my="xs"),
             why_not(person) if incident.state == "open" else None,
-            dmc.Group([*act_links(standing, here, person), *_ways(incident, here)], gap="sm"),
+            dmc.Group([*act_links(opened, here, person), *_ways(incident, here)], gap="sm"),
         ],
         p="sm",
         withBorder=True,

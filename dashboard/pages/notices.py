@@ -87,7 +87,7 @@ def of_condition(
         case Condition.BLIND:
             return alert("Blind", _blind(fresh, name, zone, now_s), "red", "✖")
         case Condition.IDLE:
-            told = f"No messages come in at {name}, and every emitter of its first node says so: nothing is lost."
+            told = f"No messages come in at {name}; its emitters report, and say so: nothing is lost."
             return alert("Idle", told, "gray", "○")
         case Condition.NOTHING_IN_RANGE:
             newest = zone.minute(fresh.newest_s) if fresh.newest_s is not None else words.NOTHING

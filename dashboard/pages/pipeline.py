@@ -3,21 +3,268 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from enum import StrEnum
+from typing import Any, Final
 
-from dash import Dash, html
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
+from dashboard.figures import flow_graph, shares
+from dashboard.figures.frame import SLOWEST, Frame
+from dashboard.figures.panels import panels_figure
 from dashboard.links import Address
-from dashboard.pages.base import NAME, Page, Part
+from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
+from dashboard.pages.base import NAME, Page, Part, aria, live
+from dashboard.pages.notices import Failed
+from dashboard.reads.alerts import read_open
+from dashboard.reads.incident_filters import Filters
+from dashboard.reads.panels import Panels, read_panels
 from dashboard.services import Services
+from dashboard.shell import WHILE_BUSY, Shell, pipeline_nav
+from dashboard.span import shown_span
+from dashboard.who import asking
+from lagloss import hops
+from lagloss.errors import UnknownPipeline
+from lagloss.graph import Graph
+from lagloss.store import Store
+
+_PANELS_PX: Final = 900
+
+
+class Id(StrEnum):
+    NOTICE = "pipeline-notice"
+    INCIDENTS = "pipeline-incidents"
+    CONTENT = "pipeline-content"
+    HEADLINE = "pipeline-headline"
+    CAPTION = "pipeline-caption"
+    PATH = "pipeline-path"
+    PATH_BOX = "pipeline-path-box"
+    PANELS = "pipeline-panels"
+    OFFSET = "pipeline-offset"
+    ZOOMED = "pipeline-zoomed"
+    SHARES = "pipeline-shares"
+    PIE = "pipeline-pie"
+    BARS = "pipeline-bars"
+    FLOW = "pipeline-flow"
+    WORST = "pipeline-worst"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+    name = of["pipeline"]
+    return html.Div(
+        [
+            dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
+            live(Id.NOTICE),
+            live(Id.INCIDENTS),
+            dcc.Store(id=Id.OFFSET),
+            dcc.Store(id=Id.ZOOMED, data=[]),
+            html.Div(_content(name), id=Id.CONTENT, style={"display": "none"}),
+        ]
+    )
+
+
+def _content(name: str) -> Part:
+    panels = dmc.Paper([_panels_head(), _figure(Id.PANELS, Id.CAPTION, _PANELS_PX)], p="sm", withBorder=True)
+    title = dmc.Title("Share of each hop of the lag", order=2, fz=16)
+    about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
+    parts = [title, about, _figure(Id.PIE, Id.SHARES, 230), _figure(Id.BARS, Id.SHARES, None)]
+    hidden = html.Div("share of each hop of the lag", id=Id.SHARES, hidden=True)
+    beside = dmc.Stack(
+        [
+            dmc.Paper([*parts, hidden], p="sm", withBorder=True),
+            dmc.Paper(html.Div(id=Id.WORST), p="sm", withBorder=True),
+        ],
+        gap="sm",
+    )
+    graph = html.Div(
+        _figure(Id.FLOW, f"{Id.FLOW}-name", None), className="sideways", tabIndex=0, **aria(label=f"graph of {name}")
+    )
+    flow = [dmc.Title("Lag and loss on its way", order=2, fz=16, id=f"{Id.FLOW}-name"), graph]
+    return dmc.Stack(
+        [
+            html.Div(id=Id.HEADLINE),
+            dmc.Grid(
+                [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
+                gutter="sm",
+            ),
+            dmc.Paper(flow, p="sm", withBorder=True),
+        ],
+        gap="sm",
+    )
+
+
+def _panels_head() -> Part:
+    path = dmc.Group(
+        [
+            dmc.Text("path", size="sm", className="faint"),
+            dmc.Select(
+                id=Id.PATH, data=[], allowDeselect=False, size="xs", w=210, **aria(label="path through the pipeline")
+            ),
+        ],
+        gap="xs",
+    )
+    about = "click: open it · drag: zoom · double click: back"
+    return html.Div(
+        [
+            dmc.Group(
+                [
+                    dmc.Title("Messages, lag, loss", order=2, fz=16),
+                    dmc.Text(about, size="sm", className="faint"),
+                    html.Div(path, id=Id.PATH_BOX, style={"marginLeft": "auto"}),
+                ],
+                gap="xs",
+            ),
+            dmc.Text(id=Id.CAPTION, size="sm"),
+        ]
+    )
+
+
+def _figure(id_: str, named_by: str, height: int | None) -> Part:
+    """A figure that a screen reader takes for a picture with a name."""
+    style = {} if height is None else {"height": height}
+    graph = dcc.Graph(id=id_, config={"displayModeBar": False, "responsive": True, "showTips": False}, style=style)
+    return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
+
+
+def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
+    """Every property of the page's parts that follows from what is stored."""
+    try:
+        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+    except UnknownPipeline:
+        notice = notices.unknown_pipeline(name, store.names(), here)
+        return {"notice": notice, "incidents": None, "content": {"display": "none"}}
+    definition = panels.stored.definition
+    notice = notices.of_condition(panels.condition, panels.fresh, definition, here, now_s)
+    open_ = band.band(read_open(store, Filters(pipeline=name)), here, asking(), now_s)
+    is_empty = panels.newest is None and not panels.series.buckets
+    drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
+    return drawn | _drawn(panels, here, dark, now_s)
+
+
+def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
+    definition, series = panels.stored.definition, panels.series
+    graph = Graph(definition)
+    ends = hops.deliveries(graph)
+    path = here.query.get("path", SLOWEST)
+    path = path if path in ends else SLOWEST
+    frame = Frame(definition, series, panels.happenings, here.zone, now_s, path, dark)
+    delivery = None if path == SLOWEST else path
+    parts = shares.shares({} if series.total is None else hops.path_ms(series.total.lags, graph, delivery))
+    choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
+    return {
+        "headline": pipeline_parts.headline(panels, here, now_s),
+        "caption": pipeline_parts.caption(series, here.zone),
+        "paths": choices,
+        "path": path,
+        "path_box": {"marginLeft": "auto", "display": "block" if len(ends) > 1 else "none"},
+        "panels": panels_figure(frame),
+        "offset": frame.axis.offset_s,
+        "pie": shares.pie_figure(parts, graph, dark),
+        "bars": shares.bars_figure(parts, graph, dark),
+        "bars_style": {"height": shares.bars_px(parts)},
+        "flow": flow_graph.flow_figure(graph, series.total, dark),
+        "flow_style": {"height": flow_graph.height_px(graph), "width": flow_graph.width_px(graph)},
+        "worst": pipeline_parts.worst_table(panels, here),
+    }
+
+
+_OUTPUTS: Final = {
+    "notice": Output(Id.NOTICE, "children"),
+    "incidents": Output(Id.INCIDENTS, "children"),
+    "content": Output(Id.CONTENT, "style"),
+    "headline": Output(Id.HEADLINE, "children"),
+    "caption": Output(Id.CAPTION, "children"),
+    "paths": Output(Id.PATH, "data"),
+    "path": Output(Id.PATH, "value"),
+    "path_box": Output(Id.PATH_BOX, "style"),
+    "panels": Output(Id.PANELS, "figure"),
+    "offset": Output(Id.OFFSET, "data"),
+    "pie": Output(Id.PIE, "figure"),
+    "bars": Output(Id.BARS, "figure"),
+    "bars_style": Output(Id.BARS, "style"),
+    "flow": Output(Id.FLOW, "figure"),
+    "flow_style": Output(Id.FLOW, "style"),
+    "worst": Output(Id.WORST, "children"),
+}
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    _register_drawing(app, services)
+    _register_steps(app)
+
+
+def _register_drawing(app: Dash, services: Services) -> None:
+    @app.callback(
+        output=_OUTPUTS,
+        inputs=[
+            Input(Shell.URL, "pathname"),
+            Input(Shell.URL, "search"),
+            Input(Shell.TICK, "n_intervals"),
+            Input(Shell.SCHEME, "data"),
+        ],
+        running=WHILE_BUSY,
+    )
+    async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> dict[str, Any]:
+        here, now_s = Address.parse(pathname, search), time.time()
+        name = _name(here)
+        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, scheme == "dark", now_s)
+        nothing = dict.fromkeys(_OUTPUTS, no_update)
+        if isinstance(found, Failed):
+            return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
+        return nothing | found
+
+
+def _register_steps(app: Dash) -> None:
+    where = [State(Shell.URL, "pathname"), State(Shell.URL, "search")]
+    to = Output(Shell.URL, "href", allow_duplicate=True)
+
+    @app.callback(to, Input(Id.PANELS, "clickData"), *where, prevent_initial_call=True)
+    def click(clicked: Any, pathname: str | None, search: str | None) -> str:
+        here = Address.parse(pathname, search)
+        return _step(here, pipeline_steps.of_click(here, _name(here), clicked))
+
+    @app.callback(to, Input(Id.PATH, "value"), *where, prevent_initial_call=True)
+    def choose(path: str | None, pathname: str | None, search: str | None) -> str:
+        here = Address.parse(pathname, search)
+        _name(here)
+        return _step(here, pipeline_steps.of_path(here, path))
+
+    @app.callback(
+        to,
+        Output(Id.ZOOMED, "data"),
+        Output(Id.PANELS, "relayoutData"),  # else a second double click would be no change
+        Input(Id.PANELS, "relayoutData"),
+        State(Id.OFFSET, "data"),
+        State(Id.ZOOMED, "data"),
+        *where,
+        prevent_initial_call=True,
+    )
+    def zoom(
+        zoomed: Any, offset_s: int | None, before: list[str] | None, pathname: str | None, search: str | None
+    ) -> tuple[str, list[str], None]:
+        here = Address.parse(pathname, search)
+        _name(here)
+        if pipeline_steps.is_double_click(zoomed):
+            wanted, left = pipeline_steps.back(here, before or [], time.time())
+        else:
+            wanted, left = pipeline_steps.of_zoom(here, zoomed, offset_s or 0), [*(before or []), here.search]
+        return _step(here, wanted), left, None
+
+
+def _name(here: Address) -> str:
+    """The pipeline that the address is of; what belongs to another page is not ours to answer."""
+    of = PAGE.match(here.path)
+    if of is None:
+        raise PreventUpdate
+    return of["pipeline"]
+
+
+def _step(here: Address, wanted: Address) -> str:
+    if wanted.href == here.href:
+        raise PreventUpdate
+    return wanted.href
 
 
 PAGE: Final = Page(

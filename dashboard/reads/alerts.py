@@ -39,7 +39,7 @@ _NAMED_SILENCE: Final = re.compile(r"silence (\S+) by ")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class OpenIncident:
     """An open incident, and the silence that keeps it from being told, if it is one that does."""
 
     incident: Incident
@@ -95,18 +95,18 @@ class History:
 class Told:
     """One incident with all that happened to it."""
 
-    standing: Standing
+    opened: OpenIncident
     changes: Sequence[Change]
     deliveries: Sequence[Delivery]
 
     @property
     def incident(self) -> Incident:
-        return self.standing.incident
+        return self.opened.incident
 
     def document(self, dashboard_url: str) -> Document:
         """As `lagloss alerts show --json` prints it, and its silence."""
         return {
-            **self.standing.document(),
+            **self.opened.document(),
             "examples": self.incident.examples,
             "notes": self.incident.notes,
             "links": self.incident.links(dashboard_url),
@@ -131,7 +131,7 @@ class Counts:
 class Board:
     """What is wrong now. `open`: worst first."""
 
-    open: Sequence[Standing]
+    open: Sequence[OpenIncident]
     pending: Sequence[Pending]
     silences: Sequence[Silence]
     counts: Counts
@@ -139,12 +139,12 @@ class Board:
     receivers: Sequence[Receiver] = field(default=())
 
     @property
-    def firing(self) -> list[Standing]:
-        return [standing for standing in self.open if standing.withheld is None]
+    def firing(self) -> list[OpenIncident]:
+        return [opened for opened in self.open if opened.withheld is None]
 
     @property
-    def withheld(self) -> list[Standing]:
-        return [standing for standing in self.open if standing.withheld is not None]
+    def withheld(self) -> list[OpenIncident]:
+        return [opened for opened in self.open if opened.withheld is not None]
 
 
 def read_board(store: Store, filters: Filters, span: Span) -> Board:
@@ -152,7 +152,7 @@ def read_board(store: Store, filters: Filters, span: Span) -> Board:
     holding = silences(store)
     found = read_open(store, filters, holding)
     waiting = read_pending(store, filters)
-    silent = sum(standing.withheld is not None for standing in found)
+    silent = sum(opened.withheld is not None for opened in found)
     with store.engine.connect() as connection:
         resolved = connection.execute(
             select(func.count()).select_from(incident_table).where(*_resolved(filters, span))
@@ -176,10 +176,10 @@ def read_board(store: Store, filters: Filters, span: Span) -> Board:
     )
 
 
-def read_open(store: Store, filters: Filters, holding: Sequence[Silence] | None = None) -> list[Standing]:
+def read_open(store: Store, filters: Filters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
     """The open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
     found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
-    return _standing(store, found, silences(store) if holding is None else holding)
+    return _opened(store, found, silences(store) if holding is None else holding)
 
 
 def read_pending(store: Store, filters: Filters) -> list[Pending]:
@@ -214,14 +214,14 @@ def read_incident(store: Store, incident_id: str) -> Told:
         AmbiguousIncident: several do.
     """
     found = incident(store, incident_id)
-    [standing] = _standing(store, [found], silences(store))
-    return Told(standing, changes(store, found.id), deliveries(store, found.id))
+    [opened] = _opened(store, [found], silences(store))
+    return Told(opened, changes(store, found.id), deliveries(store, found.id))
 
 
-def _standing(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[Standing]:
+def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
     """With the silences that match: the alerter goes by the same, and says so a moment later."""
     if not holding:
-        return [Standing(each) for each in found]
+        return [OpenIncident(each) for each in found]
     with store.engine.connect() as connection:
         labels = pipeline_labels(connection)
     matchers = [(silence, [Matcher.parse(text) for text in silence.matchers]) for silence in holding]
@@ -230,7 +230,7 @@ def _standing(store: Store, found: Sequence[Incident], holding: Sequence[Silence
         known = {**labels.get(of.pipeline, {}), **of.labels}
         return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
 
-    return [Standing(each, keeping(each) if each.state == "open" else None) for each in found]
+    return [OpenIncident(each, keeping(each) if each.state == "open" else None) for each in found]
 
 
 def _resolved(filters: Filters, span: Span) -> list[ColumnElement[bool]]:

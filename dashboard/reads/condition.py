@@ -140,14 +140,20 @@ def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
     )
 
 
-def condition(fresh: Freshness, grace_s: float, now_s: float, has_windows: bool) -> Condition:
-    """`has_windows`: whether there is anything to draw in the range that was asked for."""
+def condition(fresh: Freshness, grace_s: float, now_s: float, has_windows: bool, *, ends_now: bool = True) -> Condition:
+    """`has_windows`: whether there is anything to draw in the range that was asked for; `ends_now`: whether that range
+    holds this moment, so that something should be there."""
     if fresh.newest_s is None:
         if fresh.live_s is not None:
-            return Condition.FINE if has_windows else Condition.NOT_CLOSED
+            return Condition.NOT_CLOSED
+        return Condition.IDLE if fresh.reporting else Condition.BLIND
+    if not has_windows and not ends_now:
+        return Condition.NOTHING_IN_RANGE
+    is_late = now_s - fresh.newest_s - WINDOW_S > grace_s + STALE_AFTER_GRACE_S
+    if not fresh.reporting and (is_late or fresh.verdict == "unknown"):
         return Condition.BLIND
+    if is_late:
+        return Condition.STALE
     if not has_windows:
         return Condition.NOTHING_IN_RANGE
-    if now_s - fresh.newest_s - WINDOW_S > grace_s + STALE_AFTER_GRACE_S:
-        return Condition.BLIND if not fresh.reporting else Condition.STALE
     return Condition.IDLE if fresh.verdict == "idle" else Condition.FINE

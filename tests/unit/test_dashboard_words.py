@@ -1,15 +1,11 @@
-"""Words, table and URL of the dashboard."""
+"""Words and table of the dashboard."""
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboard import words
-from dashboard.flow import path_values_ms
 from dashboard.pages.window_table import ANY_OUT, table_rows
-from dashboard.view import RANGES_S, View, clicked_window_s, parse_search
 from lagloss.definition import parse_definition
 from lagloss.graph import Graph
 from tests.window_documents import chain, clicks, document
@@ -119,51 +115,3 @@ def test_an_open_window_has_live_counts_and_no_losses() -> None:
     rows = {row.checkpoint: row for row in table_rows(window, Graph(chain()))}
     assert (rows["src.in"].count, rows["src.in"].lost) == (7, None)
     assert rows["mid.in"].count is None
-
-
-def test_the_slowest_of_routes_that_meet_again_is_the_one_that_adds_up_to_most() -> None:
-    diamond = parse_definition(
-        TALK.replace("{name: a, to: [b]}", "{name: a, to: [b, c]}")
-        .replace("{name: b, to: [c]}", "{name: b, to: [d]}")
-        .replace("name: talk", "name: diamond")
-    )
-    lags = {"a.in": 1.0, "a.out:b": 2.0, "a.out:c": 2.0, "b.in": 30.0, "b.out": 31.0, "c.in": 5.0, "c.out": 6.0}
-    window = document(diamond, START, lags_ms=lags | {"d.in": 40.0, "d.out": 41.0})
-    labels = [hop.label for hop in path_values_ms(window, Graph(diamond))]
-    # both add up to the same lag at d; the stack takes one of them whole, never pieces of both
-    assert labels in (
-        ["until a takes it in", "process a", "queue a → b", "process b", "queue b → d", "process d"],
-        ["until a takes it in", "process a", "queue a → c", "process c", "queue c → d", "process d"],
-    )
-
-
-@given(
-    pipeline=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True),
-    name=st.sampled_from(sorted(RANGES_S)),
-    minute=st.none() | st.integers(min_value=0, max_value=40_000_000),
-    path=st.from_regex(r"[A-Za-z0-9][A-Za-z0-9_-]{0,20}", fullmatch=True),
-)
-def test_a_view_comes_back_from_its_url(pipeline: str, name: str, minute: int | None, path: str) -> None:
-    view = View(pipeline, name, None if minute is None else 60 * minute, path)
-    assert parse_search(view.search()) == view
-
-
-@pytest.mark.parametrize("search", [None, "", "?", "?range=9y&window=yesterday", "?pipeline=&window=&x=1"])
-def test_a_url_that_makes_no_sense_is_the_default_view(search: str | None) -> None:
-    assert parse_search(search) == View()
-
-
-def test_an_old_window_in_the_url_moves_the_range_to_it() -> None:
-    now_s = START + 86_400
-    from_s, to_s = View("chain", "1h", START).bounds_s(now_s)
-    assert from_s < START < to_s
-    assert to_s - from_s == 3_600
-    assert View("chain", "1h", now_s // 60 * 60 - 120).bounds_s(now_s) == View("chain").bounds_s(now_s)
-
-
-def test_a_click_opens_the_minute_it_lies_in() -> None:
-    assert clicked_window_s({"points": [{"x": "2026-11-21 08:40:30"}]}) == START
-    assert clicked_window_s({"points": [{"x": "2026-11-21 08:40"}]}) == START
-    assert clicked_window_s(None) is None
-    assert clicked_window_s({"points": []}) is None
-    assert clicked_window_s({"points": [{"x": "?"}]}) is None

@@ -13,7 +13,7 @@ from plotly.utils import PlotlyJSONEncoder
 
 from dashboard.links import Address
 from dashboard.pages.band import band, broken, failures
-from dashboard.reads.alerts import Standing
+from dashboard.reads.alerts import OpenIncident
 from dashboard.runbook_page import runbook_html
 from dashboard.who import Person
 from lagloss.incident_actions import Silence
@@ -38,7 +38,7 @@ def incident(**more: Any) -> Incident:
     return Incident(**{**given, **more})
 
 
-def drawn(standing: Standing, person: Person = OPERATOR) -> str:
+def drawn(standing: OpenIncident, person: Person = OPERATOR) -> str:
     """The band as Dash sends it, as text."""
     return json.dumps(band([standing], HERE, person, NOW.timestamp()), cls=PlotlyJSONEncoder)
 
@@ -58,7 +58,7 @@ def test_nothing_is_shown_where_all_is_well() -> None:
 
 
 def test_an_incident_leads_to_its_page_its_window_and_its_runbook_in_the_viewers_zone() -> None:
-    text = drawn(Standing(incident()))
+    text = drawn(OpenIncident(incident()))
     carried = "?zone=Europe/Berlin&range=6h"
     for part in (
         f"/incidents/{ID}{carried}",
@@ -73,25 +73,27 @@ def test_an_incident_leads_to_its_page_its_window_and_its_runbook_in_the_viewers
 
 
 def test_an_operator_can_take_it_and_a_viewer_sees_a_button_that_says_why_not() -> None:
-    assert "do=acknowledge" in drawn(Standing(incident()), OPERATOR)
-    assert "do=" not in drawn(Standing(incident()), VIEWER)
-    assert "only operators may" in drawn(Standing(incident()), VIEWER)
-    taken = Standing(incident(acknowledged_at=NOW, acknowledged_by="ann"))
+    assert "do=acknowledge" in drawn(OpenIncident(incident()), OPERATOR)
+    assert "do=" not in drawn(OpenIncident(incident()), VIEWER)
+    assert "only operators may" in drawn(OpenIncident(incident()), VIEWER)
+    taken = OpenIncident(incident(acknowledged_at=NOW, acknowledged_by="ann"))
     assert "do=acknowledge" not in drawn(taken)
     assert "acknowledged by ann at " in drawn(taken)
 
 
 def test_a_silence_says_until_when_and_one_that_has_ended_withholds_nothing() -> None:
     silence = Silence("0f", ["rule=loss"], "known", "bob", NOW, NOW + timedelta(hours=2))
-    text = drawn(Standing(incident(), silence))
+    text = drawn(OpenIncident(incident(), silence))
     assert "nobody is told: silence 0f by bob: known" in text
     assert "2026-11-21 15:00:00 CET" in text
-    assert Standing(incident(withheld="silence 0f by bob: known")).withheld is None
-    assert Standing(incident(withheld="maintenance nightly: compaction")).withheld == "maintenance nightly: compaction"
+    assert OpenIncident(incident(withheld="silence 0f by bob: known")).withheld is None
+    assert (
+        OpenIncident(incident(withheld="maintenance nightly: compaction")).withheld == "maintenance nightly: compaction"
+    )
 
 
 def test_only_the_first_ten_are_shown_and_the_rest_is_counted() -> None:
-    shown = band([Standing(incident())] * 12, HERE, OPERATOR, NOW.timestamp())
+    shown = band([OpenIncident(incident())] * 12, HERE, OPERATOR, NOW.timestamp())
     text = json.dumps(shown, cls=PlotlyJSONEncoder)
     assert "12 open incidents" in text
     assert "and 2 more" in text

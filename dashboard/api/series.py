@@ -1,0 +1,80 @@
+"""Routes of pipelines: what there is, its definition, its series and its windows."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from fastapi import APIRouter
+
+from dashboard.api.bounds import From, Range, To, span_of
+from dashboard.reads.panels import read_panels
+from dashboard.reads.series import MAX_BUCKETS
+from dashboard.services import Services
+from dashboard.span import Span
+from lagloss.definition import as_document
+from lagloss.errors import BadSpan
+from lagloss.presenting import contract_document
+from lagloss.result import rfc3339
+from lagloss.store import Store, StoredPipeline
+from lagloss.wire import WINDOW_S
+
+_PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
+    404: {"description": "No pipeline has this name (application/problem+json)"},
+    422: {"description": "`from`, `to` or `range` is no span, or too long a one (application/problem+json)"},
+    503: {"description": "PostgreSQL did not answer (application/problem+json)"},
+}
+_BUSY: Final[dict[int | str, dict[str, Any]]] = {503: _PROBLEMS[503]}
+_PANELS: Final = (
+    "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket of which nothing is known "
+    "is left out; a number that is not known is null. Percentiles are read from merged sketches. `total` is of the "
+    "closed minutes of the whole span; `incidents` and `deploys` are those that lie in it."
+)
+
+
+def router(services: Services) -> APIRouter:
+    """GET /pipelines, /pipelines/{p}, /pipelines/{p}/panels and /pipelines/{p}/windows."""
+    found = APIRouter(tags=["pipelines"])
+    store, read = services.store, services.threads.read
+
+    @found.get("/pipelines", summary="The pipelines, by name", responses=_BUSY)
+    async def pipelines() -> list[dict[str, Any]]:
+        return await read(lambda: [_head(stored) for stored in store.pipelines()])
+
+    @found.get("/pipelines/{pipeline}", summary="The newest version of a definition", responses=_PROBLEMS)
+    async def pipeline(pipeline: str) -> dict[str, Any]:
+        stored = await read(store.pipeline, pipeline)
+        return {**_head(stored), "definition": as_document(stored.definition)}
+
+    @found.get(
+        "/pipelines/{pipeline}/panels",
+        summary="A pipeline over a span: what its page shows",
+        description=_PANELS,
+        responses=_PROBLEMS,
+    )
+    async def panels(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> dict[str, Any]:
+        span = span_of(from_, to, range_)
+        return await read(lambda: read_panels(store, pipeline, span, time.time()).document())
+
+    @found.get(
+        "/pipelines/{pipeline}/windows",
+        summary="Windows, oldest first, as `lagloss windows --json` prints them",
+        description=f"Those with from <= start < to; a span of at most {MAX_BUCKETS:,} minutes.",
+        responses=_PROBLEMS,
+    )
+    async def windows(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> list[dict[str, Any]]:
+        return await read(_windows, store, pipeline, span_of(from_, to, range_))
+
+    return found
+
+
+def _head(stored: StoredPipeline) -> dict[str, Any]:
+    return {"name": stored.name, "version": stored.version, "applied_at": rfc3339(stored.applied_at_ms / 1_000)}
+
+
+def _windows(store: Store, pipeline: str, span: Span) -> list[dict[str, Any]]:
+    if span.length_s > MAX_BUCKETS * WINDOW_S:
+        given = f"{rfc3339(span.from_s)} to {rfc3339(span.to_s)}"
+        raise BadSpan(text=given, expected=f"at most {MAX_BUCKETS:,} windows: ask for a day at a time")
+    store.pipeline(pipeline)  # raises UnknownPipeline
+    return [contract_document(window) for window in store.windows(pipeline, span.from_s, span.to_s)]

@@ -1,0 +1,145 @@
+"""The graph of a pipeline, left to right in the order of the flow, with lag and loss on its nodes and links."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import networkx as nx
+import plotly.graph_objects as go
+
+from dashboard import words
+from dashboard.figures.look import Colours, base_layout, colours, hues, safe
+from dashboard.reads.buckets import Bucket
+from lagloss.graph import Graph
+from lagloss.hops import Hop
+from lagloss.result import Interval
+
+RANK_PX: Final = 200
+ROW_PX: Final = 84
+_MAX_NAME: Final = 22
+_RETRIER_GAP: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """Where a node stands: its rank from the left, and its row, upwards."""
+
+    x: float
+    y: float
+
+
+def spots(graph: Graph) -> dict[str, Spot]:
+    """Nodes by rank (the longest way from the first node), those of a rank one above the other around the middle, and
+    retriers below the nodes that use them."""
+    flow: nx.DiGraph[str] = nx.DiGraph()
+    flow.add_nodes_from(graph.steps)
+    flow.add_edges_from((link.source, link.target) for link in graph.links)
+    found: dict[str, Spot] = {}
+    for rank, generation in enumerate(nx.topological_generations(flow)):
+        ordered = sorted(generation, key=graph.steps.index)
+        for at, node in enumerate(ordered):
+            found[node] = Spot(rank, (len(ordered) - 1) / 2 - at)
+    lowest = min(spot.y for spot in found.values())
+    for at, retrier in enumerate(graph.retriers):
+        ranks = [found[user].x for user in graph.users(retrier)]
+        found[retrier] = Spot(sum(ranks) / len(ranks), lowest - _RETRIER_GAP * (1 + at))
+    return found
+
+
+def width_px(graph: Graph) -> int:
+    """How wide the figure has to be for its words not to overlap."""
+    return int(RANK_PX * (1 + max(spot.x for spot in spots(graph).values())))
+
+
+def height_px(graph: Graph) -> int:
+    rows = [spot.y for spot in spots(graph).values()]
+    return int(ROW_PX * (max(rows) - min(rows) + 1) + 24)
+
+
+def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
+    """`total`: what lag and loss are told of; None: only how the pipeline is built."""
+    of, placed = colours(dark), spots(graph)
+    rows = [spot.y for spot in placed.values()]
+    figure = go.Figure()
+    figure.update_layout(
+        **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
+        height=height_px(graph),
+        width=width_px(graph),
+        dragmode=False,
+        hovermode=False,
+        xaxis={"visible": False, "fixedrange": True, "range": [-0.5, max(s.x for s in placed.values()) + 0.5]},
+        yaxis={"visible": False, "fixedrange": True, "range": [min(rows) - 0.62, max(rows) + 0.62]},
+    )
+    hue = hues(graph.steps)
+    for link in graph.links:
+        lost = None if total is None else total.lost_at.get(f"link {link.name}")
+        _add_link(
+            figure, placed[link.source], placed[link.target], _link_told(link.source, link.target, total), lost, of
+        )
+    for retrier in graph.retriers:
+        for user in graph.users(retrier):
+            _add_line(figure, placed[user], placed[retrier], of.dim, dash="dot")
+    for node in graph.nodes:
+        lost = None if total is None else total.lost_at.get(f"node {node}")
+        _add_node(figure, node, placed[node], _node_told(node, graph, total), lost, hue.get(node, of.dim), of)
+    return figure
+
+
+def lost_words(lost: Interval | None) -> str:
+    """`30 lost`, `20–25 lost`; empty where nothing was."""
+    return "" if lost is None else f"{words.interval({'min': lost.min, 'max': lost.max})} lost"
+
+
+def _node_told(node: str, graph: Graph, total: Bucket | None) -> list[str]:
+    if node in graph.retriers:
+        return ["retrier"]
+    if total is None:
+        return []
+    return [f"process {words.lag(total.lags.hops.get(Hop('process', node)))}"]
+
+
+def _link_told(source: str, target: str, total: Bucket | None) -> list[str]:
+    if total is None:
+        return []
+    return [words.lag(total.lags.hops.get(Hop("queue", target, source)))]
+
+
+def _add_node(
+    figure: go.Figure, node: str, spot: Spot, told: list[str], lost: Interval | None, hue: str, of: Colours
+) -> None:
+    name = node if len(node) <= _MAX_NAME else f"{node[: _MAX_NAME - 1]}…"
+    lines = [f"<b>{safe(name)}</b>", *told]
+    if lost is not None:
+        lines.append(_red(lost_words(lost), of))
+    figure.add_annotation(
+        **_at(spot), text="<br>".join(lines), hovertext=safe(node), align="center", bgcolor=of.ground,
+        bordercolor=of.lossy if lost is not None else hue, borderwidth=2, borderpad=6,
+    )  # fmt: skip
+
+
+def _add_link(
+    figure: go.Figure, source: Spot, target: Spot, told: list[str], lost: Interval | None, of: Colours
+) -> None:
+    _add_line(figure, source, target, of.lossy if lost is not None else of.dim)
+    lines = [*told, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
+    if lines:
+        # nearer to the target: what leaves one node for several would overlap near the source
+        middle = Spot(source.x + 0.52 * (target.x - source.x), source.y + 0.52 * (target.y - source.y))
+        figure.add_annotation(**_at(middle), text="<br>".join(lines), bgcolor=of.ground, font={"size": 11})
+
+
+def _add_line(figure: go.Figure, source: Spot, target: Spot, colour: str, dash: str = "solid") -> None:
+    line: Mapping[str, Any] = {"color": colour, "width": 2, "dash": dash}
+    figure.add_shape(
+        type="line", layer="below", x0=source.x, y0=source.y, x1=target.x, y1=target.y, xref="x", yref="y", line=line
+    )
+
+
+def _at(spot: Spot) -> dict[str, Any]:
+    return {"x": spot.x, "y": spot.y, "xref": "x", "yref": "y", "showarrow": False}
+
+
+def _red(text: str, of: Colours) -> str:
+    return f'<span style="color:{of.lossy}"><b>{text}</b></span>'

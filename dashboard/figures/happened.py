@@ -1,0 +1,102 @@
+"""The strip of what happened: incidents as bars from their first window to their end, deploys as marks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import plotly.graph_objects as go
+
+from dashboard.figures.look import HUES, Colours, safe
+from dashboard.figures.time_axis import TimeAxis
+from dashboard.reads.happenings import Deploy, Happenings
+from lagloss.incidents import Incident
+from lagloss.wire import WINDOW_S
+
+LANES: Final = 4
+"""Incidents at the same time are drawn one below the other, in so many lanes; the rest shares the last."""
+_SEVERITY: Final = {"critical": "#e03131", "warning": "#e8890c"}
+RANGE: Final = [-LANES, 1.6]
+
+
+def add(
+    figure: go.Figure,
+    happenings: Happenings,
+    axis: TimeAxis,
+    colours: Colours,
+    now_s: float,
+    yaxis: str,
+    middles_s: Sequence[float] = (),
+) -> None:
+    """Adds the strip to a figure on this axis of its. At `middles_s` (of the buckets) an incident says what it is."""
+    # an axis without a trace is not drawn, and the time axis hangs on this one
+    figure.add_trace(go.Scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
+    if not happenings.incidents and not happenings.deploys:
+        told = "no incident, no deploy"
+        figure.add_annotation(
+            x=0.5, xref="paper", y=-1, yref=yaxis, text=told, showarrow=False, font={"color": colours.dim}
+        )
+    lanes: list[float] = []
+    for incident in happenings.incidents:
+        ends_s = end_s(incident, now_s)
+        lane = _lane(lanes, incident.first_window_s, ends_s)
+        figure.add_trace(_incident(incident, ends_s, -lane, axis, yaxis, middles_s))
+    if happenings.deploys:
+        figure.add_trace(_deploys(happenings.deploys, axis, colours, yaxis))
+
+
+def end_s(incident: Incident, now_s: float) -> float:
+    """When it was over; now while it is open."""
+    return now_s if incident.resolved_at is None else incident.resolved_at.timestamp()
+
+
+def _lane(lanes: list[float], from_s: float, to_s: float) -> int:
+    """The first lane that is free by then, which it takes."""
+    for at, ends in enumerate(lanes):
+        if ends <= from_s:
+            lanes[at] = to_s
+            return at
+    if len(lanes) < LANES:
+        lanes.append(to_s)
+    return len(lanes) - 1
+
+
+def _incident(
+    incident: Incident, ends_s: float, y: float, axis: TimeAxis, yaxis: str, middles_s: Sequence[float]
+) -> go.Scatter:
+    first_s = max(incident.first_window_s, axis.from_s)
+    last_s = max(first_s + WINDOW_S, min(ends_s, axis.to_s))
+    points = [first_s, *(at for at in middles_s if first_s < at < last_s), last_s]
+    told = f"{incident.severity}: {incident.rule}: {incident.text}"
+    if incident.state == "open":
+        told += " (open)"
+    return go.Scatter(
+        x=[axis.at(at) for at in points],
+        y=[y] * len(points),
+        mode="lines",
+        line={"color": _SEVERITY.get(incident.severity, _SEVERITY["warning"]), "width": 6},
+        text=[safe(told)] * len(points),
+        hovertemplate="%{text}<extra></extra>",
+        name=safe(f"incident {incident.rule}"),
+        uid=f"incident-{incident.id}",
+        showlegend=False,
+        yaxis=yaxis,
+    )
+
+
+def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Colours, yaxis: str) -> go.Scatter:
+    return go.Scatter(
+        x=[axis.at(deploy.at_s) for deploy in deploys],
+        y=[1] * len(deploys),
+        mode="markers",
+        marker={
+            "symbol": ["star-diamond" if deploy.node is None else "triangle-up" for deploy in deploys],
+            "size": 9,
+            "color": [colours.text if deploy.node is None else HUES[0] for deploy in deploys],
+        },
+        text=[safe(deploy.text) for deploy in deploys],
+        hovertemplate="%{text}<extra></extra>",
+        name="deploys",
+        uid="deploys",
+        yaxis=yaxis,
+    )

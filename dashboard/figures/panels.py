@@ -1,0 +1,180 @@
+"""The linked panels of a pipeline: messages, lag, loss and what happened, over one time axis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from dashboard import words
+from dashboard.figures import happened, loss, stack
+from dashboard.figures.frame import SLOWEST, Frame, add_target, carrier, line
+from dashboard.figures.look import base_layout, hues, lag_unit, safe
+from dashboard.reads.buckets import Bucket
+from dashboard.zones import utc
+from lagloss import hops
+from lagloss.graph import Graph
+from lagloss.hops import Hop
+from lagloss.wire import WINDOW_S
+
+_DOMAINS: Final = {"y": (0.8, 1.0), "y2": (0.42, 0.755), "y3": (0.195, 0.375), "y4": (0.135, 0.17), "y5": (0.0, 0.11)}
+"""From top to bottom: messages, lag, loss, verdicts, happenings."""
+_SLA_SHOWN_UP_TO: Final = 3.0
+"""A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
+
+
+def panels_figure(frame: Frame) -> go.Figure:
+    """One figure, so that what is under the mouse is told of all panels, and a zoom is one of all."""
+    figure = go.Figure()
+    _add_messages(figure, frame)
+    top, title = _add_lags(figure, frame)
+    top_loss = loss.add_loss(figure, frame)
+    loss.add_verdicts(figure, frame)
+    middles = [bucket.start_s + bucket.length_s / 2 for bucket in frame.series.buckets]
+    happened.add(figure, frame.happenings, frame.axis, frame.colours, frame.now_s, "y5", middles)
+    figure.update_layout(**_layout(frame, title, top, top_loss))
+    _shade_history(figure, frame)
+    return figure
+
+
+def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
+    of, series = frame.colours, frame.series
+
+    def y(title: str, name: str, **more: Any) -> dict[str, Any]:
+        shown = {
+            "title": {"text": title, "standoff": 6},
+            "gridcolor": of.grid,
+            "zerolinecolor": of.dim,
+            "nticks": 6,
+            "automargin": True,
+        }
+        return {**shown, "domain": _DOMAINS[name], "fixedrange": True, "rangemode": "tozero", **more}
+
+    strip = {"visible": False, "range": [-1, 1]}
+    return {
+        **base_layout(of),
+        "margin": {"l": 40, "r": 12, "t": 8, "b": 44},
+        "plot_bgcolor": of.ground,  # by it plotly chooses the colour around the line under the mouse
+        "paper_bgcolor": of.ground,
+        "barmode": "relative",
+        "hovermode": "x unified",
+        "hoversubplots": "axis",
+        "hoverdistance": 60,
+        "dragmode": "zoom",
+        "xaxis": {**frame.axis.layout(of, f", one {frame.unit}"), "anchor": "y5"},
+        "yaxis": y(f"messages<br>a {frame.unit}", "y", tickformat=",d"),
+        "yaxis2": y(lag_title, "y2", **({} if top_lag is None else {"range": [0, top_lag]})),
+        "yaxis3": y("loss<br>(%)", "y3", range=[0, top_loss]),
+        "yaxis4": y("", "y4", **strip),
+        "yaxis5": y("", "y5", **{**strip, "range": happened.RANGE}),
+        "legend": {**base_layout(of)["legend"], "orientation": "h", "yref": "container", "y": 1, "yanchor": "top"},
+        # what a reader hid in the legend stays hidden over refreshes and zooms
+        "uirevision": series.pipeline,
+        "meta": {"offset_s": frame.axis.offset_s},
+    }
+
+
+def _add_messages(figure: go.Figure, frame: Frame) -> None:
+    found = frame.series.buckets
+    hue = hues(("expected", "seen"))
+    expected: list[float | None] = [bucket.messages for bucket in found]
+    seen: list[float | None] = [bucket.reached_an_end for bucket in found]
+    figure.add_trace(
+        line(
+            frame, seen, name="seen to an end", uid="seen", line={"color": hue["seen"], "width": 1.5},
+            fill="tozeroy", fillcolor="rgba(31,161,135,.18)", yaxis="y",
+        )
+    )  # fmt: skip
+    figure.add_trace(
+        line(
+            frame, expected, name="messages expected", uid="expected",
+            line={"color": frame.colours.text, "width": 1.5, "dash": "dot"}, yaxis="y",
+        )
+    )  # fmt: skip
+    figure.add_trace(carrier(frame, [(bucket, bucket.messages, _messages_told(bucket)) for bucket in found], "y"))
+
+
+def _messages_told(bucket: Bucket) -> str:
+    ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead"),
+            (bucket.pending, "pending")]  # fmt: skip
+    rest = ", ".join(f"{words.count(number)} {word}" for number, word in ends if number or word == "delivered")
+    told = f"<b>{words.messages(bucket.messages)} expected</b>: {rest}"
+    whole = bucket.length_s // WINDOW_S
+    return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
+
+
+def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
+    """The top of the axis (None: plotly's choice) and its title.
+
+    p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
+    """
+    graph, found = Graph(frame.definition), frame.series.buckets
+    delivery = None if frame.path == SLOWEST else frame.path
+    stacks = [hops.path_ms(bucket.lags, graph, delivery) for bucket in found]
+    sla = frame.definition.spec.sla.lag
+    percentile = f"p{sla.percentile:g}" if sla.percentile in (50, 95, 99) else "p95"
+    e2e = [getattr(bucket.e2e_ms, percentile) for bucket in found]
+    lines = [lag for lag in e2e if lag is not None]
+    highest = max([0.0, *lines, *(sum(lag for lag in each.values() if lag > 0) for each in stacks)])
+    lowest = min([0.0, *lines, *(sum(lag for lag in each.values() if lag < 0) for each in stacks)])
+    unit_ms, unit = lag_unit(highest)
+    starts = [bucket.start_s for bucket in found]
+    bars = stack.traces(
+        hops.hops(graph), stacks, starts, frame.series.bucket_s, frame.axis, unit_ms, hues(graph.steps), "y2"
+    )
+    figure.add_traces(bars)
+    drawn = [None if lag is None else lag / unit_ms for lag in e2e]
+    look = {"color": frame.colours.line, "width": 2}
+    figure.add_trace(line(frame, drawn, name=f"E2E {percentile}", uid="e2e", line=look, yaxis="y2"))
+    told = [
+        (bucket, (lag or 0.0) / unit_ms, _lags_told(bucket, each, percentile, hops.hops(graph)))
+        for bucket, lag, each in zip(found, e2e, stacks, strict=True)
+    ]
+    figure.add_trace(carrier(frame, told, "y2"))
+    label = f"SLA p{sla.percentile:g} ≤ {words.lag(sla.target)}"
+    _add_lag_target(figure, frame, sla.target, label, highest, unit_ms)
+    in_view = sla.target if sla.target <= _SLA_SHOWN_UP_TO * highest else 0.0
+    top = None if lowest < 0 or not highest else 1.1 * max(highest, in_view) / unit_ms
+    return top, f"lag, {percentile}<br>({unit})"
+
+
+def _lags_told(bucket: Bucket, on_path: Mapping[Hop, float], percentile: str, order: list[Hop]) -> str:
+    told = [f"<b>E2E {percentile} {words.lag(getattr(bucket.e2e_ms, percentile))}</b>"]
+    told += [f"{safe(hop.label)} {words.lag(on_path[hop])}" for hop in order if hop in on_path]
+    return "<br>".join(told)
+
+
+def _add_lag_target(
+    figure: go.Figure, frame: Frame, target_ms: float, label: str, highest_ms: float, unit_ms: float
+) -> None:
+    font = {"color": frame.colours.target}
+    if target_ms <= _SLA_SHOWN_UP_TO * highest_ms:
+        add_target(figure, frame, target_ms / unit_ms, label, "y2")
+    else:
+        figure.add_annotation(
+            x=1, y=1, xref="paper", yref="y2 domain", yanchor="bottom", xanchor="right",
+            text=f"{label} ↑ beyond this scale", font=font, showarrow=False,
+        )  # fmt: skip
+
+
+def _shade_history(figure: go.Figure, frame: Frame) -> None:
+    """Behind what was back-filled: sent after the fact, and not paged."""
+    for first_s, end_s in history_runs(frame.series.buckets):
+        label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}
+        figure.add_shape(
+            type="rect", xref="x", yref="paper", y0=0, y1=1, x0=frame.axis.at(first_s), x1=frame.axis.at(end_s),
+            fillcolor=frame.colours.history, line={"width": 0}, layer="below",
+            label=label if end_s - first_s >= frame.series.span.length_s / 6 else None,
+        )  # fmt: skip
+
+
+def history_runs(found: tuple[Bucket, ...]) -> list[tuple[int, int]]:
+    """Back-filled buckets that follow each other, as [first, end) in epoch s."""
+    runs: list[tuple[int, int]] = []
+    for bucket in found:
+        if bucket.history:
+            joins = bool(runs) and runs[-1][1] == bucket.start_s
+            first_s = runs.pop()[0] if joins else bucket.start_s
+            runs.append((first_s, bucket.start_s + bucket.length_s))
+    return runs

@@ -1,0 +1,149 @@
+"""Lag by hop, stacked along one path: as bars where there are few buckets, else as areas."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+import plotly.graph_objects as go
+
+from dashboard.figures.look import faded, hatch, numbers, safe
+from dashboard.figures.time_axis import TimeAxis
+from lagloss.hops import Hop
+
+MAX_BARS: Final = 120
+"""A browser draws ten areas of 1,440 steps in the time of some hundred bars."""
+Stack = Mapping[Hop, float]
+"""What each hop on the path adds in one bucket, in ms, signed."""
+
+
+def traces(
+    hops: Sequence[Hop],
+    stacks: Sequence[Stack],
+    starts_s: Sequence[int],
+    bucket_s: int,
+    axis: TimeAxis,
+    unit_ms: float,
+    hues: Mapping[str, str],
+    yaxis: str,
+) -> list[go.Bar | go.Scatter]:
+    """One trace a hop that any of the stacks has. Positive values are stacked upwards from zero, negative ones down."""
+    drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
+    if len(starts_s) <= MAX_BARS:
+        return [_bars(hop, stacks, starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
+    edges = stacked(drawn, stacks)
+    return [_area(hop, edges[hop], starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
+
+
+def stacked(hops: Sequence[Hop], stacks: Sequence[Stack]) -> dict[Hop, list[tuple[float, float] | None]]:
+    """From where to where each hop reaches in each bucket, in ms; None where it is not on the path."""
+    edges: dict[Hop, list[tuple[float, float] | None]] = {hop: [] for hop in hops}
+    for stack in stacks:
+        up = down = 0.0
+        for hop in hops:
+            value = stack.get(hop)
+            if value is None:
+                edges[hop].append(None)
+            elif value >= 0:
+                edges[hop].append((up, up + value))
+                up += value
+            else:
+                edges[hop].append((down, down + value))
+                down += value
+    return edges
+
+
+def outline(
+    edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], bucket_s: int
+) -> tuple[list[float | None], list[float | None]]:
+    """x (epoch s) and y of closed lines around runs of buckets that follow each other, with None between runs: what is
+    not known is not covered. A run goes through its buckets' middles, from the start of the first to the last's end."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for first, last in _runs(edges, starts_s, bucket_s):
+        known = [(at, edge) for at, edge in zip(starts_s[first:last], edges[first:last], strict=True) if edge]
+        points = [(known[0][0], known[0][1]), *((at + bucket_s / 2, edge) for at, edge in known)]
+        points.append((known[-1][0] + bucket_s, known[-1][1]))
+        there = [(at, edge[1]) for at, edge in points]
+        back = [(at, edge[0]) for at, edge in reversed(points)]
+        if x:
+            x.append(None)
+            y.append(None)
+        for at, value in (*there, *back, there[0]):
+            x.append(at)
+            y.append(value)
+    return x, y
+
+
+def _runs(edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], bucket_s: int) -> list[tuple[int, int]]:
+    """Where buckets with a value follow each other: [first, last) by their places."""
+    runs: list[tuple[int, int]] = []
+    for at, edge in enumerate(edges):
+        if edge is None:
+            continue
+        if runs and runs[-1][1] == at and starts_s[at] - starts_s[at - 1] == bucket_s:
+            runs[-1] = (runs[-1][0], at + 1)
+        else:
+            runs.append((at, at + 1))
+    return runs
+
+
+def _bars(
+    hop: Hop,
+    stacks: Sequence[Stack],
+    starts_s: Sequence[int],
+    bucket_s: int,
+    axis: TimeAxis,
+    unit_ms: float,
+    hue: str,
+    yaxis: str,
+) -> go.Bar:
+    values = [stack.get(hop) for stack in stacks]
+    return go.Bar(
+        x=[axis.at(at + bucket_s / 2) for at in starts_s],
+        y=[None if value is None else value / unit_ms for value in values],
+        width=1_000 * bucket_s * 0.87,
+        marker={"color": _fill(hop, hue), "line": {"width": 0}, "pattern": _pattern(hop, hue)},
+        **_named(hop, yaxis),
+    )
+
+
+def _area(
+    hop: Hop,
+    edges: Sequence[tuple[float, float] | None],
+    starts_s: Sequence[int],
+    bucket_s: int,
+    axis: TimeAxis,
+    unit_ms: float,
+    hue: str,
+    yaxis: str,
+) -> go.Scatter:
+    x, y = outline(edges, starts_s, bucket_s)
+    return go.Scatter(
+        x=numbers(None if at is None else axis.at(at) for at in x),
+        y=numbers(None if value is None else value / unit_ms for value in y).astype(np.float32),
+        mode="lines",
+        line={"width": 0},
+        fill="toself",
+        fillcolor=_fill(hop, hue),
+        fillpattern=_pattern(hop, hue),
+        **_named(hop, yaxis),
+    )
+
+
+def _named(hop: Hop, yaxis: str) -> dict[str, Any]:
+    return {
+        "name": safe(hop.label),
+        "uid": f"{hop.kind}-{hop.source}-{hop.node}",  # what a reader hid stays hidden when other hops are drawn
+        "yaxis": yaxis,
+        "hoverinfo": "skip",
+    }
+
+
+def _fill(hop: Hop, hue: str) -> str:
+    return hue if hop.kind == "process" else faded(hue)
+
+
+def _pattern(hop: Hop, hue: str) -> dict[str, Any]:
+    return {"shape": hatch(hop.kind), "fgcolor": hue, "size": 5}

@@ -1,0 +1,69 @@
+"""A time axis in the viewer's zone, at one fixed offset from UTC, so that no hour stands on it twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Self
+
+from dashboard.figures.look import Colours
+from dashboard.zones import Zone
+
+
+@dataclass(frozen=True, slots=True)
+class TimeAxis:
+    """[from_s, to_s) in epoch s, drawn `offset_s` ahead of UTC. Plotly knows no zones: it is given times of a clock
+    that is `offset_s` ahead, in ms."""
+
+    from_s: int
+    to_s: int
+    offset_s: int
+    offset: str
+
+    @classmethod
+    def over(cls, zone: Zone, from_s: int, to_s: int) -> Self:
+        """At the offset that holds at the end."""
+        ahead = zone.at(to_s).utcoffset() or timedelta(0)
+        return cls(from_s, to_s, int(ahead.total_seconds()), zone.offset(to_s))
+
+    def at(self, epoch_s: float) -> float:
+        """Where a moment is drawn."""
+        return 1_000.0 * (epoch_s + self.offset_s)
+
+    def clock(self, epoch_s: float) -> str:
+        """`2026-11-21 09:40`, as the axis has it."""
+        return datetime.fromtimestamp(epoch_s + self.offset_s, UTC).strftime("%Y-%m-%d %H:%M")
+
+    def layout(self, colours: Colours, hover: str) -> dict[str, Any]:
+        """`hover`: what stands behind the time where the mouse is."""
+        return {
+            "type": "date",
+            "range": [self.at(self.from_s), self.at(self.to_s)],
+            "title": {"text": f"time, {self.offset}", "standoff": 6},
+            "hoverformat": f"%Y-%m-%d %H:%M {self.offset}{hover}",
+            "tickformatstops": [
+                {"dtickrange": [None, 43_200_000], "value": "%H:%M"},
+                {"dtickrange": [43_200_000, None], "value": "%b %-d"},
+            ],
+            "showgrid": False,
+            "ticks": "outside",
+            "tickcolor": colours.grid,
+            "linecolor": colours.grid,
+            "nticks": 8,
+            "showspikes": True,
+            "spikemode": "across",
+            "spikethickness": 1,
+            "spikedash": "dot",
+            "spikecolor": colours.dim,
+        }
+
+
+def drawn_s(moment: str | float, offset_s: int) -> float:
+    """Epoch s of a moment as plotly tells it: a number of ms, or `2026-11-21 09:40:12.345`.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    if isinstance(moment, int | float):
+        return moment / 1_000 - offset_s
+    return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp() - offset_s

@@ -1,0 +1,166 @@
+"""What the page of a pipeline says beside its figures: the verdict now, its numbers, a caption, the worst minutes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard import links, words
+from dashboard.figures.loss import drawn_loss
+from dashboard.links import Address
+from dashboard.pages import pipeline_steps
+from dashboard.pages.base import Part, badge, moment
+from dashboard.reads.buckets import Bucket
+from dashboard.reads.panels import Panels
+from dashboard.reads.series import Series
+from dashboard.words import VERDICTS
+from dashboard.zones import Zone, utc
+from lagloss.definition import Sla
+from lagloss.rollup import PERIOD_S
+from lagloss.wire import WINDOW_S
+
+_WORST: Final = 10
+_NAMES: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
+
+
+def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
+    """The verdict of the newest closed minute in a sentence, how fresh it is, and its numbers."""
+    newest = panels.newest
+    if newest is None:
+        return None
+    sla, start_s = panels.stored.definition.spec.sla, words.start_s(newest)
+    look = VERDICTS[words.verdict_of(newest)]
+    closed_ago = words.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else words.NOTHING
+    name = panels.stored.name
+    fresh = [
+        dmc.Anchor(
+            moment(here.zone.minute(start_s), utc(start_s)), href=here.to(links.window(name, start_s)).href, size="sm"
+        ),
+        f" · closed {closed_ago} · read at {here.zone.clock(now_s, seconds=True)} {here.zone.label(now_s)}",
+        f" · {panels.fresh.reporting} of {panels.fresh.emitters} emitters reporting" if panels.fresh.emitters else "",
+    ]
+    told = [
+        dmc.Text(words.verdict_sentence(newest, sla.loss.max), fw=600),
+        dmc.Text(fresh, size="sm", className="faint"),
+    ]
+    verdict = badge(look.word, look.icon, look.colour, size="xl")
+    tiles = [_tile(*tile) for tile in _tiles(newest, sla)]
+    return dmc.Paper(
+        [
+            html.Div([verdict, html.Div(told, className="grows")], className="said"),
+            dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4}, mt="sm", spacing="sm"),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
+    """(title, value, what it stands beside) of the newest closed minute."""
+    e2e = newest["e2e_lag_ms"]
+    ends = [f"{words.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
+    lag_target = f"SLA p{sla.lag.percentile:g} ≤ {words.lag(sla.lag.target)} · max {words.lag(e2e['max'])}"
+    return [
+        ("Loss", words.share_interval(newest["loss_ratio"]), f"target ≤ {words.share(sla.loss.max)}"),
+        ("E2E lag p95", words.lag(e2e["p95"]), lag_target),
+        ("On time", words.share(newest["on_time_share"]), f"delivered within {words.lag(sla.lag.target)}"),
+        ("Messages", words.count(newest["messages"]), " · ".join(ends)),
+    ]
+
+
+def _tile(title: str, value: str, beside: str) -> Part:
+    texts = [
+        dmc.Text(title, size="xs", className="faint"),
+        dmc.Text(value, fz=20, fw=650),
+        dmc.Text(beside, size="xs", className="faint"),
+    ]
+    return dmc.Paper(texts, p="xs", className="tile")
+
+
+def caption(series: Series, zone: Zone) -> str:
+    """The panels in words: what a reader hears who cannot see them."""
+    found = series.buckets
+    if not found:
+        return "nothing is known of this span"
+    verdicts: Counter[str] = Counter()
+    for bucket in found:
+        verdicts.update(bucket.verdicts)
+    parts = [", ".join(f"{words.count(verdicts[key])} {look.word}" for key, look in VERDICTS.items() if verdicts[key])]
+    lagging = max(found, key=lambda bucket: bucket.e2e_ms.p95 or 0.0)
+    if lagging.e2e_ms.p95 is not None:
+        parts.append(f"highest E2E p95 {words.lag(lagging.e2e_ms.p95)} at {zone.clock(lagging.start_s, date=True)}")
+    lossy = max(found, key=_loss)
+    if _loss(lossy) > (0.0, 0.0):
+        low, high = _loss(lossy)
+        told = words.share_interval({"min": low, "max": high})
+        parts.append(f"highest loss {told} at {zone.clock(lossy.start_s, date=True)}")
+    minutes = sum(verdicts.values())
+    what = f"{words.count(minutes)} minute{'' if minutes == 1 else 's'}"
+    if series.bucket_s > WINDOW_S:
+        number = len(found)
+        what += f" in {words.count(number)} {_NAMES[series.bucket_s]}{'' if number == 1 else 's'}"
+    return f"{what}: {'; '.join(parts)}"
+
+
+def worst(series: Series, sla: Sla) -> list[Bucket]:
+    """Buckets with loss or lag beyond the target, or without a verdict, the worst first."""
+    late_ms = sla.lag.target
+
+    def is_bad(bucket: Bucket) -> bool:
+        late = bucket.e2e_ms.p95 is not None and bucket.e2e_ms.p95 > late_ms
+        return bool(bucket.verdicts.keys() & {"loss", "unknown"}) or late
+
+    def rank(bucket: Bucket) -> tuple[bool, tuple[float, float], float, int]:
+        return "loss" in bucket.verdicts, _loss(bucket), bucket.e2e_ms.p95 or 0.0, bucket.start_s
+
+    return sorted(filter(is_bad, series.buckets), key=rank, reverse=True)[:_WORST]
+
+
+def worst_table(panels: Panels, here: Address) -> Part:
+    """The way to a bucket for those who do not click on figures."""
+    series, name = panels.series, panels.stored.name
+    what = _NAMES[series.bucket_s]
+    title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
+    found = worst(series, panels.stored.definition.spec.sla)
+    if not found:
+        told = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else words.NOTHING
+        return html.Div([title, dmc.Text(told, size="sm", className="faint")])
+    heads = [f"{what.capitalize()} ({here.zone.label(found[0].start_s)})", "Verdict", "Loss", "E2E p95"]
+    dated = series.span.length_s > PERIOD_S["day"]
+    table = dmc.Table(
+        [
+            dmc.TableThead(
+                dmc.TableTr([dmc.TableTh(head, className="number" if at > 1 else "") for at, head in enumerate(heads)])
+            ),
+            dmc.TableTbody([_row(bucket, name, here, dated) for bucket in found]),
+        ],
+        striped=True,
+        tabularNums=True,
+        verticalSpacing=4,
+        horizontalSpacing=6,
+        fz="sm",
+        className="unbroken",
+    )
+    return html.Div([title, dmc.TableScrollContainer(table, minWidth=300, type="native")])
+
+
+def _row(bucket: Bucket, pipeline: str, here: Address, dated: bool) -> Part:
+    look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
+    href = pipeline_steps.of_bucket(here, pipeline, bucket.start_s, bucket.length_s).href
+    at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
+    interval = None if loss is None else {"min": loss[0], "max": loss[1]}
+    return dmc.TableTr(
+        [
+            dmc.TableTh(dmc.Anchor(at, href=href, size="sm"), attributes={"root": {"scope": "row"}}),
+            dmc.TableTd(f"{look.icon} {look.word}"),
+            dmc.TableTd(words.share_interval(interval), className="number"),
+            dmc.TableTd(words.lag(bucket.e2e_ms.p95), className="number"),
+        ]
+    )
+
+
+def _loss(bucket: Bucket) -> tuple[float, float]:
+    return drawn_loss(bucket) or (0.0, 0.0)

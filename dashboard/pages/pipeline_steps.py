@@ -1,0 +1,87 @@
+"""Where a click, a zoom or a chosen path on the pipeline's page leads: to an address, like every step."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from dashboard import links
+from dashboard.figures.frame import SLOWEST
+from dashboard.figures.time_axis import drawn_s
+from dashboard.links import Address
+from dashboard.span import MAX_SPAN_S, Span, shown_span
+from lagloss.wire import WINDOW_S
+
+_WIDER: Final = 3
+"""A double click with nothing to go back to shows a span so many times as long."""
+
+
+def of_click(here: Address, pipeline: str, click: Any) -> Address:
+    """A minute's window; an hour or a day is shown as a span of its own."""
+    found = _clicked(click)
+    if found is None:
+        return here
+    start_s, length_s = found
+    return of_bucket(here, pipeline, start_s, length_s)
+
+
+def of_bucket(here: Address, pipeline: str, start_s: int, length_s: int) -> Address:
+    """Where more is told of one bucket."""
+    if length_s == WINDOW_S:
+        return here.to(links.window(pipeline, start_s))
+    return here.over(Span(start_s, start_s + length_s))
+
+
+def of_zoom(here: Address, zoom: Any, offset_s: int) -> Address:
+    """The span that was dragged over, in whole minutes."""
+    ends = _dragged(zoom, offset_s)
+    if ends is None:
+        return here
+    from_s = int(ends[0]) // WINDOW_S * WINDOW_S
+    to_s = -(-int(ends[1]) // WINDOW_S) * WINDOW_S
+    return here.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
+
+
+def is_double_click(zoom: Any) -> bool:
+    """Plotly then tells that its axis is to find its range by itself."""
+    return isinstance(zoom, dict) and bool(zoom.get("xaxis.autorange"))
+
+
+def back(here: Address, before: list[str], now_s: float) -> tuple[Address, list[str]]:
+    """Where a double click leads, and what is left to go back to: to what was shown before the last zoom, else to a
+    wider span around this one. `before`: queries of the page, the last zoom's last."""
+    left = list(before)
+    while left:
+        asked = Address.parse(here.path, left.pop())
+        if asked.query != here.query:
+            return asked, left
+    span = shown_span(here.query, now_s)
+    wider_s = min(_WIDER * span.length_s, MAX_SPAN_S)
+    now_end_s = -(-int(now_s) // WINDOW_S) * WINDOW_S
+    to_s = min(span.to_s + (wider_s - span.length_s) // 2 // WINDOW_S * WINDOW_S, max(span.to_s, now_end_s))
+    return here.over(Span(to_s - wider_s, to_s)), []
+
+
+def of_path(here: Address, path: str | None) -> Address:
+    """The path whose hops are stacked; the slowest is not named."""
+    return here.asking(path=None if path in (None, SLOWEST) else path)
+
+
+def _clicked(click: Any) -> tuple[int, int] | None:
+    """Start and length (s) of the bucket that was clicked."""
+    for point in click.get("points") or [] if isinstance(click, dict) else []:
+        data = point.get("customdata")
+        if isinstance(data, list) and len(data) >= 2 and all(isinstance(part, int) for part in data[:2]):
+            return data[0], data[1]
+    return None
+
+
+def _dragged(zoom: Any, offset_s: int) -> tuple[float, float] | None:
+    """[from, to) in epoch s; None where this was no zoom."""
+    if not isinstance(zoom, dict):
+        return None
+    ends = zoom.get("xaxis.range") or [zoom.get("xaxis.range[0]"), zoom.get("xaxis.range[1]")]
+    try:
+        from_s, to_s = (drawn_s(end, offset_s) for end in ends)
+    except (TypeError, ValueError):
+        return None
+    return min(from_s, to_s), max(from_s, to_s)

@@ -1,0 +1,142 @@
+"""What a pipeline's series is made of: the numbers of one minute, hour or day."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from lagloss import hops
+from lagloss.graph import Graph
+from lagloss.hops import HopLags
+from lagloss.result import Interval, Lags, rfc3339
+from lagloss.rollup import Rollup
+from lagloss.sketch import Sketch
+from lagloss.wire import WINDOW_S
+
+_WORST_FIRST: Final = ("loss", "unknown", "ok", "idle", "open")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """[start_s, start_s + length_s) of a pipeline, in messages where nothing else is said; None: not known.
+
+    `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
+    expected (at the first checkpoint). `seen`: distinct ids by checkpoint (beacons in an open minute). `lost_at`: by
+    place (`node mid`, `link src->mid`), those that lost something. `history`: back-filled; None where only roll-ups
+    are known, which do not tell.
+    """
+
+    start_s: int
+    length_s: int
+    verdicts: Mapping[str, int]
+    messages: int
+    delivered: int | None
+    filtered: int
+    dead: int
+    pending: int | None
+    seen: Mapping[str, int]
+    lost: Interval | None
+    lost_at: Mapping[str, Interval]
+    on_time_share: float | None
+    e2e_ms: Lags
+    lags: HopLags = field(default_factory=HopLags)
+    history: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its minutes."""
+        return next(verdict for verdict in _WORST_FIRST if self.verdicts.get(verdict))
+
+    @property
+    def minutes(self) -> int:
+        """How many of its minutes are known, open ones too."""
+        return sum(self.verdicts.values())
+
+    @property
+    def reached_an_end(self) -> int | None:
+        """Messages whose way is known to its end: delivered, filtered or dead."""
+        return None if self.delivered is None else self.delivered + self.filtered + self.dead
+
+    @property
+    def loss_ratio(self) -> tuple[float, float] | None:
+        """(for certain, at most) of its messages; None of none, and while no minute of it is closed."""
+        if self.lost is None or not self.messages:
+            return None
+        return self.lost.min / self.messages, self.lost.max / self.messages
+
+    def document(self) -> dict[str, Any]:
+        ratio = self.loss_ratio
+        return {
+            "start": rfc3339(self.start_s),
+            "seconds": self.length_s,
+            "verdicts": dict(self.verdicts),
+            "history": self.history,
+            "messages": self.messages,
+            "delivered": self.delivered,
+            "filtered": self.filtered,
+            "dead": self.dead,
+            "pending": self.pending,
+            "seen": dict(self.seen),
+            "lost": None if self.lost is None else asdict(self.lost),
+            "loss_ratio": None if ratio is None else {"min": ratio[0], "max": ratio[1]},
+            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "on_time_share": self.on_time_share,
+            "e2e_lag_ms": asdict(self.e2e_ms),
+            "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
+        }
+
+
+def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
+    """A minute, from its document as `Store.windows` gives it."""
+    lost, e2e = window["lost"], window["e2e_lag_ms"]
+    places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
+    places += [(f"link {link['from']}->{link['to']}", link["lost"]) for link in window["links"]]
+    return Bucket(
+        start_s=int(datetime.fromisoformat(window["window_start"]).timestamp()),
+        length_s=WINDOW_S,
+        verdicts={window["verdict"] or "open": 1},
+        messages=window["messages"],
+        delivered=window["delivered"],
+        filtered=window["filtered"],
+        dead=window["dead"],
+        pending=window["pending"],
+        seen={
+            there["name"]: there["beacons"] if there["distinct"] is None else there["distinct"]
+            for there in window["checkpoints"]
+        },
+        lost=None if lost is None else Interval(lost["min"], lost["max"]),
+        lost_at={label: Interval(at["min"], at["max"]) for label, at in places if at and at["max"]},
+        on_time_share=window["on_time_share"],
+        e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
+        lags=hops.of_window(window, graph),
+        history=window["history"],
+    )
+
+
+def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucket:
+    """Many minutes, from their sums; percentiles are read from the merged sketches."""
+    checkpoints = total.checkpoints
+
+    @cache
+    def p95_ms(names: tuple[str, ...]) -> float | None:
+        return Sketch.merged(checkpoints[name].lags for name in names if name in checkpoints).quantile_ms(0.95)
+
+    return Bucket(
+        start_s=start_s,
+        length_s=length_s,
+        verdicts=total.verdicts,
+        messages=total.messages,
+        delivered=total.delivered,
+        filtered=total.filtered,
+        dead=total.dead,
+        pending=total.pending,
+        seen={name: sums.distinct for name, sums in checkpoints.items()},
+        lost=Interval(total.lost_min, total.lost_max),
+        lost_at=total.lost_at,
+        on_time_share=total.on_time_share,
+        e2e_ms=Lags.of(total.e2e_lags),
+        lags=hops.of_checkpoints(p95_ms, graph),
+    )

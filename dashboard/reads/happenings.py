@@ -1,0 +1,94 @@
+"""What happened to a pipeline in a span of time: incidents, versions of its definition, processes that started."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from dashboard.span import Span
+from lagloss import tables
+from lagloss.incidents import Incident, incidents
+from lagloss.result import rfc3339
+from lagloss.store import Store
+from lagloss.wire import WINDOW_S
+
+MAX_STARTS: Final = 500
+"""So many of the newest processes that started are told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Something was put into service at `at_s` (epoch s): a version of the definition (`node` None), or `count`
+    processes of a node within a minute."""
+
+    at_s: float
+    text: str
+    node: str | None = None
+    count: int = 1
+
+    def document(self) -> dict[str, Any]:
+        return {"at": rfc3339(round(self.at_s)), "text": self.text, "node": self.node, "count": self.count}
+
+
+@dataclass(frozen=True, slots=True)
+class Happenings:
+    """`incidents`: those that a part of lies in the span, the longest open first; `deploys`: oldest first."""
+
+    incidents: tuple[Incident, ...] = ()
+    deploys: tuple[Deploy, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "incidents": [incident.document() for incident in self.incidents],
+            "deploys": [deploy.document() for deploy in self.deploys],
+        }
+
+
+def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
+    """What happened to the pipeline within the span."""
+    since = datetime.fromtimestamp(span.from_s, UTC)
+    within = [
+        incident
+        for incident in incidents(store, pipeline=pipeline, only_open=False, since=since)
+        if incident.first_window_s < span.to_s
+    ]
+    within.sort(key=lambda incident: (incident.first_window_s, str(incident.id)))
+    deploys = [*_versions(store, pipeline, span), *_starts(store, pipeline, span)]
+    return Happenings(tuple(within), tuple(sorted(deploys, key=lambda deploy: deploy.at_s)))
+
+
+def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
+    row = tables.Pipeline
+    asked = select(row.version, row.applied_at).where(
+        row.name == pipeline, row.applied_at >= span.from_s * 1_000, row.applied_at < span.to_s * 1_000
+    )
+    with store.engine.connect() as connection:
+        return [
+            Deploy(at_ms / 1_000, f"version {version} of the definition applied")
+            for version, at_ms in connection.execute(asked)
+        ]
+
+
+def _starts(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
+    row = tables.Emitter
+    asked = (
+        select(row.node, row.started_at)
+        .where(row.pipeline == pipeline, row.started_at >= span.from_s * 1_000, row.started_at < span.to_s * 1_000)
+        .order_by(row.started_at.desc())
+        .limit(MAX_STARTS)
+    )
+    together: dict[tuple[str, int], list[int]] = {}
+    with store.engine.connect() as connection:
+        for node, at_ms in connection.execute(asked):
+            together.setdefault((node, at_ms // (1_000 * WINDOW_S)), []).append(at_ms)
+    return [_start(node, times_ms) for (node, _), times_ms in together.items()]
+
+
+def _start(node: str, times_ms: Sequence[int]) -> Deploy:
+    number = len(times_ms)
+    told = f"a process of {node} started" if number == 1 else f"{number} processes of {node} started"
+    return Deploy(min(times_ms) / 1_000, told, node, number)

@@ -1,0 +1,235 @@
+"""The linked panels, without a browser or a server."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any
+
+import plotly.graph_objects as go
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.figures import flow_graph, shares, stack
+from dashboard.figures.frame import SLOWEST, Frame
+from dashboard.figures.loss import drawn_loss
+from dashboard.figures.panels import history_runs, panels_figure
+from dashboard.figures.time_axis import TimeAxis, drawn_s
+from dashboard.reads import buckets
+from dashboard.reads.happenings import Deploy, Happenings
+from dashboard.reads.series import Series
+from dashboard.span import Span
+from dashboard.zones import Zone
+from lagloss import hops
+from lagloss.definition import Definition, parse_definition
+from lagloss.graph import Graph
+from lagloss.hops import Hop
+from tests.window_documents import CHAIN, chain, clicks, document
+
+START = 1_795_250_400
+CHAIN_LAGS = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk.in": 8.0, "snk.out": 10.0}
+"""The talk's example: lag-in 1, 3, 8 ms and lag-out 2, 4, 10 ms."""
+
+
+def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> Frame:
+    found = tuple(buckets.of_window(window, Graph(definition)) for window in windows)
+    series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
+    given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
+    return Frame(definition, series, **{**given_, **more})
+
+
+def traces(figure: go.Figure) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data if trace.name}
+
+
+def known(values: Any) -> list[float | None]:
+    return [None if value is None or math.isnan(value) else float(value) for value in values]
+
+
+def told(figure: go.Figure, yaxis: str) -> list[str]:
+    """What is said under the mouse in one panel, bucket by bucket."""
+    [carrier] = [trace for trace in figure.data if trace.yaxis == yaxis and trace.customdata is not None]
+    return [text for _, _, text in carrier.customdata]
+
+
+def clicks_lags(ga_ms: float, fb_ms: float) -> dict[str, float]:
+    lags = {"col-service.in": 10.0, "col-service.out": 20.0, "event-norm.in": 50.0, "event-norm.out": 60.0}
+    lags |= {"event-router.in": 100.0, "event-router.out:conn-ga": 110.0, "event-router.out:conn-fb": 110.0}
+    return lags | {"conn-ga.in": 200.0, "conn-ga.out": ga_ms, "conn-fb.in": 150.0, "conn-fb.out": fb_ms}
+
+
+def test_the_stack_of_a_chain_adds_up_to_the_e2e_p95_in_the_order_of_the_flow() -> None:
+    figure = panels_figure(frame(chain(), [document(chain(), START, lags_ms=CHAIN_LAGS)]))
+    bars = [trace for trace in figure.data if isinstance(trace, go.Bar) and trace.yaxis == "y2"]
+    assert [(bar.name, bar.y[0]) for bar in bars] == [
+        ("until src takes it in", 1.0),
+        ("process src", 1.0),
+        ("queue src → mid", 1.0),
+        ("process mid", 1.0),
+        ("queue mid → snk", 4.0),
+        ("process snk", 2.0),
+    ]
+    assert traces(figure)["E2E p95"].y[0] == sum(bar.y[0] for bar in bars) == 10.0
+
+
+def test_each_minute_stacks_the_slowest_path_or_the_chosen_one() -> None:
+    slow_ga = document(clicks(), START, lags_ms=clicks_lags(900.0, 300.0))
+    slow_fb = document(clicks(), START + 60, lags_ms=clicks_lags(250.0, 700.0))
+    bars = traces(panels_figure(frame(clicks(), [slow_ga, slow_fb], path=SLOWEST)))
+    assert list(bars["process conn-ga"].y) == [700.0, None]
+    assert list(bars["process conn-fb"].y) == [None, 550.0]
+    chosen = traces(panels_figure(frame(clicks(), [slow_ga, slow_fb], path="conn-fb")))
+    assert "process conn-ga" not in chosen
+    assert list(chosen["process conn-fb"].y) == [150.0, 550.0]
+
+
+def test_negative_hops_are_drawn_and_told_as_they_are() -> None:
+    lags = {**CHAIN_LAGS, "mid.in": -30.0, "mid.out": -20.0}
+    figure = panels_figure(frame(chain(), [document(chain(), START, lags_ms=lags)]))
+    assert figure.layout.barmode == "relative"
+    assert traces(figure)["queue src → mid"].y[0] == -32.0
+    assert "queue src → mid -32 ms" in told(figure, "y2")[0]
+
+
+def test_a_missing_minute_breaks_the_lines() -> None:
+    windows = [document(chain(), START + 60 * minute, lags_ms=CHAIN_LAGS) for minute in (0, 1, 3)]
+    drawn = traces(panels_figure(frame(chain(), windows)))
+    for name, value in (("E2E p95", 10.0), ("messages expected", 1_000.0)):
+        assert known(drawn[name].y) == [value, value, None, value]
+        assert drawn[name].connectgaps is False
+
+
+def test_many_buckets_are_areas_that_cover_no_gap() -> None:
+    minutes = [minute for minute in range(200) if not 50 <= minute < 60]
+    windows = [document(chain(), START + 60 * minute, lags_ms=CHAIN_LAGS) for minute in minutes]
+    figure = panels_figure(frame(chain(), windows))
+    area = traces(figure)["process src"]
+    assert area.fill == "toself"
+    at = TimeAxis.over(Zone.named("Europe/Berlin"), START, START + 3_600).at
+    runs: list[list[float]] = [[]]
+    for x in area.x:
+        if math.isnan(x):
+            runs.append([])
+        else:
+            runs[-1].append(x)
+    assert [(min(run), max(run)) for run in runs] == [
+        (at(START), at(START + 50 * 60)),
+        (at(START + 60 * 60), at(START + 200 * 60)),
+    ]
+
+
+lags = st.none() | st.floats(-1_000, 1_000)
+
+
+@given(st.lists(st.lists(lags, min_size=3, max_size=3), max_size=12))
+def test_positive_hops_are_stacked_up_and_negative_ones_down(rows: list[list[float | None]]) -> None:
+    order = [Hop("process", name) for name in "abc"]
+    stacks = [{hop: value for hop, value in zip(order, row, strict=True) if value is not None} for row in rows]
+    edges = stack.stacked(order, stacks)
+    for at, row in enumerate(rows):
+        for place, value in enumerate(row):
+            edge = edges[order[place]][at]
+            if value is None:
+                assert edge is None
+                continue
+            below = [other for other in row[:place] if other is not None and (other >= 0) == (value >= 0)]
+            assert edge == pytest.approx((sum(below), sum(below) + value), abs=1e-9)
+
+
+def test_loss_is_a_certain_bar_and_a_hatched_interval_up_to_what_cannot_be_ruled_out() -> None:
+    window = document(chain(), START, verdict="loss", messages=10, lost={"mid": (1, 3)})
+    figure = panels_figure(frame(chain(), [window]))
+    assert traces(figure)["lost for certain"].y[0] == pytest.approx(10)
+    assert traces(figure)["perhaps lost"].y[0] == pytest.approx(20)
+    assert "10 % – 30 % (1–3 of 10)" in told(figure, "y3")[0]
+
+
+def test_open_idle_and_unknown_minutes_draw_no_zero_and_are_told_apart_below() -> None:
+    windows = [
+        document(chain(), START, verdict=None),
+        document(chain(), START + 60, verdict="unknown", reasons=("evidence:src",)),
+        document(chain(), START + 120, verdict="unknown", lost={"mid": (0, 50)}),
+        document(chain(), START + 180, verdict="idle", messages=0),
+        document(chain(), START + 240, verdict="ok"),
+    ]
+    drawn = traces(panels_figure(frame(chain(), windows)))
+    assert known(drawn["lost for certain"].y) == [None, None, 0.0, None, 0.0]
+    assert known(drawn["perhaps lost"].y) == [None, None, 5.0, None, None]
+    assert len(drawn["unknown"].x) == 2
+    assert len({drawn[verdict].marker.symbol for verdict in ("open", "unknown", "idle", "ok")}) == 4
+    assert drawn_loss(buckets.of_window(windows[0], Graph(chain()))) is None
+
+
+def test_the_targets_are_always_in_view() -> None:
+    near = panels_figure(frame(chain(), [document(chain(), START, lags_ms={**CHAIN_LAGS, "snk.out": 4_000.0})]))
+    far = panels_figure(frame(chain(), [document(chain(), START, lags_ms=CHAIN_LAGS)]))
+    assert {shape.yref: shape.y0 for shape in near.layout.shapes} == {"y2": 5.0, "y3": 1.0}
+    assert near.layout.yaxis2.range[1] > 5
+    assert {shape.yref: shape.y0 for shape in far.layout.shapes} == {"y3": 1.0}
+    assert any("beyond this scale" in note.text for note in far.layout.annotations)
+
+
+def test_history_is_shaded_and_named() -> None:
+    windows = [document(chain(), START + 60 * minute, history=minute < 20) for minute in range(30)]
+    made = frame(chain(), windows)
+    [shade] = [shape for shape in panels_figure(made).layout.shapes if shape.layer == "below"]
+    assert (shade.x0, shade.x1) == (made.axis.at(START), made.axis.at(START + 1_200))
+    assert "history" in shade.label.text
+    assert history_runs(made.series.buckets) == [(START, START + 1_200)]
+
+
+def test_what_is_hidden_stays_hidden_over_refreshes_and_zooms_and_not_over_pipelines() -> None:
+    one, other = (panels_figure(frame(definition, [])) for definition in (chain(), clicks()))
+    again = panels_figure(frame(chain(), [document(chain(), START, lags_ms=CHAIN_LAGS)]))
+    assert one.layout.uirevision == again.layout.uirevision != other.layout.uirevision
+
+
+def test_html_in_names_and_texts_stays_text() -> None:
+    evil = Happenings(deploys=(Deploy(START + 30, "<b>version</b> <a href='x'>2</a>"),))
+    figure = panels_figure(frame(chain(), [document(chain(), START)], happenings=evil))
+    assert list(traces(figure)["deploys"].text) == ["&lt;b&gt;version&lt;/b&gt; &lt;a href='x'&gt;2&lt;/a&gt;"]
+
+
+def test_the_axis_keeps_one_offset_where_clocks_change() -> None:
+    berlin = Zone.named("Europe/Berlin")
+    change = int(datetime(2026, 10, 25, 1, tzinfo=UTC).timestamp())  # 03:00 CEST becomes 02:00 CET
+    axis = TimeAxis.over(berlin, change - 7_200, change + 7_200)
+    drawn = [axis.at(at) for at in range(change - 7_200, change + 7_200, 600)]
+    assert [b - a for a, b in pairwise(drawn)] == [600_000.0] * 23
+    assert (axis.offset, axis.clock(change)) == ("UTC+01:00", "2026-10-25 02:00")
+
+
+@given(st.integers(0, 4_000_000_000), st.sampled_from(["UTC", "Asia/Kathmandu", "America/St_Johns"]))
+def test_a_moment_of_the_axis_is_read_back(epoch_s: int, zone: str) -> None:
+    axis = TimeAxis.over(Zone.named(zone), epoch_s, epoch_s + 60)
+    drawn = axis.at(epoch_s)
+    text = datetime.fromtimestamp(drawn / 1_000, UTC).strftime("%Y-%m-%d %H:%M:%S.5")
+    assert drawn_s(drawn, axis.offset_s) == epoch_s
+    assert drawn_s(text, axis.offset_s) == epoch_s + 0.5
+
+
+def test_shares_are_sorted_and_of_all_that_adds_to_the_lag() -> None:
+    graph = Graph(chain())
+    found = shares.shares({Hop("process", "src"): 30.0, Hop("queue", "mid", "src"): -5.0, Hop("process", "mid"): 70.0})
+    assert [(share.hop.node, share.share) for share in found] == [("mid", 0.7), ("src", 0.3), ("mid", None)]
+    pie = shares.pie_figure(found, graph, dark=True).data[0]
+    assert list(pie.values) == [70.0, 30.0]
+    assert list(shares.bars_figure(found, graph, dark=False).data[0].text) == ["70 ms · 70 %", "30 ms · 30 %", "-5 ms"]
+    assert len(shares.pie_figure([], graph, dark=False).data[0].values) == 0
+
+
+def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_their_places() -> None:
+    retried = parse_definition(CHAIN.replace("to: [snk]}", "to: [snk], retries: again}\n    - {name: again}"))
+    graph = Graph(retried)
+    placed = flow_graph.spots(graph)
+    assert placed["src"].x < placed["mid"].x == placed["again"].x < placed["snk"].x
+    assert placed["again"].y < placed["mid"].y
+    lost = {"src->mid": (2, 5), "mid": (1, 1)}
+    total = buckets.of_window(document(retried, START, verdict="loss", lags_ms=CHAIN_LAGS, lost=lost), graph)
+    texts = [note.text for note in flow_graph.flow_figure(graph, total, dark=False).layout.annotations]
+    assert any("<b>mid</b>" in text and "process 1 ms" in text and "1 lost" in text for text in texts)
+    assert any("1 ms" in text and "2–5<br>lost" in text for text in texts)
+    assert any("retrier" in text for text in texts)
+    assert hops.deliveries(graph) == ["snk"]
