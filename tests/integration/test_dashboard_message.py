@@ -15,7 +15,7 @@ from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.topics import BEACONS, create_topics
 from lagloss.wire import hash_id
-from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
+from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.logged_blocks import Logged
 from tests.window_documents import store_missing
 
@@ -148,6 +148,7 @@ def test_the_page_is_usable_at_every_width_by_everybody(url: str, browser: Brows
     with Watched(browser, width=width, dark=dark) as page:
         asked = LOST if dark else TWICE
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id={asked}")
-        expect(page.locator("#message-gantt .main-svg").first).to_be_visible()
+        # Plotly's 4 MB come last
+        expect(page.locator("#message-gantt .main-svg").first).to_be_visible(timeout=1_000 * WAIT_S)
         assert serious_faults(page) == []
         assert not sticks_out(page)
