@@ -115,8 +115,8 @@ def _trigger(notification: Notification) -> dict[str, Any]:
             if _is_link(link)
         ],
     }
-    if _is_link(links.get("dashboard")):
-        document["client_url"] = links["dashboard"]
+    if _is_link(links.get("incident")):
+        document["client_url"] = links["incident"]
     return document
 
 
