@@ -64,20 +64,31 @@ def test_without_a_login_it_is_the_name_that_was_typed_on_one_line(typed: str | 
     assert asked_by(LOCAL, lambda: acts.doer(typed)) == name
 
 
-def test_what_is_too_long_or_too_much_is_refused_before_it_is_written() -> None:
-    with pytest.raises(BadText, match="a name is 101 characters long: expected at most 100"):
-        acts.doer("x" * 101)
-    with pytest.raises(BadText, match="a note"):
-        acts.acknowledge(STORE, "0a", "x" * 1_001)
-    with pytest.raises(BadText, match="a reason"):
-        acts.silence(STORE, ["a=b"], reason="x" * 1_001, for_s=60)
-    with pytest.raises(BadSilence, match="at most 20 matchers"):
-        acts.silence(STORE, ["a=b"] * 21, reason="known", for_s=60)
+@pytest.mark.parametrize(
+    ("act", "kind", "told"),
+    [
+        (lambda: acts.doer("x" * 101), BadText, "a name is 101 characters long: expected at most 100"),
+        (lambda: acts.acknowledge(STORE, "0a", "x" * 1_001), BadText, "a note"),
+        (lambda: acts.silence(STORE, ["a=b"], reason="x" * 1_001, for_s=60), BadText, "a reason"),
+        (lambda: acts.silence(STORE, ["a=b"] * 21, reason="known", for_s=60), BadSilence, "at most 20 matchers"),
+    ],
+)
+def test_what_is_too_long_or_too_much_is_refused_before_it_is_written(
+    act: Callable[[], Any], kind: type[LaglossError], told: str
+) -> None:
+    with pytest.raises(kind, match=told):
+        asked_by(LOCAL, act)
+
+
+def test_outside_of_a_request_nobody_may_act() -> None:
+    with pytest.raises(NotAllowed, match="nobody may only look"):
+        contextvars.Context().run(acts.acknowledge, STORE, "0a")
 
 
 def tried(program: str, timeout_s: float = 30, settings: Settings = SETTINGS) -> Any:
     """A backtest by a program that gets the words of the command."""
-    return backtest(STORE, settings, "chain", SPAN, command=("-c", program), timeout_s=timeout_s)
+    command = ("-c", program)
+    return asked_by(LOCAL, lambda: backtest(STORE, settings, "chain", SPAN, command=command, timeout_s=timeout_s))
 
 
 def test_a_backtest_is_given_the_database_and_the_span_and_its_document_is_read() -> None:
