@@ -50,7 +50,10 @@ def read_rolled(store: Store, pipeline: str, from_s: int, to_s: int) -> Rolled:
         marks = connection.execute(
             select(mark.period, mark.start).where(mark.pipeline == pipeline, mark.start >= first_s, mark.start < to_s)
         )
-        return Rolled(found, frozenset((row.period, row.start) for row in marks))
+        dirty = {(row.period, row.start) for row in marks}
+    # a day is marked only when an hour of it has been computed anew: until then the hour's mark is the day's, too
+    dirty |= {("day", period_of("day", start)) for _, start in dirty}
+    return Rolled(found, frozenset(dirty))
 
 
 def database(store: Store) -> str:
