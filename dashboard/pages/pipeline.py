@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard import incident_band
@@ -41,6 +41,7 @@ class Id(StrEnum):
     PATH = "pipeline-path"
     PATH_BOX = "pipeline-path-box"
     PANELS = "pipeline-panels"
+    CLICKED = "pipeline-clicked"
     OFFSET = "pipeline-offset"
     ZOOMED = "pipeline-zoomed"
     SHARES = "pipeline-shares"
@@ -57,6 +58,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
             dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
             live(Id.NOTICE),
             live(Id.INCIDENTS),
+            dcc.Store(id=Id.CLICKED),
             dcc.Store(id=Id.OFFSET),
             dcc.Store(id=Id.ZOOMED, data=[]),
             html.Div(_content(name), id=Id.CONTENT, style={"display": "none"}),
@@ -219,7 +221,14 @@ def _register_steps(app: Dash) -> None:
     where = [State(Shell.URL, "pathname"), State(Shell.URL, "search")]
     to = Output(Shell.URL, "href", allow_duplicate=True)
 
-    @app.callback(to, Input(Id.PANELS, "clickData"), *where, prevent_initial_call=True)
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "singleClick"),
+        Output(Id.CLICKED, "data"),
+        Input(Id.PANELS, "clickData"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(to, Input(Id.CLICKED, "data"), *where, prevent_initial_call=True)
     def click(clicked: Any, pathname: str | None, search: str | None) -> str:
         here = Address.parse(pathname, search)
         return _step(here, pipeline_steps.of_click(here, _name(here), clicked))
