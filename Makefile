@@ -18,7 +18,7 @@ UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --
 
 .PHONY: help
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(VENV)/.project $(JARS)/.complete ## install everything into .venv and .jars (goes on where it was interrupted)
@@ -50,6 +50,10 @@ format: $(VENV)/.project ## format the code and fix what can be fixed
 .PHONY: bench
 bench: setup ## measure how fast windows close, beside a bare read of the same blocks
 	@$(BIN)/python -m benchmarks
+
+.PHONY: screenshots
+screenshots: setup ## take the pictures of README and docs anew, from a demo in a real browser (some minutes)
+	@$(BIN)/python -m docs.make_screenshots
 
 .PHONY: lock
 lock: $(VENV)/.project ## write the locks anew from pyproject.toml and lagloss/jars.py; UPGRADE=1 takes newer versions

@@ -6,10 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import dateutil.rrule
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from alerting.transports.alertmanager import AlertmanagerConfig
 from alerting.transports.config import TransportConfig
@@ -19,21 +18,13 @@ from alerting.transports.mail import MailConfig
 from alerting.transports.pagerduty import PagerDutyConfig
 from alerting.transports.slack import SlackConfig
 from alerting.transports.webhook import WebhookConfig
-from lagloss.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
 from lagloss.matchers import Matcher
 from lagloss.settings import Settings
 from lagloss.yaml_files import load_yaml
 
 _GROUP_LABELS: Final = ("pipeline",)
 Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...], Field(default=())]
-
-
-def _zone(name: str) -> str:
-    try:
-        ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError) as error:
-        raise ValueError(f"expected a time zone such as Europe/Berlin, found {name!r}") from error
-    return name
 
 
 class ReceiverSpec(Strict):
@@ -99,7 +90,7 @@ class MaintenanceSpec(Strict):
     match: Annotated[Matchers, Field(min_length=1)]
     rrule: str
     start: datetime
-    timezone: Annotated[str, AfterValidator(_zone)] = "UTC"
+    timezone: Zone = "UTC"
     duration: DurationMs
     reason: Annotated[str, Field(min_length=1)]
 

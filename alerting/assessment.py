@@ -22,12 +22,26 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Begun:
+    """What may become a breach: `breaches` of the newest `of` windows, of which it takes `needed`. `first_s`, `last_s`:
+    starts of the oldest and the newest of them; `value` is the newest one's."""
+
+    breaches: int
+    needed: int
+    of: int
+    first_s: int
+    last_s: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
 class Assessment:
     """Windows are named by their start (epoch s).
 
     `seen`: windows it speaks of; an incident's breaches outside stay as they were. `breaches`: value by window, of all
     windows that make up breaches. `good`: windows that say it is over; it takes `resolve_after` of them after the last
     breach. `places`: where, worst first, as far as windows' documents cannot tell it (`Rule.where` tells the rest).
+    `begun`: windows at the end that make up no breach yet.
     """
 
     seen: Collection[int]
@@ -35,3 +49,4 @@ class Assessment:
     good: Collection[int]
     resolve_after: int = 1
     places: tuple[Place, ...] = ()
+    begun: Begun | None = None

@@ -13,8 +13,8 @@ from typing import Any, Final
 import structlog
 from sqlalchemy import Connection
 
-from alerting import incidents
-from alerting.assessment import SHOWN_WINDOWS, Assessment, Place
+from alerting import incidents, pending
+from alerting.assessment import SHOWN_WINDOWS, Assessment, Begun, Place
 from alerting.incidents import Written
 from alerting.judging import Change, judge
 from alerting.message import MAX_EXAMPLES, MAX_NOTES, Evidence, IncidentFacts, Links
@@ -66,6 +66,7 @@ class Evaluator:
             for written in work.open():
                 if written.facts.rule not in rules:
                     work.end(written, "rule removed")
+            pending.write(connection, pipeline.name, work.pending())
             tells_of = {written.facts.rule for written in work.open()}
             for known in work.stages():
                 self.teller.tell(connection, pipeline, known, tells_of, rules, self._links_of(pipeline), now)
@@ -78,7 +79,8 @@ class Evaluator:
     def end_incidents_of_deleted(self) -> list[str]:
         """Resolves open incidents of pipelines that are no more, and tells so."""
         names, changes = set(self.store.names()), []
-        with self.store.engine.connect() as connection:
+        with self.store.engine.begin() as connection:
+            pending.forget_deleted(connection)
             gone = {written.facts.pipeline for written in incidents.open_incidents(connection)} - names
         for name in sorted(gone):
             with self.store.engine.begin() as connection:
@@ -118,6 +120,7 @@ class _Work:
     rules_since_s: float = 0.0
     changes: list[str] = field(default_factory=list)
     _opened: dict[uuid.UUID, Written] = field(default_factory=dict)
+    _begun: list[tuple[Rule, Begun]] = field(default_factory=list)
 
     def stages(self) -> list[list[Written]]:
         """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
@@ -134,7 +137,14 @@ class _Work:
     def open(self) -> list[Written]:
         return [written for written in self.known if written.is_open]
 
+    def pending(self) -> list[tuple[Rule, Begun]]:
+        """Rules that breach in too few windows yet; of one with an open incident, that tells it."""
+        is_open = {written.facts.rule for written in self.open()}
+        return [(rule, begun) for rule, begun in self._begun if rule.name not in is_open]
+
     def judge(self, rule: Rule, assessment: Assessment) -> None:
+        if assessment.begun is not None:
+            self._begun.append((rule, assessment.begun))
         for _ in range(_CHANGES_AT_MOST):
             of_rule = [written for written in self.known if written.facts.rule == rule.name]
             is_open = next((written.known() for written in of_rule if written.is_open), None)

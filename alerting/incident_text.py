@@ -34,7 +34,8 @@ def _facts(document: Document) -> dict[str, str | None]:
         "state": document["state"] + _with(" at ", document["resolved_at"]) + _with(", ", document["resolved_because"]),
         "acknowledged": taken if document["acknowledged_at"] else "by nobody",
         "withheld": document["withheld"],
-        "dashboard": links["dashboard"],
+        "dashboard": links["incident"],
+        "window": links["dashboard"],
         "runbook": links["runbook"] or f"lagloss/runbooks/{document['kind']}.md",
     }
 

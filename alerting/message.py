@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from alerting.assessment import Place
-from lagloss.incidents import dashboard_link, moment, runbook_link
+from lagloss.incidents import dashboard_link, incident_link, moment, runbook_link
 from lagloss.result import rfc3339
 from lagloss.store import MissingMessage
 from lagloss.wire import WINDOW_S
@@ -120,6 +120,7 @@ def incident_body(facts: IncidentFacts, change: str, labels: Mapping[str, str], 
         "notes": list(detail.get("notes", ())),
         "links": {
             "dashboard": dashboard_link(links.dashboard, facts.pipeline, facts.last_window),
+            "incident": incident_link(links.dashboard, facts.id),
             "runbook": f"{links.runbooks.rstrip('/')}/{facts.kind}"
             if links.runbooks
             else runbook_link(links.dashboard, facts.kind),

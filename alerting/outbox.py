@@ -18,13 +18,12 @@ from sqlalchemy import Connection, Engine, insert, select, text
 from alerting.incidents import take_turn
 from alerting.notification import Notification
 from alerting.planning import Order, Told
-from alerting.transports.base import Outcome, Refused, Sent, TryLater
 from lagloss.alert_tables import OutboxMessage
+from lagloss.outgoing.backoff import backoff_s
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
 from lagloss.tables import table_of
 
 GROUP_AT_MOST: Final = 50
-FIRST_RETRY_S: Final = 1.0
-LONGEST_RETRY_S: Final = 300.0
 GIVE_UP_AFTER_S: Final = 86_400
 REFRESHES_KEPT_S: Final = 3_600
 KEPT_S: Final = 90 * 86_400
@@ -263,8 +262,3 @@ def tidy(engine: Engine) -> None:
     """Drops messages that were done long ago, but for those of open incidents: what was told of these is not over."""
     with engine.begin() as connection:
         connection.execute(_TIDY, {"refreshes_kept_s": REFRESHES_KEPT_S, "kept_s": KEPT_S})
-
-
-def backoff_s(attempts: int, chance: float) -> float:
-    """Doubles from 1 s to 5 min, times 0.75 to 1.25 (`chance` in [0, 1)), so that receivers are not hit in step."""
-    return min(FIRST_RETRY_S * 2.0 ** min(attempts - 1, 20), LONGEST_RETRY_S) * (0.75 + chance / 2)

@@ -12,7 +12,8 @@ import structlog
 from alerting.lead import AWAY, pause_s
 from alerting.metrics import Metrics
 from alerting.outbox import GROUP_AT_MOST, Claimed, Outbox
-from alerting.transports.base import Outcome, Refused, Sent, Transport, TryLater
+from alerting.transports.base import Transport
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
 
 LEASE_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from alerting.notification import Notification
+from lagloss.one_line import one_line
 
 MAX_TITLE: Final = 200
 MAX_SUMMARY: Final = 1_000
@@ -30,8 +30,6 @@ _STATES: Final = {
     "incident.reminder": "still open",
     "incident.resolved": "resolved",
 }
-_TURNING: Final = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Characters that turn the direction of what follows them, and so could disguise it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +83,6 @@ def as_html(said: Message) -> str:
     )
 
 
-def one_line(value: object, limit: int) -> str:
-    """At most `limit` characters, without line breaks and other characters that control more than they show."""
-    text = str(value)[: 2 * limit + 100]  # enough: white space is all that gets shorter, and this need not be exact
-    kept = "".join(" " if _controls(character) else character for character in text)
-    kept = " ".join(kept.split())
-    return kept if len(kept) <= limit else kept[: limit - 1].rstrip() + "…"
-
-
-def _controls(character: str) -> bool:
-    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _TURNING
-
-
 def _section(notification: Notification) -> Section:
     body = notification.body
     summary = one_line(body.get("summary", ""), MAX_SUMMARY)
@@ -131,7 +117,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Lin
     if incident.get("resolved_at"):
         because = incident.get("resolved_because")
         yield _line("Resolved", f"{incident['resolved_at']}{f': {because}' if because else ''}")
-    for label, key in (("Chart", "dashboard"), ("Runbook", "runbook")):
+    for label, key in (("Incident", "incident"), ("Chart", "dashboard"), ("Runbook", "runbook")):
         if link := _part(body, "links").get(key):
             yield _link(label, str(link))
     commands = _part(body, "commands")

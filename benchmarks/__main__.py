@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from benchmarks import closing, intake, live, paging, pipelines, sizes, span
+from benchmarks import closing, intake, live, overview, paging, panels, pipelines, sizes, span
 
 ALL = {
     "closing": closing.run,
@@ -14,6 +14,8 @@ ALL = {
     "span": span.run,
     "intake": intake.run,
     "paging": paging.run,
+    "overview": overview.run,
+    "panels": panels.run,
 }
 
 

@@ -1,4 +1,4 @@
-"""`python -m dashboard`: serves the pages until SIGTERM or Ctrl-C."""
+"""`python -m dashboard`: serves the pages, and mails reports, until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import sys
 
 import uvicorn
 
+from dashboard.login import check_binding
+from dashboard.report.schedule_file import load_reports
+from dashboard.report.scheduler import Scheduler
 from dashboard.server import create_server
 from dashboard.services import Services
 from lagloss import logs
@@ -19,21 +22,24 @@ def main() -> int:
     settings = Settings.load()
     logs.configure(settings)
     try:
+        check_binding(settings)
         services = Services(Store(settings.require_database()), settings)
+        file = load_reports(settings)
         port = choose_port("The dashboard", settings.dashboard_port)
     except LaglossError as error:
         print(f"dashboard: {error}", file=sys.stderr)  # noqa: T201  # the log is not set up before the settings are read
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
     uvicorn.run(
-        create_server(services),
+        create_server(services, Scheduler(services, file) if file else None),
         host=settings.bind_address,
         port=port,
         log_level="warning",
         access_log=False,
+        server_header=False,
+        proxy_headers=False,  # the login reads them, of proxies that it trusts
         timeout_graceful_shutdown=3,  # browsers keep a WebSocket open
     )
-    services.threads.close()
     return 0
 
 

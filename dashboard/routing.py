@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
 from typing import Any, Final
 
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
 
 from dashboard import links, shell
 from dashboard.links import Address
-from dashboard.login_state import account
+from dashboard.login import account
 from dashboard.pages import directory, notices
 from dashboard.services import Services
 from dashboard.shell import REFRESH_MS, Shell
 from dashboard.span import RANGES_S, Span, shown_span
+from dashboard.who import asking
 from lagloss.wire import WINDOW_S
 
 _SLOWER: Final = ((6 * 3_600, 1), (2 * 86_400, 3))
@@ -25,7 +25,7 @@ shows little that is new."""
 def register(app: Dash, services: Services) -> None:
     """The shell's own callbacks, then every page's."""
     _register_client(app)
-    _register_mounting(app)
+    _register_mounting(app, services)
     _register_controls(app, services)
     for page in directory.PAGES:
         page.register(app, services)
@@ -48,7 +48,7 @@ def _register_client(app: Dash) -> None:
     )
 
 
-def _register_mounting(app: Dash) -> None:
+def _register_mounting(app: Dash, services: Services) -> None:
     @app.callback(
         Output(Shell.PAGE, "children"),
         Output(Shell.TITLE, "data"),
@@ -60,12 +60,13 @@ def _register_mounting(app: Dash) -> None:
     )
     def mount(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         here = Address.parse(pathname, search)
+        who = shell.account_part(account(asking(), services.settings))
         found = directory.find(here.path)
         if found is None:
-            return notices.no_such_page(here), "no such page", shell.nav(here, ""), {"display": "none"}, account()
+            return notices.no_such_page(here), "no such page", shell.nav(here, ""), {"display": "none"}, who
         page, of = found
         shown = {} if page.ranged else {"display": "none"}
-        return page.layout(of, here), page.title(of), shell.nav(here, page.name), shown, account()
+        return page.layout(of, here), page.title(of), shell.nav(here, page.name), shown, who
 
 
 def _register_controls(app: Dash, services: Services) -> None:
@@ -156,8 +157,7 @@ def _typed(here: Address, epoch_s: int) -> str:
 
 def _read(here: Address, typed: str) -> int:
     """Epoch s of what a date picker holds, whole minutes; it knows no zone."""
-    moment = datetime.fromisoformat(typed).replace(tzinfo=here.zone.info)
-    return int(moment.timestamp()) // WINDOW_S * WINDOW_S
+    return int(here.zone.parse(typed)) // WINDOW_S * WINDOW_S
 
 
 def _interval_ms(span: Span) -> int:

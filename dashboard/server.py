@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 from urllib.parse import parse_qsl
@@ -12,9 +15,12 @@ from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
+from starlette.types import ASGIApp
 
 from dashboard import links, routing, shell
 from dashboard.api.app import create_api
+from dashboard.login import protect
+from dashboard.report.scheduler import Scheduler
 from dashboard.runbook_page import runbook_html
 from dashboard.services import Services
 from lagloss.runbooks import KINDS
@@ -24,10 +30,21 @@ _INDEX: Final = Path(__file__).with_name("index.html").read_text()
 _log = structlog.get_logger("lagloss.dashboard")
 
 
-def create_server(services: Services) -> FastAPI:
+def create_server(services: Services, scheduler: Scheduler | None = None) -> ASGIApp:
     """Pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, `/healthz` (200, or 503 while PostgreSQL
-    does not answer)."""
-    server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None)
+    does not answer); behind the login that is configured. The scheduler runs for as long as it is served."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # uvicorn ends by the signal that it got: what stands behind its `run` is not reached
+        if scheduler is not None:
+            scheduler.start()
+        yield
+        if scheduler is not None:
+            await asyncio.to_thread(scheduler.stop)
+        services.threads.close()
+
+    server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     server.mount(links.API, create_api(services))
     _add_plain_routes(server, services.store)
     app = Dash(
@@ -46,7 +63,7 @@ def create_server(services: Services) -> FastAPI:
     routing.register(app, services)
     # Dash 4.4 on FastAPI does so only when somebody asks for "/": whoever comes by a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
-    return server
+    return protect(server, services, app.csp_hashes())
 
 
 def _add_plain_routes(server: FastAPI, store: Store) -> None:

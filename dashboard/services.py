@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from confluent_kafka import KafkaException
+
+from dashboard.reads.logged import LoggedWindows
 from dashboard.threads import Threads
+from lagloss import topics
+from lagloss.beacon_log import BeaconLog
+from lagloss.errors import KafkaUnreachable
 from lagloss.settings import Settings
 from lagloss.store import Store
 
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop."""
+    """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
+    `logged`: the windows last read from the log."""
 
     store: Store
     settings: Settings
     threads: Threads = field(default_factory=Threads)
+    logged: LoggedWindows = field(default_factory=LoggedWindows)
+
+    @contextmanager
+    def log(self) -> Iterator[BeaconLog]:
+        """The log of beacons, for one read: its consumer lets in one thread at a time.
+
+        Raises:
+            NotConfigured, KafkaUnreachable: there is no Kafka, or it does not answer.
+        """
+        bootstrap = self.settings.require_kafka()
+        opened = BeaconLog(bootstrap, topics.BEACONS)
+        try:
+            yield opened
+        except KafkaException as error:
+            detail = topics.kafka_error(error).str()
+            raise KafkaUnreachable(bootstrap=bootstrap, detail=detail) from error
+        finally:
+            opened.close()

@@ -9,8 +9,11 @@ import dash_mantine_components as dmc
 from dash import Output, dcc, html
 
 from dashboard import links, zones
+from dashboard.login import Account
+from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria
 from dashboard.span import RANGES_S
+from dashboard.who import LOCAL
 
 REFRESH_MS: Final = 5_000
 
@@ -121,6 +124,7 @@ def _range() -> Part:
         shadow="md",
         trapFocus=True,
         withinPortal=True,
+        withRoles=False,  # they would stand on a wrapper that has no role, not on the button
     )
     ranges = [{"label": name, "value": name} for name in RANGES_S]
     return html.Div(
@@ -159,6 +163,17 @@ def nav(here: links.Address, current: str) -> Part:
         ("health", "Health", links.HEALTH),
     )
     return dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs")
+
+
+def account_part(of: Account) -> Part | None:
+    """Who is logged in, and the way out; nothing where nobody has to log in."""
+    if of.name == LOCAL.name:
+        return None
+    name = dmc.Text(f"{of.name} ({of.role})", size="sm")
+    if not of.can_log_out:
+        return name
+    out = dmc.Button("Log out", type="submit", variant="subtle", size="compact-xs")
+    return dmc.Group([name, html.Form(out, method="post", action=LOGOUT_PATH)], gap="xs")
 
 
 def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:

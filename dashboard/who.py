@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 from lagloss.errors import NotAllowed
-
-Role = Literal["viewer", "operator"]
+from lagloss.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +21,10 @@ class Person:
 LOCAL: Final = Person("local", "operator")
 """Whoever reaches a dashboard without a login, which listens on loopback only: they have this machine anyway."""
 
-_asking: ContextVar[Person] = ContextVar("asking", default=LOCAL)
+NOBODY: Final = Person("nobody", "viewer")
+"""Who asks where no request is answered: they must not act."""
+
+_asking: ContextVar[Person] = ContextVar("asking", default=NOBODY)
 
 
 def asking() -> Person:

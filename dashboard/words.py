@@ -73,6 +73,16 @@ def lag(ms: float | None) -> str:
     return f"{_number(ms / 86_400_000, 1)} d"
 
 
+def amount(value: float, unit: str) -> str:
+    """A number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
+    match unit:
+        case "ratio":
+            return share(value)
+        case "ms" | "s":
+            return lag(value if unit == "ms" else 1_000 * value)
+    return f"{_number(value, 1)} times"
+
+
 def share(ratio: float | None) -> str:
     """A ratio in per cent with about three digits: `0.34 %`, `12.3 %`, `< 0.001 %`."""
     if ratio is None:
@@ -112,6 +122,16 @@ def messages(number: int) -> str:
 def ago(seconds: float) -> str:
     """`just now`, `12 s ago`, `3.5 min ago`."""
     return "just now" if seconds < 2 else f"{lag(1_000 * round(seconds) if seconds < 60 else 1_000 * seconds)} ago"
+
+
+def size(number: int) -> str:
+    """Bytes: `512 B`, `8.2 kB`, `1.4 GB`."""
+    shown, unit = float(number), "B"
+    for larger in ("kB", "MB", "GB", "TB"):
+        if shown < 1_000:
+            break
+        shown, unit = shown / 1_000, larger
+    return f"{_number(shown, 0 if unit == 'B' or shown >= 100 else 1)} {unit}"
 
 
 def _number(value: float, digits: int) -> str:
@@ -184,3 +204,17 @@ def reason(code: str) -> str:
     if code.startswith("evidence:"):
         return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
     return _REASONS.get(code, code)
+
+
+FATES: Final = {
+    "lost": "lost for certain",
+    "perhaps": "perhaps lost",
+    "overdue": "overdue: pending longer than maxWait",
+    "pending": "pending: late, not lost",
+}
+"""What a closing says of a message that something is missing of."""
+
+
+def place_label(place: str) -> str:
+    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
+    return place.replace("->", " → ")

@@ -52,6 +52,18 @@ class Zone:
     def at(self, epoch_s: float) -> datetime:
         return datetime.fromtimestamp(epoch_s, self.info)
 
+    def parse(self, typed: str) -> float:
+        """Epoch s of what a date picker holds, which knows no zone.
+
+        Raises:
+            ValueError: it is no date and time.
+        """
+        return datetime.fromisoformat(typed).replace(tzinfo=self.info).timestamp()
+
+    def precise(self, epoch_ms: float) -> str:
+        """`09:40:07.123`."""
+        return f"{self.clock(epoch_ms / 1_000, seconds=True)}.{int(epoch_ms) % 1_000:03d}"
+
     def clock(self, epoch_s: float, *, seconds: bool = False, date: bool = False) -> str:
         """`09:40`, `09:40:07` or `2026-11-21 09:40`; `label` says in which zone."""
         form = ("%Y-%m-%d " if date else "") + ("%H:%M:%S" if seconds else "%H:%M")

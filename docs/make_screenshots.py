@@ -1,15 +1,25 @@
-"""Takes the README's picture of a running dashboard: `python -m docs.make_screenshot URL [PATH] [--dark] [--width N]`.
+"""Takes the pictures of README and docs from a running demo: `make screenshots`.
 
 Needs a chromium (Debian's, or the path in LAGLOSS_CHROMIUM) and playwright, both for development only.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from playwright.sync_api import sync_playwright
+import httpx
+from playwright.sync_api import Browser, Page, sync_playwright
 
 CHROMIUM_ARGS = [
     "--no-sandbox",
@@ -20,31 +30,110 @@ CHROMIUM_ARGS = [
     "--disable-sync",
     "--no-first-run",
 ]
+IMAGES: Final = Path(__file__).parent / "images"
+WAIT_S: Final = 600
+"""The demo's first live window with losses closes within three minutes, on a busy machine within ten."""
+PIPELINE: Final = "clicks"
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture: `path` may name `{window}`, the start of the newest lossy window; `shows` is there once all is."""
+
+    name: str
+    path: str
+    shows: str
+    dark: bool = False
+    full_page: bool = True
+
+
+SHOTS: Final = (
+    Shot("overview", "/?zone=UTC", "text=clicks"),
+    Shot("dashboard", f"/pipelines/{PIPELINE}?range=1h&zone=UTC", ".js-plotly-plot .main-svg"),
+    Shot("dashboard-dark", f"/pipelines/{PIPELINE}?range=1h&zone=UTC", ".js-plotly-plot .main-svg", dark=True),
+    Shot("window", f"/pipelines/{PIPELINE}/windows/{{window}}?zone=UTC", ".ag-row"),
+    Shot("message", f"/pipelines/{PIPELINE}/messages?id={{message}}&zone=UTC", ".js-plotly-plot .main-svg"),
+    Shot("alerts", "/alerts?zone=UTC", "main h1, main h2"),
+    Shot("report", f"/pipelines/{PIPELINE}/report?zone=UTC", "main h1, main h2"),
+    Shot("health", "/health?zone=UTC", "main h1, main h2"),
+)
 
 
 def chromium_path() -> str:
     return os.environ.get("LAGLOSS_CHROMIUM", "/usr/bin/chromium")
 
 
+@contextmanager
+def demo() -> Iterator[str]:
+    """A demo of its own; the dashboard's URL once it runs."""
+    with tempfile.TemporaryDirectory(prefix="lagloss-pictures-") as folder:
+        Path(folder).chmod(0o711)  # PostgreSQL's user is another one than root
+        words = [sys.executable, "-m", "lagloss.cli", "demo"]
+        environment = {**os.environ, "LAGLOSS_DATA_DIR": folder}
+        process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
+        endpoints = Path(folder) / "demo" / "endpoints.json"
+        try:
+            yield str(json.loads(_awaited(lambda: _text(endpoints), "the demo"))["dashboard"])
+        finally:
+            process.send_signal(signal.SIGINT)
+            process.wait(120)
+
+
+def _text(path: Path) -> str | None:
+    return path.read_text() if path.exists() else None
+
+
+def _awaited(look: Callable[[], Any], what: str) -> Any:
+    """What `look` finds, once it finds something."""
+    deadline = time.monotonic() + WAIT_S
+    while (found := look()) is None:
+        if time.monotonic() > deadline:
+            sys.exit(f"waited {WAIT_S} s for {what}")
+        time.sleep(2)
+    return found
+
+
+def _lossy_window(url: str) -> dict[str, Any] | None:
+    """The newest full live window that lost something."""
+    answer = httpx.get(f"{url}/api/v1/pipelines/{PIPELINE}/windows", params={"from": "-10m"}, timeout=30)
+    found = [
+        window
+        for window in (answer.json() if answer.is_success else [])
+        if window["verdict"] == "loss" and not window.get("history") and window["messages"] > 2_000
+    ]
+    return found[-1] if found else None
+
+
+def _lost_message(url: str, window_start: str) -> str:
+    answer = httpx.get(
+        f"{url}/api/v1/pipelines/{PIPELINE}/windows/{window_start}/matrix",
+        params={"only": "missing", "limit": 1},
+        timeout=60,
+    )
+    return str(answer.raise_for_status().json()["messages"][0]["message_id"])
+
+
+def _take(browser: Browser, url: str, shot: Shot, facts: dict[str, str]) -> None:
+    page: Page = browser.new_page(
+        viewport={"width": 1280, "height": 900}, color_scheme="dark" if shot.dark else "light", timezone_id="UTC"
+    )
+    page.goto(url + shot.path.format(**facts))
+    page.locator(shot.shows).first.wait_for(timeout=60_000)
+    page.wait_for_load_state("networkidle")
+    page.evaluate("document.fonts.ready")
+    page.screenshot(path=IMAGES / f"{shot.name}.png", full_page=shot.full_page, animations="disabled")
+    page.close()
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("url")
-    parser.add_argument("path", nargs="?", type=Path, default=Path("docs/images/dashboard.png"))
-    parser.add_argument("--dark", action="store_true")
-    parser.add_argument("--width", type=int, default=1280)
-    asked = parser.parse_args()
-    asked.path.parent.mkdir(parents=True, exist_ok=True)
-    with sync_playwright() as playwright:
+    IMAGES.mkdir(parents=True, exist_ok=True)
+    with demo() as url, sync_playwright() as playwright:
+        window = _awaited(lambda: _lossy_window(url), "a window that lost messages")["window_start"]
+        facts = {"window": window, "message": _lost_message(url, window)}
         browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
-        page = browser.new_page(
-            viewport={"width": asked.width, "height": 900}, color_scheme="dark" if asked.dark else "light"
-        )
-        page.goto(asked.url)
-        page.locator("#lag .main-svg").first.wait_for()
-        page.locator("#window table").wait_for()
-        page.locator("#loss .scatterlayer .trace").first.wait_for()
-        page.evaluate("document.fonts.ready")
-        page.screenshot(path=asked.path, full_page=True, animations="disabled")
+        for shot in SHOTS:
+            _take(browser, url, shot, facts)
+            sys.stdout.write(f"docs/images/{shot.name}.png\n")
         browser.close()
 
 

@@ -17,7 +17,7 @@ class Incident(Base):
     __table_args__ = (
         Index("incident_open", "pipeline", "rule", unique=True, postgresql_where=text("state = 'open'")),
         Index("incident_last_window", "pipeline", "last_window"),
-        {"comment": "Breaches of rules, one row each. Writers: alerting; lagloss alerts acknowledges."},
+        {"comment": "Breaches of rules, one row each. Writers: alerting; lagloss alerts and dashboard acknowledge."},
     )
 
     id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
@@ -66,7 +66,7 @@ class OutboxMessage(Base):
         Index("outbox_due", "receiver", "next_attempt_at", postgresql_where=text("done_at IS NULL")),
         Index("outbox_of_incident", "incident_id", "receiver", "id"),
         Index("outbox_done", "done_at"),
-        {"comment": "Notifications, in the commit of the change they tell. Writers: alerting; lagloss alerts test."},
+        {"comment": "Notifications, in the commit of the change they tell. Writers: as incident."},
     )
 
     id: Mapped[int] = mapped_column(Identity(), primary_key=True)
@@ -85,9 +85,25 @@ class OutboxMessage(Base):
     last_error: Mapped[str | None]
 
 
+class PendingBreach(Base):
+    __tablename__ = "pending_breach"
+    __table_args__ = {"comment": "Rules that breach, in too few windows yet for an incident. Writer: alerting."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    rule: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    severity: Mapped[str]
+    breaches: Mapped[int] = mapped_column(Integer, comment="windows that breach, of the last `of` closed ones")
+    needed: Mapped[int] = mapped_column(Integer, comment="so many of them open an incident")
+    of: Mapped[int] = mapped_column(Integer)
+    first_window: Mapped[int] = mapped_column(comment="the oldest that breaches, epoch s")
+    last_window: Mapped[int] = mapped_column(comment="the newest that breaches, epoch s")
+    text: Mapped[str] = mapped_column(comment="the newest one's value against the target, for people")
+
+
 class Silence(Base):
     __tablename__ = "silence"
-    __table_args__ = {"comment": "Incidents nobody is to be told of for a while. Writer: lagloss alerts silence."}
+    __table_args__ = {"comment": "Incidents nobody is to be told of for a while. Writers: lagloss alerts, dashboard."}
 
     id: Mapped[str] = mapped_column(primary_key=True)
     matchers: Mapped[list[Any]] = mapped_column(comment="texts such as pipeline=clicks, all of which must match")

@@ -33,13 +33,14 @@ def _is_of_the_moment(error: BaseException) -> bool:
 class BeaconLog:
     """Metadata of one topic.
 
-    Every method raises KafkaException when the broker does not answer within 10 s.
+    Every method raises KafkaException when the broker does not answer within `timeout_s`.
     """
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, timeout_s: float = TIMEOUT_S) -> None:
         self.topic = topic
+        self._timeout_s = timeout_s
         self._admin = AdminClient(
-            {"bootstrap.servers": bootstrap, "socket.timeout.ms": TIMEOUT_S * 1000, "log_level": 0}
+            {"bootstrap.servers": bootstrap, "socket.timeout.ms": int(timeout_s * 1000), "log_level": 0}
         )
         self._consumer = Consumer(
             {
@@ -53,12 +54,12 @@ class BeaconLog:
         )
 
     def partitions(self) -> list[int]:
-        return sorted(self._admin.list_topics(self.topic, timeout=TIMEOUT_S).topics[self.topic].partitions)
+        return sorted(self._admin.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic].partitions)
 
     def topic_id(self) -> str:
         """The topic's id: another one means that it was deleted and created anew."""
-        found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=TIMEOUT_S)
-        return str(found[self.topic].result(TIMEOUT_S).topic_id)
+        found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._timeout_s)
+        return str(found[self.topic].result(self._timeout_s).topic_id)
 
     def ends(self) -> dict[int, int]:
         """The end offset of each partition."""
@@ -72,7 +73,7 @@ class BeaconLog:
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
         """For each partition the offset of the first record appended at or after this moment; its end if none was."""
         asked = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
-        found = self._consumer.offsets_for_times(asked, timeout=TIMEOUT_S)
+        found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
         ends: Mapping[int, int] = self.ends()
         return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
 
@@ -83,7 +84,7 @@ class BeaconLog:
             self._consumer.assign([place])
             next_offset = item.first
             while next_offset <= item.last:
-                message = self._consumer.poll(TIMEOUT_S)
+                message = self._consumer.poll(self._timeout_s)
                 if message is None:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 if message.error() is not None:
@@ -102,6 +103,6 @@ class BeaconLog:
         found: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
             asked,
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
-            request_timeout=TIMEOUT_S,
+            request_timeout=self._timeout_s,
         )
-        return {place.partition: future.result(TIMEOUT_S).offset for place, future in found.items()}
+        return {place.partition: future.result(self._timeout_s).offset for place, future in found.items()}

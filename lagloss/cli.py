@@ -23,6 +23,7 @@ from lagloss.result import rfc3339
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.times import parse_time_s
 from lagloss.token_cli import app as token_app
+from lagloss.user_cli import app as user_app
 
 if TYPE_CHECKING:
     from lagloss.beacon_log import BeaconLog
@@ -35,6 +36,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(token_app)
+app.add_typer(user_app)
 
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
@@ -85,8 +87,25 @@ def aggregator(
 )
 def alerts(words: typer.Context) -> None:
     """Incidents and rules: show, acknowledge, silence, try rules on the past; `lagloss alerts --help` has more."""
-    # Becomes the process of alerting's own command line, which this package does not import.
-    os.execv(sys.executable, [sys.executable, "-m", "alerting.cli", *words.args])
+    _become("alerting.cli", words)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def reports(words: typer.Context) -> None:
+    """SLA reports that are mailed by a schedule: list, check, send now; `lagloss reports --help` has more."""
+    _become("dashboard.report.send", words)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def report(words: typer.Context) -> None:
+    """The SLA report of a pipeline over a week, a month or any range; `lagloss report --help` has more."""
+    _become("dashboard.report.cli", words)
 
 
 @app.command()
@@ -220,6 +239,11 @@ def doctor(data_dir: DataDir = None) -> None:
     found = checks.run(settings)
     checks.show(found, settings, Console())
     raise typer.Exit(checks.exit_code(found))
+
+
+def _become(module: str, words: typer.Context) -> None:
+    """Becomes the process of a part's own command line, which this package does not import."""
+    os.execv(sys.executable, [sys.executable, "-m", module, *words.args])
 
 
 @contextmanager

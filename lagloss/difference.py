@@ -9,9 +9,10 @@ import numpy as np
 
 from lagloss.beacon_log import BeaconLog
 from lagloss.errors import UnknownCheckpoint
+from lagloss.graph import Graph
 from lagloss.result import rfc3339
 from lagloss.store import Store
-from lagloss.window_blocks import read_window
+from lagloss.window_blocks import WindowBlocks, read_window
 from lagloss.wire import share_of
 
 MAX_NAMES = 1_000
@@ -53,11 +54,20 @@ def difference(
         UnknownCheckpoint: the pipeline has no such checkpoint.
         NotEnoughData, KafkaException: as `read_window`.
     """
-    graph = store.graph_at(pipeline, window_start_s)
-    for name in (source, target):
+    check_points(store.graph_at(pipeline, window_start_s), source, target)
+    return difference_in(read_window(store, log, pipeline, window_start_s), source, target)
+
+
+def check_points(graph: Graph, *checkpoints: str) -> None:
+    """Raises UnknownCheckpoint for one that the graph does not have."""
+    for name in checkpoints:
         if name not in graph.bit:
-            raise UnknownCheckpoint(pipeline=pipeline, checkpoint=name, known=", ".join(graph.checkpoints))
-    found = read_window(store, log, pipeline, window_start_s)
+            known = ", ".join(graph.checkpoints)
+            raise UnknownCheckpoint(pipeline=graph.definition.name, checkpoint=name, known=known)
+
+
+def difference_in(found: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
+    """The difference within blocks that were read, with so many names at most (None: all)."""
     ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
-    names = found.names(ids[:MAX_NAMES])
-    return Difference(source, target, window_start_s, int(ids.size), tuple(sorted(names)), share_of(found.sample))
+    names = tuple(sorted(found.names(ids[:limit])))
+    return Difference(source, target, found.window_start_s, int(ids.size), names, share_of(found.sample))

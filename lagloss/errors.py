@@ -13,6 +13,7 @@ LaglossError
 │   ├── BadSpan
 │   ├── BadZone
 │   ├── UnknownCheckpoint
+│   ├── UnknownWindow
 │   ├── AlreadyRunning
 │   ├── JarMismatch
 │   ├── UnknownIncident
@@ -22,7 +23,15 @@ LaglossError
 │   ├── BadSilence
 │   ├── UnknownSilence
 │   ├── UnknownReceiver
-│   └── NotAllowed
+│   ├── BadText
+│   ├── UnusableReceiver
+│   ├── NotAllowed
+│   ├── UnknownUser
+│   ├── UserExists
+│   ├── BadUserName
+│   ├── BadPassword
+│   ├── OpenToAll
+│   └── BadLogin
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── JarsMissing
@@ -35,7 +44,10 @@ LaglossError
 │   ├── DatabaseUnreachable
 │   ├── SparkEnded
 │   ├── NotConfigured
-│   └── NoAlerter
+│   ├── PangoMissing
+│   ├── NoAlerter
+│   ├── BacktestBusy
+│   └── BacktestFailed
 └── NotEnoughData             exit 4
 """
 
@@ -103,6 +115,11 @@ class UnknownCheckpoint(UsageError):
     """{pipeline} has no checkpoint {checkpoint}; it has {known}."""
 
 
+class UnknownWindow(UsageError):
+    """Nothing is stored of the window {start} of {pipeline}: no beacon of that minute was told of, or it is older than
+    windows are kept."""
+
+
 class AlreadyRunning(UsageError):
     """{what} is already running on {path} (process {pid}). Stop it first (Ctrl-C in its terminal, or `kill {pid}`), or
     give this one a data directory of its own with --data-dir or LAGLOSS_DATA_DIR."""
@@ -142,8 +159,42 @@ class UnknownReceiver(UsageError):
     start."""
 
 
+class UnusableReceiver(UsageError):
+    """{problem}"""
+
+
+class BadText(UsageError):
+    """{what} is {found} characters long: expected at most {most}."""
+
+
 class NotAllowed(UsageError):
     """{name} may only look: a {role} cannot do this. Ask an operator."""
+
+
+class UnknownUser(UsageError):
+    """No user is called {name}; there {known}. `lagloss users add NAME` adds one."""
+
+
+class UserExists(UsageError):
+    """There is a user {name} already. `lagloss users passwd` and `lagloss users role` change what they have."""
+
+
+class BadUserName(UsageError):
+    """{name!r} is no name to log in by: expected 1 to 64 letters a-z, digits and . _ @ + -, beginning with a letter or
+    a digit."""
+
+
+class BadPassword(UsageError):
+    """Expected a password of {least} to {most} characters, found {found}. Nothing was changed."""
+
+
+class OpenToAll(UsageError):
+    """Without a login the dashboard listens on this machine only, but LAGLOSS_BIND_ADDRESS is {address}. Set
+    LAGLOSS_LOGIN to local, oidc or proxy (docs/login.md), or LAGLOSS_BIND_ADDRESS to 127.0.0.1."""
+
+
+class BadLogin(UsageError):
+    """LAGLOSS_LOGIN={login} needs {variable}: expected {expected}, found {found}. See docs/login.md."""
 
 
 class ServerUnreachable(LaglossError):
@@ -202,9 +253,22 @@ class NotConfigured(ServerUnreachable):
     """No {what} is known: no `lagloss up` has left its endpoints in {path}. Start `lagloss up`, or set {variable}."""
 
 
+class PangoMissing(ServerUnreachable):
+    """A PDF needs the Pango libraries, which lay out its text, and they cannot be loaded: {detail}. Install them
+    (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0`); the other formats work without."""
+
+
 class NoAlerter(ServerUnreachable):
     """Nobody sent the test to {receiver} within {waited_s:g} s, and it was taken back: {detail}. Is `lagloss up`
     running? Else start `python -m alerting`."""
+
+
+class BacktestBusy(ServerUnreachable):
+    """Another backtest runs, and one keeps a core busy. Try again in a minute."""
+
+
+class BacktestFailed(ServerUnreachable):
+    """The backtest did not end well: {detail}"""
 
 
 class NotEnoughData(LaglossError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Annotated
+from typing import Annotated, Final
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
     AfterValidator,
@@ -44,8 +45,21 @@ DurationMs = Annotated[
 ]
 """A duration as people write it, kept in milliseconds."""
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$")]
+NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
+Name = Annotated[str, Field(pattern=NAME_PATTERN)]
 """Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError) as error:
+        raise ValueError(f"expected a time zone such as Europe/Berlin, found {name!r}") from error
+    return name
+
+
+Zone = Annotated[str, AfterValidator(_zone)]
+"""The IANA name of a time zone."""
 
 
 def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:

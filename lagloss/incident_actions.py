@@ -140,9 +140,7 @@ def _parsed(matchers: Sequence[str]) -> list[Matcher]:
 
 def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[UUID]:
     """Open incidents that these choose, by their labels and those of their pipelines' newest definitions."""
-    row, pipeline = incident_table, tables.table_of(tables.Pipeline)
-    own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
-    labels = {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
+    row, labels = incident_table, pipeline_labels(connection)
     columns = (row.c.id, row.c.pipeline, row.c.rule, row.c.kind, row.c.severity)
     found = connection.execute(select(*columns).where(row.c.state == "open").order_by(row.c.opened_at))
     return [
@@ -159,6 +157,13 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
             },
         )
     ]
+
+
+def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
+    """The labels of the newest definition of each pipeline."""
+    pipeline = tables.table_of(tables.Pipeline)
+    own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
+    return {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
 
 
 def _now(connection: Connection) -> datetime:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from statistics import fmean, median
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import ColumnElement, func, select
 
 from lagloss.incidents import change_table, incident_table
 from lagloss.store import Store
@@ -66,8 +66,20 @@ class Times:
         return asdict(self)
 
 
-def courses(store: Store, from_s: float, to_s: float) -> list[Course]:
-    """Of the incidents that were opened in [from_s, to_s), oldest first."""
+def courses(store: Store, from_s: float, to_s: float, *chosen: ColumnElement[bool]) -> list[Course]:
+    """Of the incidents that were opened in [from_s, to_s), oldest first; `chosen`: of those whose rows are so."""
+    opened = incident_table.c.opened_at
+    return _courses(store, opened >= _utc(from_s), opened < _utc(to_s), *chosen)
+
+
+def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float) -> list[Course]:
+    """Of a pipeline's incidents that began before `to_s` and were not over before `from_s`, oldest first."""
+    row = incident_table.c
+    lasted = (row.state == "open") | (row.resolved_at >= _utc(from_s))
+    return _courses(store, row.pipeline == pipeline, row.first_window < to_s, lasted)
+
+
+def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
     row, change = incident_table, change_table
     # acknowledged_at of a reopened incident is that of its newest opening; the changes tell of the first
     first = (
@@ -85,7 +97,7 @@ def courses(store: Store, from_s: float, to_s: float) -> list[Course]:
             row.c.detail["resolved_because"].astext.label("because"),
             row.c.state,
         )
-        .where(row.c.opened_at >= _utc(from_s), row.c.opened_at < _utc(to_s))
+        .where(*chosen)
         .order_by(row.c.opened_at)
     )
     with store.engine.connect() as connection:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
-from urllib.parse import urlencode
+from urllib.parse import quote
 from uuid import UUID
 
-from sqlalchemy import ColumnElement, Connection, Row, String, cast, func, insert, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, func, insert, select
 
 from lagloss import alert_tables, tables
 from lagloss.errors import AmbiguousIncident, UnknownIncident
@@ -29,13 +29,17 @@ Document = dict[str, Any]
 incident_table = table_of(alert_tables.Incident)
 change_table = table_of(alert_tables.IncidentChange)
 outbox_table = table_of(alert_tables.OutboxMessage)
-_WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
+WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
+    incident_table.c[name] for name in ("state", "severity", "opened_at", "id")
+)
+"""Open before resolved, critical before warning, then the longest open: as their words sort."""
+WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One row of `incident`. `text`: value against target. `where`: worst first. Windows: starts in epoch s. `runbook`:
-    its pipeline's own, if it has one."""
+    """One row of `incident`. `text`: value against target; `unit`: ratio, ms, s or times. `where`: worst first.
+    Windows: starts in epoch s. `runbook`: its pipeline's own, if it has one."""
 
     id: UUID
     pipeline: str
@@ -55,6 +59,8 @@ class Incident:
     text: str
     first_window_s: int
     last_window_s: int
+    worst_window_s: int | None
+    unit: str
     windows: int
     where: list[Document]
     examples: list[Document]
@@ -67,9 +73,10 @@ class Incident:
         return {"pipeline": self.pipeline, "rule": self.rule, "kind": self.kind, "severity": self.severity}
 
     def links(self, dashboard_url: str) -> dict[str, str | None]:
-        """The dashboard at its last window, and its runbook; null where no address is known."""
+        """The dashboard at its last window and at the incident, and its runbook; null where no address is known."""
         return {
             "dashboard": dashboard_link(dashboard_url, self.pipeline, self.last_window_s),
+            "incident": incident_link(dashboard_url, self.id),
             "runbook": self.runbook or runbook_link(dashboard_url, self.kind),
         }
 
@@ -140,19 +147,29 @@ def incidents(
 ) -> list[Incident]:
     """The open incidents, or also the resolved ones that were open after `since`: open ones first, critical first,
     then the longest open."""
-    table = incident_table
+    column = incident_table.c
     chosen: list[ColumnElement[bool]] = []
     if pipeline is not None:
-        chosen.append(table.c.pipeline == pipeline)
+        chosen.append(column.pipeline == pipeline)
     if only_open:
-        chosen.append(table.c.state == "open")
+        chosen.append(column.state == "open")
     elif since is not None:
-        chosen.append((table.c.state == "open") | (table.c.resolved_at >= since))
-    order = (table.c.state, table.c.severity, table.c.opened_at, table.c.id)  # open < resolved, critical < warning
+        chosen.append((column.state == "open") | (column.resolved_at >= since))
+    return chosen_incidents(store, chosen, WORST_FIRST)
+
+
+def chosen_incidents(
+    store: Store,
+    chosen: Sequence[ColumnElement[bool]],
+    order: Sequence[ColumnElement[Any]],
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[Incident]:
+    """The incidents whose rows of `incident_table` are so, in this order."""
+    asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
     with store.engine.connect() as connection:
         runbooks = _own_runbooks(connection)
-        rows = connection.execute(select(table).where(*chosen).order_by(*order))
-        return [_incident(row, runbooks.get(row.pipeline)) for row in rows]
+        return [_incident(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
 
 
 def incident(store: Store, prefix: str) -> Incident:
@@ -178,9 +195,9 @@ def changes(store: Store, incident_id: UUID) -> list[Change]:
 def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:
     """What was sent of an incident, or waits to be, oldest first."""
     table = outbox_table
-    asked = select(*_WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
+    asked = select(*WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:
-        return [_delivery(row) for row in connection.execute(asked)]
+        return [delivery(row) for row in connection.execute(asked)]
 
 
 def failed_deliveries(store: Store, now: datetime | None = None) -> list[Delivery]:
@@ -189,7 +206,7 @@ def failed_deliveries(store: Store, now: datetime | None = None) -> list[Deliver
     works_since = func.min(outbox.c.done_at).filter(outbox.c.outcome == "sent")
     done = (
         select(
-            *_WITHOUT_BODY,
+            *WITHOUT_BODY,
             works_since.over(partition_by=outbox.c.receiver, order_by=outbox.c.done_at, rows=(0, None)).label(
                 "works_since"
             ),
@@ -205,7 +222,7 @@ def failed_deliveries(store: Store, now: datetime | None = None) -> list[Deliver
         .limit(MAX_FAILED)
     )
     with store.engine.connect() as connection:
-        return [_delivery(row, row.pipeline, row.rule, row.works_since) for row in connection.execute(asked)]
+        return [delivery(row, row.pipeline, row.rule, row.works_since) for row in connection.execute(asked)]
 
 
 def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]:
@@ -269,8 +286,13 @@ def moment(at: datetime | None) -> str | None:
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
     """The dashboard at a window of a pipeline; None where its address is not known."""
-    query = urlencode({"pipeline": pipeline, "window": rfc3339(window_start_s)}, safe=":")
-    return f"{dashboard_url.rstrip('/')}/?{query}" if dashboard_url else None
+    path = quote(f"/pipelines/{pipeline}/windows/{rfc3339(window_start_s)}", safe="/:")
+    return f"{dashboard_url.rstrip('/')}{path}" if dashboard_url else None
+
+
+def incident_link(dashboard_url: str, incident: UUID) -> str | None:
+    """The dashboard at an incident; None where its address is not known."""
+    return f"{dashboard_url.rstrip('/')}/incidents/{incident}" if dashboard_url else None
 
 
 def runbook_link(dashboard_url: str, kind: str) -> str | None:
@@ -316,6 +338,8 @@ def _incident(row: Row[Any], runbooks: str | None) -> Incident:
         text=detail.get("text") or f"{row.value:.2%} of messages lost, target {row.target:.2%}",
         first_window_s=row.first_window,
         last_window_s=row.last_window,
+        worst_window_s=detail.get("worst_window"),
+        unit=detail.get("unit", "ratio"),
         windows=detail.get("windows") or _count(detail.get("breaches", [])),
         where=detail.get("where") or [],
         examples=detail.get("examples") or [],
@@ -329,9 +353,10 @@ def _count(ranges: list[list[int]]) -> int:
     return sum((last - first) // WINDOW_S + 1 for first, last in ranges)
 
 
-def _delivery(
+def delivery(
     row: Row[Any], pipeline: str | None = None, rule: str | None = None, works_since: datetime | None = None
 ) -> Delivery:
+    """Of a row with the columns WITHOUT_BODY."""
     return Delivery(
         id=row.id,
         receiver=row.receiver,

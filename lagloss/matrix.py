@@ -2,34 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 from rich.table import Column, Table
 
 from lagloss.arithmetic import missing_places
-from lagloss.graph import Graph
+from lagloss.graph import Graph, Place
 from lagloss.presenting import duration
 from lagloss.result import rfc3339
 from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import F32, U64, share_of
+from lagloss.wire import F32, U64, hash_id, share_of
 
 MAX_ROWS = 1_000
-Bools = npt.NDArray[np.bool_]
+Only = Literal["missing", "duplicate"]
+"""Messages that something is missing of (rules 1 and 3; pending ones, too), or that are at a checkpoint twice (rule
+9)."""
+_Bools = npt.NDArray[np.bool_]
+_Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
 class Message:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
-    first checkpoint does not tell), its lag (ms) at each checkpoint it is at, and the places it is missing at."""
+    first checkpoint does not tell), its lag (ms) at each checkpoint it is at, the places it is missing at, and how many
+    beacons too many it has at a checkpoint."""
 
     message_id: str
     event_time_ms: int | None
     lags_ms: dict[str, float]
-    missing_at: tuple[str, ...]
+    missing: tuple[Place, ...]
+    id_hash: int
+    duplicates: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing_at(self) -> tuple[str, ...]:
+        return tuple(place.label for place in self.missing)
 
     def document(self) -> dict[str, Any]:
         event_time = {} if self.event_time_ms is None else {"event_time": rfc3339(self.event_time_ms / 1000)}
@@ -38,6 +51,7 @@ class Message:
             **event_time,
             "checkpoints": self.lags_ms,
             "missing_at": list(self.missing_at),
+            **({"duplicates": self.duplicates} if self.duplicates else {}),
         }
 
 
@@ -77,64 +91,161 @@ class Matrix:
         names = (Column(name, no_wrap=True, justify="right") for name in self.checkpoints)
         table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), box=None)
         for message in self.messages:
-            lags = (message.lags_ms.get(name) for name in self.checkpoints)
-            cells = ("·" if lag is None else f"● {duration(lag)}" for lag in lags)
+            cells = (_cell(message, name) for name in self.checkpoints)
             table.add_row(message.message_id, *cells, ", ".join(message.missing_at))
         return table
 
 
+def _cell(message: Message, checkpoint: str) -> str:
+    if checkpoint not in message.lags_ms:
+        return "·"
+    more = message.duplicates.get(checkpoint)
+    return f"● {duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "")
+
+
 def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_ROWS) -> Matrix:
-    """The matrix of a window's blocks; `only_missing` keeps messages that something is missing of (rules 1 and 3),
-    pending ones included.
+    """The matrix of a window's blocks."""
+    presence = Presence(found)
+    return presence.matrix(presence.select(only="missing" if only_missing else None), limit)
 
-    Of several beacons of a message at a checkpoint the earliest live one counts, a replayed one only where there is no
-    live one.
+
+@dataclass(frozen=True)
+class Presence:
+    """Who was where in a window's blocks: what every selection of messages is made from. A row is a position in `ids`.
+
+    Of several beacons of a message at a checkpoint the earliest live one tells its lag, a replayed one only where there
+    is no live one.
     """
-    graph = found.graph
-    at = {name: found.ids(name) for name in graph.checkpoints if name in found.blocks}
-    ids = np.unique(np.concatenate([np.empty(0, np.uint64), *at.values()]))
-    present = np.zeros((ids.size, len(graph.checkpoints)), bool)
-    for name, there in at.items():
-        present[np.searchsorted(ids, there), graph.bit[name]] = True
-    missing = _missing_at(graph, present)
-    kept = np.array([bool(places) or not only_missing for places in missing], bool)
-    event_ms = _event_times(found, ids)
-    rows = np.flatnonzero(kept)
-    rows = rows[np.lexsort((ids[rows], event_ms[rows]))]
-    shown = rows[:limit]
-    lags = {name: _lags(found, name, ids[shown]) for name in at}
-    names = found.names(ids[shown])
-    messages = tuple(
-        Message(
-            names[place],
-            int(event_ms[row]) if np.isfinite(event_ms[row]) else None,
-            {name: round(float(lags[name][place]), 3) for name in at if present[row, graph.bit[name]]},
-            missing[row],
+
+    found: WindowBlocks
+
+    @property
+    def graph(self) -> Graph:
+        return self.found.graph
+
+    @cached_property
+    def at(self) -> dict[str, U64]:
+        """The distinct ids (ascending) at each checkpoint with blocks, in the order of the flow."""
+        return {name: self.found.ids(name) for name in self.graph.checkpoints if name in self.found.blocks}
+
+    @cached_property
+    def ids(self) -> U64:
+        """All ids, ascending."""
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *self.at.values()]))
+
+    @cached_property
+    def event_ms(self) -> npt.NDArray[np.float64]:
+        """Epoch ms by row, from the first checkpoint; infinity where it does not tell."""
+        event_ms = np.full(self.ids.size, np.inf)
+        for block, rows in self.found.beacons(self.graph.first):
+            if block.event_offset_ms is not None:
+                stamps = block.event_offset_ms[rows].astype(np.float64) + self.found.window_start_s * 1000
+                event_ms[np.searchsorted(self.ids, block.id_hash[rows])] = stamps
+        return event_ms
+
+    @cached_property
+    def missing_of(self) -> tuple[_Ints, list[tuple[Place, ...]]]:
+        """For each row the number of its pattern, and for each pattern the places that its messages are missing at; the
+        rules are asked once a pattern."""
+        present = np.zeros((self.ids.size, len(self.graph.checkpoints)), bool)
+        for name, there in self.at.items():
+            present[np.searchsorted(self.ids, there), self.graph.bit[name]] = True
+        packed = np.packbits(present, axis=1, bitorder="little")
+        patterns, which = np.unique(packed, axis=0, return_inverse=True)
+        masks = (int.from_bytes(pattern.tobytes(), "little") for pattern in patterns)
+        return which.reshape(-1), [missing_places(self.graph, mask) for mask in masks]
+
+    @cached_property
+    def duplicates(self) -> dict[str, npt.NDArray[np.int64]]:
+        """By checkpoint, how many live beacons each row has beyond those it may have there (rule 9)."""
+        live = {name: self._live(name) for name in self.at}
+        return {
+            name: np.maximum(counts - self._allowed(name, live), 0)
+            for name, counts in live.items()
+            if not self.graph.retry_loop_mask >> self.graph.bit[name] & 1
+        }
+
+    @cached_property
+    def missing_counts(self) -> dict[str, int]:
+        """By place, how many messages are missing there; most first."""
+        which, missing = self.missing_of
+        counts: Counter[str] = Counter()
+        for pattern, count in enumerate(np.bincount(which, minlength=len(missing)).tolist()):
+            for label in {place.label for place in missing[pattern]}:
+                counts[label] += count
+        return dict(counts.most_common())
+
+    def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
+        """The rows that are asked for, in the order of their event times. `where`: missing at this place; `text`: part
+        of the message's name, or its hash in hex."""
+        which, missing = self.missing_of
+        kept = np.ones(self.ids.size, bool)
+        if only == "missing":
+            kept &= np.array([bool(places) for places in missing], bool)[which]
+        if only == "duplicate":
+            kept &= self._is_duplicate
+        if where is not None:
+            kept &= np.array([where in {place.label for place in places} for places in missing], bool)[which]
+        rows = np.flatnonzero(kept)
+        if text:
+            rows = rows[self._matches(rows, text)]
+        return rows[np.lexsort((self.ids[rows], self.event_ms[rows]))]
+
+    def missing_first(self, rows: _Ints) -> _Ints:
+        """The same rows, those with something missing first."""
+        which, missing = self.missing_of
+        is_whole = np.array([not places for places in missing], bool)[which[rows]]
+        return rows[np.argsort(is_whole, kind="stable")]
+
+    def matrix(self, rows: _Ints, limit: int | None = MAX_ROWS) -> Matrix:
+        """The first of these rows as messages."""
+        shown = rows[:limit]
+        share = share_of(self.found.sample)
+        name, start_s = self.graph.definition.name, self.found.window_start_s
+        return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
+
+    def messages(self, rows: _Ints) -> tuple[Message, ...]:
+        ids = self.ids[rows]
+        lags = {name: _lags(self.found, name, ids) for name in self.at}
+        more = {name: counts[rows] for name, counts in self.duplicates.items()}
+        there = {name: np.isin(ids, held) for name, held in self.at.items()}
+        which, missing = self.missing_of
+        return tuple(
+            Message(
+                name,
+                int(self.event_ms[row]) if np.isfinite(self.event_ms[row]) else None,
+                {point: round(float(lags[point][place]), 3) for point in self.at if there[point][place]},
+                missing[which[row]],
+                int(ids[place]),
+                {point: int(counts[place]) for point, counts in more.items() if counts[place]},
+            )
+            for place, (row, name) in enumerate(zip(rows.tolist(), self.found.names(ids), strict=True))
         )
-        for place, row in enumerate(shown.tolist())
-    )
-    share = share_of(found.sample)
-    return Matrix(graph.definition.name, found.window_start_s, tuple(at), messages, int(rows.size), share)
 
+    @cached_property
+    def _is_duplicate(self) -> _Bools:
+        found = np.zeros(self.ids.size, bool)
+        for counts in self.duplicates.values():
+            found |= counts > 0
+        return found
 
-def _missing_at(graph: Graph, present: Bools) -> Sequence[tuple[str, ...]]:
-    """For each row of `present` (ids x checkpoints) the labels of the places that its message is missing at; the rules
-    are asked once a pattern."""
-    packed = np.packbits(present, axis=1, bitorder="little")
-    patterns, which = np.unique(packed, axis=0, return_inverse=True)
-    masks = (int.from_bytes(pattern.tobytes(), "little") for pattern in patterns)
-    places = [tuple(place.label for place in missing_places(graph, mask)) for mask in masks]
-    return [places[pattern] for pattern in which.reshape(-1).tolist()]
+    def _live(self, checkpoint: str) -> npt.NDArray[np.int64]:
+        blocks = (block.id_hash[rows] for block, rows in self.found.beacons(checkpoint) if block.replay is None)
+        ids = np.concatenate([np.empty(0, np.uint64), *blocks])
+        return np.bincount(np.searchsorted(self.ids, ids), minlength=self.ids.size)
 
+    def _allowed(self, checkpoint: str, live: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | int:
+        allowed = self.graph.allowed_copies[self.graph.bit[checkpoint]]
+        back = live.get(self.graph.returns.get(checkpoint, ""))
+        return allowed if back is None else allowed + back
 
-def _event_times(found: WindowBlocks, ids: U64) -> npt.NDArray[np.float64]:
-    """Epoch ms by id, from the first checkpoint; infinity where it does not tell."""
-    event_ms = np.full(ids.size, np.inf)
-    for block, rows in found.beacons(found.graph.first):
-        if block.event_offset_ms is not None:
-            stamps = block.event_offset_ms[rows].astype(np.float64) + found.window_start_s * 1000
-            event_ms[np.searchsorted(ids, block.id_hash[rows])] = stamps
-    return event_ms
+    def _matches(self, rows: _Ints, text: str) -> _Bools:
+        """Names are made for these rows only while they are looked at."""
+        hexed = int(text, 16) if len(text) == 16 and set(text.lower()) <= set("0123456789abcdef") else None
+        wanted, ids = text.casefold(), self.ids[rows]
+        named = np.array([wanted in name.casefold() for name in self.found.names(ids)], bool)
+        exact = np.isin(ids, np.array([one for one in (hash_id(text), hexed) if one is not None], np.uint64))
+        return named | exact
 
 
 def _lags(found: WindowBlocks, checkpoint: str, ids: U64) -> F32:

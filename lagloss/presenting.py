@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Column, Table
@@ -25,20 +25,23 @@ def contract_document(window: dict[str, Any]) -> dict[str, Any]:
 
 
 def breaches(window: dict[str, Any], definition: Definition) -> bool:
-    """Whether a closed window breaches the pipeline's SLA: verdict `loss`, or its lag percentile above the target.
+    """Whether a closed window breaches the pipeline's SLA: verdict `loss`, or late."""
+    if window["state"] == "open":
+        return False
+    return window["verdict"] == "loss" or is_late(window["e2e_lag_ms"], window["on_time_share"], definition)
+
+
+def is_late(e2e_lag_ms: Mapping[str, float | None], on_time_share: float | None, definition: Definition) -> bool:
+    """Whether a closed window's lag percentile is above the SLA's target.
 
     A percentile that results do not hold (other than 50, 95 and 99) is told by the share that was on time.
     """
-    if window["state"] == "open":
-        return False
     lag = definition.spec.sla.lag
-    name, share = f"p{lag.percentile:g}", window["on_time_share"]
-    if name in window["e2e_lag_ms"]:
-        measured = window["e2e_lag_ms"][name]
-        late = measured is not None and measured > lag.target
-    else:
-        late = share is not None and share < lag.percentile / 100
-    return window["verdict"] == "loss" or late
+    name = f"p{lag.percentile:g}"
+    if name in e2e_lag_ms:
+        measured = e2e_lag_ms[name]
+        return measured is not None and measured > lag.target
+    return on_time_share is not None and on_time_share < lag.percentile / 100
 
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:

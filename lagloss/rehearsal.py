@@ -112,7 +112,7 @@ def body(by: str, now_s: float) -> dict[str, Any]:
         "where": [],
         "examples": [],
         "notes": [f"asked for by {by}"],
-        "links": {"dashboard": None, "runbook": None},
+        "links": {"dashboard": None, "incident": None, "runbook": None},
         "commands": {"acknowledge": "", "silence": ""},
     }
 

@@ -172,6 +172,13 @@ class Rollup:
         lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
         return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, lost_at=lost_at, **raw)
 
+    @classmethod
+    def unpack_counts(cls, beginning: bytes) -> Rollup:
+        """The roll-up without its sketches and checkpoints, of the first `COUNTS_BYTES` bytes that `pack` gave (or more
+        of them): a year of hours is read by its counts alone."""
+        text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
+        return cls(**json.loads(text[: text.index(_AFTER_COUNTS)] + "}"))
+
 
 def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
     """Messages of a closed window that were on time, and of how many (rule 12); 0 of 0 where no share is known."""
@@ -182,6 +189,10 @@ def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
     return round(share * due), due
 
 
+COUNTS_BYTES: Final = 1_024
+"""Enough of what is packed to hold all counts, however large: they come first, in some 400 bytes of text."""
+_COUNTS_TEXT: Final = 1_024
+_AFTER_COUNTS: Final = ',"e2e_lags":'
 _DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")
 _SUMS = ("windows", *_DOCUMENT_COUNTS, "lost_min", "lost_max", "on_time", "on_time_of")
 

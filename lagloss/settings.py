@@ -10,7 +10,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Literal, Self
 
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
@@ -27,7 +27,7 @@ _FROM_ENDPOINTS: Final = {
     "aggregator": "aggregator_url",
     "alerting": "alerting_url",
 }
-_SECRET_FIELDS: Final = frozenset({"alert_webhook_url"})
+_SECRET_FIELDS: Final = frozenset({"alert_webhook_url", "oidc_client_secret"})
 """A webhook's address is its own password."""
 
 
@@ -54,13 +54,28 @@ class Settings(BaseSettings):
     alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
-    dashboard_url: str = Field("", description="where the running dashboard is")
+    dashboard_url: str = Field("", description="how browsers reach the running dashboard")
     collector_url: str = Field("", description="where the running collector is")
     aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
     alerting_url: str = Field("", description="where the running alerter's /healthz and /metrics are")
 
+    login: Literal["", "local", "oidc", "proxy"] = Field("", description="how people log in to the dashboard")
+    login_operators: str = Field("", description="a,b,…: groups whose members may act, with login oidc or proxy")
+    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: whoever is logged in")
+    session_hours: int = Field(72, ge=1, description="hours after which one has to log in again")
+    session_idle_hours: int = Field(8, ge=1, description="hours without a request after which one has to log in again")
+    oidc_issuer: str = Field("", description="https://… of the OpenID provider, as its metadata spell it")
+    oidc_client_id: str = Field("", description="what the provider knows the dashboard by")
+    oidc_client_secret: str = Field("", description="the secret that goes with it")
+    oidc_name_claim: str = Field("preferred_username", description="claim with a person's name; without it, sub")
+    oidc_role_claim: str = Field("groups", description="claim with a person's groups; a.b: within another")
+    proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the proxies whose headers are believed")
+    proxy_user_header: str = Field("X-Forwarded-User", description="header by which the proxy tells who asks")
+    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header by which it tells their groups")
+
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
     alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")
+    reports_file: Path | None = Field(None, description="YAML file of reports that are mailed; empty: none are")
     spool_dir: str = Field(
         "",
         description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",

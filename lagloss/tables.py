@@ -187,7 +187,10 @@ class WindowRevision(Base):
 
 class MissingMessage(Base):
     __tablename__ = "missing_message"
-    __table_args__ = {"comment": "Missing messages of each window, 1,000 at most. Writer: closer.", **BY_DAY}
+    __table_args__ = (
+        Index("missing_message_hash", "id_hash", "pipeline"),
+        {"comment": "Missing messages of each window, 1,000 at most. Writer: closer.", **BY_DAY},
+    )
 
     pipeline: Mapped[str] = mapped_column(primary_key=True)
     window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")

@@ -128,6 +128,7 @@ class Stack:
             found["database_url"] = self._postgres.start().url
         ports = _service_ports(self.settings, self._dir / "ports.json")
         urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
+        urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, as browsers know it
         numbers = {
             "dashboard_port": ports["dashboard"],
             "collector_port": ports["collector"],
@@ -245,6 +246,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
         "LAGLOSS_ALERTING_PORT": str(settings.alerting_port),
         "LAGLOSS_ALERTING_URL": settings.alerting_url,
         "LAGLOSS_ALERTING_FILE": str(settings.alerting_file.absolute()) if settings.alerting_file else "",
+        "LAGLOSS_REPORTS_FILE": str(settings.reports_file.absolute()) if settings.reports_file else "",
         "LAGLOSS_DASHBOARD_URL": settings.dashboard_url,
         "LAGLOSS_COLLECTOR_URL": settings.collector_url,
         "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
@@ -256,7 +258,7 @@ def _services(settings: Settings, data_dir: Path) -> list[Service]:
     health = {
         "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
         "alerting": f"{settings.alerting_url}/healthz",
-        "dashboard": f"{settings.dashboard_url}/healthz",
+        "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
         "collector": f"{settings.collector_url}/healthz",
     }
     return [Service(name, name, data_dir / "logs" / f"{name}.log", env, url) for name, url in health.items()]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lagloss.beacon_log import BeaconLog
+from lagloss.beacon_log import BeaconLog, LogRecord
 from lagloss.emitters import last_words, read_emitters
 from lagloss.errors import NotEnoughData
 from lagloss.graph import Graph
@@ -35,15 +35,18 @@ from lagloss.wire import (
 
 @dataclass(frozen=True)
 class WindowBlocks:
-    """The good blocks of one window by checkpoint; of their beacons those count that the window's `sample` takes.
-
-    A block that was sent twice is there twice: it repeats beacons, and names no id that the first does not name.
-    """
+    """The good blocks of one window by checkpoint, each once; of their beacons those count that the window's `sample`
+    takes."""
 
     graph: Graph
     window_start_s: int
     blocks: Mapping[str, Sequence[BeaconBlock]]
     sample: int
+
+    @property
+    def count(self) -> int:
+        """How many beacons there are."""
+        return sum(block.count for blocks in self.blocks.values() for block in blocks)
 
     def beacons(self, checkpoint: str) -> Iterator[tuple[BeaconBlock, npt.NDArray[np.intp]]]:
         """The blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
@@ -78,6 +81,23 @@ def read_window(
         KafkaException: the broker does not answer.
     """
     graph = store.graph_at(pipeline, window_start_s)
+    ranges, sample = window_ranges(store, log, pipeline, window_start_s, now_ms)
+    blocks: dict[str, list[BeaconBlock]] = {}
+    for block in good_blocks(log, ranges, block_key(pipeline, window_start_s)):
+        if block.checkpoint in graph.bit:
+            blocks.setdefault(block.checkpoint, []).append(block)
+            sample = min(sample, block.sample)
+    return WindowBlocks(graph, window_start_s, blocks, sample)
+
+
+def window_ranges(
+    store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
+) -> tuple[list[OffsetRange], int]:
+    """Where the blocks of a window lie, merged and held by the broker, and the lowest sample that its tallies speak of.
+
+    Raises:
+        NotEnoughData, KafkaException: as `read_window`.
+    """
     ranges, sample = store.tallied(pipeline, window_start_s)
     if not ranges:
         raise NotEnoughData(detail=f"no tally of {pipeline} tells of the window {rfc3339(window_start_s)}.")
@@ -89,30 +109,31 @@ def read_window(
     with store.engine.connect() as connection:
         emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
     silent = [state for state in emitters if state.is_silent_in(window_start_s, now_ms)]
-    ranges = clamp(merge_ranges([*ranges, *last_words(log, silent, held)]), held)
-    blocks: dict[str, list[BeaconBlock]] = {}
-    for block in _blocks(log, ranges, block_key(pipeline, window_start_s)):
-        if block.checkpoint in graph.bit:
-            blocks.setdefault(block.checkpoint, []).append(block)
-            sample = min(sample, block.sample)
-    return WindowBlocks(graph, window_start_s, blocks, sample)
+    return clamp(merge_ranges([*ranges, *last_words(log, silent, held)]), held), sample
 
 
 def _records(ranges: Sequence[OffsetRange]) -> int:
     return sum(item.last - item.first + 1 for item in ranges)
 
 
-def _blocks(log: BeaconLog, ranges: Sequence[OffsetRange], key: bytes) -> Iterator[BeaconBlock]:
-    """The good blocks with this key; bad ones are counted where the window is closed."""
+def good_blocks(log: BeaconLog, ranges: Sequence[OffsetRange], key: bytes) -> Iterator[BeaconBlock]:
+    """The good blocks with this key, each once, however often it was sent; bad ones are counted where the window is
+    closed."""
+    known: set[tuple[bytes, int]] = set()
     for record in log.records(ranges):
-        if record.key != key:
-            continue
-        try:
-            block = decode_block(record.value)
-        except BadRecord:
-            continue
-        names_it = block_key(block.pipeline, block.window_start) == key
-        in_time = block.window_start * 1000 <= record.appended_ms + MAX_AHEAD_MS
-        header = 1 <= block.sample <= SAMPLE_ALL and block.partitions >= 1
-        if names_it and in_time and header and bool(np.isfinite(block.lag_ms).all()):
+        block = good_block(record) if record.key == key else None
+        if block is not None and (block.emitter, block.seq) not in known:
+            known.add((block.emitter, block.seq))
             yield block
+
+
+def good_block(record: LogRecord) -> BeaconBlock | None:
+    """The block of a record; None where closing would set it aside."""
+    try:
+        block = decode_block(record.value)
+    except BadRecord:
+        return None
+    names_it = block_key(block.pipeline, block.window_start) == record.key
+    in_time = block.window_start * 1000 <= record.appended_ms + MAX_AHEAD_MS
+    header = 1 <= block.sample <= SAMPLE_ALL and block.partitions >= 1
+    return block if names_it and in_time and header and bool(np.isfinite(block.lag_ms).all()) else None

@@ -3,7 +3,7 @@
 from alembic import context
 from sqlalchemy import NullPool, create_engine
 
-from lagloss import alert_tables  # noqa: F401  # registers them
+from lagloss import alert_tables, login_tables, report_tables  # noqa: F401  # registers them
 from lagloss.tables import PARTITIONED, Base
 
 

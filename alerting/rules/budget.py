@@ -12,18 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 import numpy as np
 
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import Stretch
-from alerting.rules.lag import on_time_target
 from alerting.rules.saying import lag_places, loss_places, seconds
 from alerting.view import View
 from alerting.windows import UNKNOWN, Flags, Floats
 from lagloss.alert_rules import Severity
+from lagloss.budgets import Objective, bad_of
+from lagloss.budgets import budget as budget_of
 from lagloss.definition import Definition
 from lagloss.wire import WINDOW_S
 
@@ -55,7 +56,7 @@ class Budget:
     unit: ClassVar[Unit] = "times"
     higher_is_worse: ClassVar[bool] = True
 
-    objective: Literal["loss", "on-time"]
+    objective: Objective
     spans: Spans
     budget: float
     min_messages: int
@@ -91,11 +92,7 @@ class Budget:
 
     def _burn_rates(self, view: View, span_s: int, first: int) -> Floats:
         """Of each window from position `first` on, over the span that ends with it; 0 of no messages."""
-        if self.objective == "loss":
-            bad, of = (view.windows.sums_over(name, span_s, first) for name in ("lost_min", "messages"))
-        else:
-            good, of = (view.windows.sums_over(name, span_s, first) for name in ("on_time", "on_time_of"))
-            bad = of - good
+        bad, of = bad_of(self.objective, lambda name: view.windows.sums_over(name, span_s, first))
         rates: Floats = bad / np.maximum(of, 1) / self.budget
         return rates
 
@@ -122,16 +119,15 @@ def budget_rules(definition: Definition) -> list[Budget]:
         return []
     rules = []
     if alerts.loss is not None:
-        rules += _of_objective(definition, "loss", definition.spec.sla.loss.max, ("loss",))
+        rules += _of_objective(definition, "loss", ("loss",))
     if alerts.on_time is not None:
-        rules += _of_objective(definition, "on-time", 1 - on_time_target(definition), ("loss", "lag"))
+        rules += _of_objective(definition, "on-time", ("loss", "lag"))
     return rules
 
 
-def _of_objective(
-    definition: Definition, objective: Literal["loss", "on-time"], budget: float, inhibited_by: tuple[str, ...]
-) -> list[Budget]:
+def _of_objective(definition: Definition, objective: Objective, inhibited_by: tuple[str, ...]) -> list[Budget]:
     """Its spans, each of which is silent while a shorter one speaks."""
+    budget = budget_of(definition, objective)
     settings, resolve_after = definition.spec.alerts.budget, definition.spec.alerts.resolve_after
     rules: list[Budget] = []
     if settings is not None and budget > 0:

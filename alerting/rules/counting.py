@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.assessment import Assessment, Begun, Place
 from alerting.view import View
 from alerting.windows import Flags, Floats, Ints, Windows
 
@@ -30,7 +30,9 @@ class Stretch:
         first = max(0, seen - n + 1)
         return cls(view.windows.since(first), first, seen - first)
 
-    def assessment(self, breaches: Flags, values: Floats, good: Flags, resolve_after: int) -> Assessment:
+    def assessment(
+        self, breaches: Flags, values: Floats, good: Flags, resolve_after: int, begun: Begun | None = None
+    ) -> Assessment:
         """With these windows as breaches and these as good ones, of those it speaks of."""
         starts = self.windows.starts[self.seen :]
         made_of = np.flatnonzero(breaches[self.seen :])
@@ -39,6 +41,7 @@ class Stretch:
             breaches=dict(zip(starts[made_of].tolist(), values[self.seen :][made_of].tolist(), strict=True)),
             good=starts[good[self.seen :]].tolist(),
             resolve_after=resolve_after,
+            begun=begun,
         )
 
 
@@ -78,10 +81,20 @@ class OutOf:
     def breach_at(self, stretch: Stretch, breaching: Flags) -> Flags:
         return breaching & self.enough(stretch) & (of_last(self.of, breaching) >= self.breaches)
 
+    def begun(self, stretch: Stretch, breaching: Flags, breaches: Flags, values: Floats) -> Begun | None:
+        """The breaching ones of the newest windows, where they are too few; None if one of them makes up a breach."""
+        first = max(stretch.seen, len(breaching) - self.of)
+        at = first + np.flatnonzero(breaching[first:])
+        if not 0 < len(at) < self.breaches or breaches[at].any():
+            return None
+        starts = stretch.windows.starts[at]
+        return Begun(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
+
     def assess(self, stretch: Stretch, breaching: Flags, values: Floats, good: Flags) -> Assessment:
         """Of a rule that is nothing but k of n."""
         found = making_up(self.of, breaching, self.breach_at(stretch, breaching))
-        return stretch.assessment(found, values, good, self.resolve_after)
+        begun = self.begun(stretch, breaching, found, values)
+        return stretch.assessment(found, values, good, self.resolve_after, begun)
 
 
 def by_the_clock(view: View, value: float | None, is_breach: bool, places: tuple[Place, ...] = ()) -> Assessment:

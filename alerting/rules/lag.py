@@ -18,6 +18,7 @@ from alerting.rules.saying import lag_places, percent
 from alerting.view import View
 from alerting.windows import IDLE, Flags, Floats, percentile_name
 from lagloss.alert_rules import LagAlert, Severity
+from lagloss.budgets import on_time_target
 from lagloss.definition import Definition
 from lagloss.presenting import duration
 
@@ -96,13 +97,6 @@ def on_time_rules(definition: Definition) -> list[OnTime]:
     target = on_time_target(definition)
     within_ms = definition.spec.sla.lag.target
     return [OnTime("on-time", "on-time", settings.severity, target, within_ms, out_of, ("loss", "lag"))]
-
-
-def on_time_target(definition: Definition) -> float:
-    """The share of messages that has to be on time: as the rule says, else the percentile of the lag's SLA."""
-    settings = definition.spec.alerts.on_time
-    given = None if settings is None else settings.target
-    return definition.spec.sla.lag.percentile / 100 if given is None else given
 
 
 def _lag_rule(definition: Definition, settings: LagAlert) -> Lag | OnTime:

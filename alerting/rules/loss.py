@@ -54,7 +54,8 @@ class Loss(_Loss):
         lossy, ratios = _lossy(stretch), _ratios(stretch)
         at_once = lossy & self.out_of.enough(stretch) & (ratios > self.settings.at_once)
         found = making_up(self.out_of.of, lossy, self.out_of.breach_at(stretch, lossy)) | at_once
-        return stretch.assessment(found, ratios, _good(stretch), self.out_of.resolve_after)
+        begun = self.out_of.begun(stretch, lossy, found, ratios)
+        return stretch.assessment(found, ratios, _good(stretch), self.out_of.resolve_after, begun)
 
 
 class LossTicket(_Loss):

@@ -13,13 +13,14 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from alerting.notification import Notification
-from alerting.secret import Secret
-from alerting.text import as_text, message, one_line
-from alerting.transports.base import Outcome, Refused, Sent, TryLater
+from alerting.text import as_text, message
 from alerting.transports.config import HttpConfig
-from alerting.transports.deadline import Deadline
 from alerting.transports.http import MAX_BODY_BYTES, HttpTarget
 from lagloss.fields import DurationMs
+from lagloss.one_line import one_line
+from lagloss.outgoing.deadline import Deadline
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
+from lagloss.secret import Secret
 
 LIVES: Final = 3
 """An alert lives for so many times `resend`: two resendings may fail."""

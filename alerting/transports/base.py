@@ -3,33 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from alerting.notification import Notification
-
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Done: the receiver has them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Failed for good: the receiver will not take them however often they come. `error` holds no secret."""
-
-    error: str
-
-
-@dataclass(frozen=True, slots=True)
-class TryLater:
-    """Not now; `after_s` where the receiver said when. `error` holds no secret."""
-
-    error: str
-    after_s: float | None = None
-
-
-Outcome = Sent | Refused | TryLater
+from lagloss.outgoing.outcome import Outcome
 
 
 class Transport(Protocol):

@@ -8,11 +8,6 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from alerting.transports.base import Transport
-from lagloss.errors import UsageError
-
-
-class UnusableReceiver(UsageError):
-    """{problem}"""
 
 
 class TransportConfig(BaseModel):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import ssl
 from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +15,14 @@ from urllib.parse import unquote
 import httpcore
 import httpx
 
-from alerting.text import one_line
-from alerting.transports.addresses import Resolver, is_public, resolve_within, system_resolver
-from alerting.transports.base import Outcome, Refused, Sent, TryLater
-from alerting.transports.config import UnusableReceiver
-from alerting.transports.deadline import Deadline
 from alerting.transports.pinned import PinnedNetwork
-from alerting.transports.redaction import Redactor
+from lagloss.errors import UnusableReceiver
+from lagloss.one_line import one_line
+from lagloss.outgoing.addresses import Resolver, is_public, resolve_within, system_resolver
+from lagloss.outgoing.deadline import Deadline
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
+from lagloss.outgoing.redaction import Redactor
+from lagloss.outgoing.trust import believe
 
 TIMEOUT_S: Final = 10.0
 """For one sending in all: finding the address, connecting, asking and being answered."""
@@ -78,7 +78,7 @@ class HttpTarget:
         self._resolver = resolver
         self.timeout_s = timeout_s
         self._redact = Redactor(secrets, [url])
-        self._tls = _tls_context(ca_file) if self._url.scheme == "https" else None
+        self._tls = believe(httpx.create_ssl_context(), ca_file) if self._url.scheme == "https" else None
 
     def post(
         self, body: bytes, headers: Mapping[str, str], *, meaning: Meaning = by_status, deadline: Deadline | None = None
@@ -163,16 +163,6 @@ def _checked(url: str) -> httpx.URL:
 
 def _port(url: httpx.URL) -> int:
     return url.port or (443 if url.scheme == "https" else 80)
-
-
-def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    context = httpx.create_ssl_context()
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(ca_file)
-        except OSError as error:  # an SSLError, where it holds no certificate, is one
-            raise UnusableReceiver(problem=f"expected certificates in caFile {ca_file}, found {error}") from None
-    return context
 
 
 def _retry_after_s(response: httpcore.Response) -> float | None:

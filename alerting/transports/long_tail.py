@@ -17,11 +17,12 @@ import apprise
 from pydantic import Field
 
 from alerting.notification import Notification
-from alerting.secret import Secret
 from alerting.text import Message, as_text, message
-from alerting.transports.base import Outcome, Sent, TryLater
-from alerting.transports.config import TransportConfig, UnusableReceiver
+from alerting.transports.config import TransportConfig
 from alerting.transports.reached import Reached
+from lagloss.errors import UnusableReceiver
+from lagloss.outgoing.outcome import Outcome, Sent, TryLater
+from lagloss.secret import Secret
 
 TIMEOUT_S: Final = 30.0
 """Apprise waits up to 5.5 s between two messages to one service, and some services take several requests."""

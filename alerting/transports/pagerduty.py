@@ -9,12 +9,14 @@ from typing import Any, Final
 from pydantic import Field
 
 from alerting.notification import Action, Notification
-from alerting.secret import Secret
-from alerting.text import Section, message, one_line
-from alerting.transports.base import Outcome, Refused, Sent, TryLater
-from alerting.transports.config import HttpConfig, UnusableReceiver
-from alerting.transports.deadline import Deadline
+from alerting.text import Section, message
+from alerting.transports.config import HttpConfig
 from alerting.transports.http import Answer, HttpTarget, by_status
+from lagloss.errors import UnusableReceiver
+from lagloss.one_line import one_line
+from lagloss.outgoing.deadline import Deadline
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
+from lagloss.secret import Secret
 
 MAX_SUMMARY: Final = 1_024
 MAX_LINK: Final = 2_000
@@ -105,12 +107,16 @@ def _trigger(notification: Notification) -> dict[str, Any]:
         "client": "lagloss",
         "links": [
             {"href": link, "text": text}
-            for text, link in (("Chart", links.get("dashboard")), ("Runbook", links.get("runbook")))
+            for text, link in (
+                ("Incident", links.get("incident")),
+                ("Chart", links.get("dashboard")),
+                ("Runbook", links.get("runbook")),
+            )
             if _is_link(link)
         ],
     }
-    if _is_link(links.get("dashboard")):
-        document["client_url"] = links["dashboard"]
+    if _is_link(links.get("incident")):
+        document["client_url"] = links["incident"]
     return document
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpcore
 
-from alerting.transports.deadline import Deadline
+from lagloss.outgoing.deadline import Deadline
 
 
 class PinnedNetwork(httpcore.NetworkBackend):

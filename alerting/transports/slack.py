@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from alerting.notification import Notification
-from alerting.secret import Secret
-from alerting.text import Line, Message, Section, Tone, message, one_line
-from alerting.transports.base import Outcome, Refused, TryLater
+from alerting.text import Line, Message, Section, Tone, message
 from alerting.transports.config import HttpConfig
 from alerting.transports.http import Answer, HttpTarget, by_status
+from lagloss.one_line import one_line
+from lagloss.outgoing.outcome import Outcome, Refused, TryLater
+from lagloss.secret import Secret
 
 MAX_HEADER: Final = 150
 MAX_TEXT: Final = 3_000

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from standardwebhooks import Webhook
 
 from alerting.notification import Notification
-from alerting.secret import Secret
-from alerting.transports.base import Outcome
-from alerting.transports.config import HttpConfig, UnusableReceiver
+from alerting.transports.config import HttpConfig
 from alerting.transports.http import HttpTarget
+from lagloss.errors import UnusableReceiver
+from lagloss.outgoing.outcome import Outcome
+from lagloss.secret import Secret
 
 
 class WebhookConfig(HttpConfig):

@@ -9,15 +9,20 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import series
+from dashboard.api import health, incidents, messages, overview, reports, series, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
+    AlreadyAcknowledged,
+    IncidentIsResolved,
     LaglossError,
     NotAllowed,
     NotEnoughData,
     UnknownIncident,
     UnknownPipeline,
+    UnknownReceiver,
+    UnknownSilence,
+    UnknownWindow,
     UsageError,
 )
 from lagloss.problems import Problem
@@ -25,7 +30,12 @@ from lagloss.problems import Problem
 _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (UnknownPipeline, 404, "Unknown pipeline"),
+    (UnknownWindow, 404, "Unknown window"),
     (UnknownIncident, 404, "Unknown incident"),
+    (UnknownSilence, 404, "Unknown silence"),
+    (UnknownReceiver, 404, "Unknown receiver"),
+    (AlreadyAcknowledged, 409, "Already acknowledged"),
+    (IncidentIsResolved, 409, "Incident is resolved"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
     (UsageError, 422, "Bad request"),
@@ -34,7 +44,15 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 """The first that fits says how an error is answered."""
 
 
-ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (series.router,)
+ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
+    overview.router,
+    series.router,
+    windows.router,
+    messages.router,
+    reports.router,
+    incidents.router,
+    health.router,
+)
 
 
 def create_api(services: Services) -> FastAPI:

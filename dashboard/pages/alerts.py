@@ -3,21 +3,201 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
 
-from dash import Dash, html
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, html, no_update
+from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
-from dashboard.pages.base import Page, Part
+from dashboard.pages import alerts_trials, incident_forms, notices
+from dashboard.pages.act_links import why_not
+from dashboard.pages.alerts_tabs import DRAWN_OF_BOARD, Tab, deliveries, history, no_alerter, tabs
+from dashboard.pages.base import Page, Part, aria
+from dashboard.pages.incident_forms import Form
+from dashboard.pages.notices import Failed
+from dashboard.reads.alerts import read_board, read_history
+from dashboard.reads.deliveries import read_deliveries
+from dashboard.reads.incident_filters import MAX_PAGE, Filters
 from dashboard.services import Services
+from dashboard.shell import Shell
+from dashboard.span import shown_span
+from dashboard.who import asking
+from lagloss.incidents import failed_deliveries
+from lagloss.runbooks import KINDS
+from lagloss.store import Store
+
+_HIDDEN: Final = {"display": "none"}
 
 
-def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+class Id(StrEnum):
+    """Ids of this page."""
+
+    NOTICE = "alerts-notice"
+    TABS = "alerts-tabs"
+    FILTERS = "alerts-filters"
+    PIPELINE = "alerts-pipeline"
+    KIND = "alerts-kind"
+    SEVERITY = "alerts-severity"
+    CONTENT = "alerts-content"
+    TEST = "alerts-test"
+    BACKTEST = "alerts-backtest"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What changes at each refresh."""
+
+    notice: list[Part | None]
+    tabs: Part
+    content: Any
+    receivers: list[str]
+
+
+def layout(_of: dict[str, str], _here: Address) -> Part:
+    return html.Div(
+        [
+            dmc.Title("Alerts", order=1, fz=22, mb="xs"),
+            incident_forms.forms(),
+            html.Div(id=Id.NOTICE),
+            html.Div(id=Id.TABS),
+            _filters(),
+            html.Div(id=Id.CONTENT),
+            html.Div(alerts_trials.test_panel(), id=Id.TEST, style=_HIDDEN),
+            html.Div(alerts_trials.backtest_panel(), id=Id.BACKTEST, style=_HIDDEN),
+        ]
+    )
+
+
+def _filters() -> Part:
+    def select(id_: Id, label: str, data: list[str], shown: str | None = None) -> Part:
+        return dmc.Select(
+            id=id_, data=data, placeholder=f"any {shown or label}", clearable=True, searchable=True, size="xs", w=170,
+            **aria(label=label),
+        )  # fmt: skip
+
+    return dmc.Group(
+        [
+            select(Id.PIPELINE, "pipeline with alerts", [], "pipeline"),
+            select(Id.KIND, "kind of rule", list(KINDS)),
+            select(Id.SEVERITY, "severity", ["critical", "warning"]),
+        ],
+        id=Id.FILTERS,
+        gap="xs",
+        my="sm",
+    )
+
+
+def filters_of(here: Address) -> Filters:
+    """What the address filters by; what is no kind or severity filters nothing."""
+    asked = here.query
+    kind, severity = asked.get("kind"), asked.get("severity")
+    return Filters(
+        asked.get("pipeline") or None,
+        kind if kind in KINDS else None,
+        severity if severity in ("critical", "warning") else None,
+    )
+
+
+def page_of(here: Address) -> int:
+    asked = here.query.get("page", "1")
+    return min(int(asked), MAX_PAGE) if re.fullmatch(r"[1-9]\d{0,8}", asked) else 1
+
+
+def draw(store: Store, here: Address, now_s: float) -> Drawn:
+    """Reads what the address asks for, and draws it."""
+    person, filters, span, tab = asking(), filters_of(here), shown_span(here.query, now_s), Tab.of_address(here)
+    board = read_board(store, filters, span)
+    content: Any = None
+    if tab in DRAWN_OF_BOARD:
+        content = DRAWN_OF_BOARD[tab](board, here, person, now_s)
+    elif tab == Tab.HISTORY:
+        content = history(read_history(store, filters, span, page_of(here)), here)
+    elif tab == Tab.DELIVERIES:
+        found = read_deliveries(store, filters, span, page_of(here))
+        content = deliveries(found, failed_deliveries(store), here, now_s)
+    notice = [no_alerter(board.leader, here, now_s), why_not(person)]
+    return Drawn(notice, tabs(here, board), content, [receiver.name for receiver in board.receivers])
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    incident_forms.register(app, services)
+    alerts_trials.register(app, services)
+    _register_drawing(app, services)
+    _register_filters(app, services)
+
+
+def _register_drawing(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Id.NOTICE, "children"),
+        Output(Id.TABS, "children"),
+        Output(Id.CONTENT, "children"),
+        Output(alerts_trials.Id.RECEIVER, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        Input(Form.DONE, "data"),
+        Input(alerts_trials.Id.TESTED, "data"),
+    )
+    async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        if PAGE.match(here.path) is None:
+            raise PreventUpdate
+        now_s = time.time()
+        drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
+        if isinstance(drawn, Failed):
+            return notices.query_failed(drawn, here.zone, now_s), no_update, no_update, no_update
+        return drawn.notice, drawn.tabs, drawn.content, drawn.receivers
+
+
+def _register_filters(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Id.PIPELINE, "data"),
+        Output(Id.PIPELINE, "value"),
+        Output(Id.KIND, "value"),
+        Output(Id.SEVERITY, "value"),
+        Output(Id.FILTERS, "style"),
+        Output(Id.TEST, "style"),
+        Output(Id.BACKTEST, "style"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+    )
+    async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        if PAGE.match(here.path) is None:
+            raise PreventUpdate
+        names = await services.threads.read(notices.or_nothing, services.store.names) or []
+        filters, tab = filters_of(here), Tab.of_address(here)
+        of_deleted = {filters.pipeline} - {None, *names}
+        return (
+            [*names, *of_deleted],
+            filters.pipeline,
+            filters.kind,
+            filters.severity,
+            _HIDDEN if tab in (Tab.SILENCES, Tab.BACKTEST) else {},
+            {} if tab == Tab.DELIVERIES else _HIDDEN,
+            {} if tab == Tab.BACKTEST else _HIDDEN,
+        )
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(Id.PIPELINE, "value"),
+        Input(Id.KIND, "value"),
+        Input(Id.SEVERITY, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def filter_by(
+        pipeline: str | None, kind: str | None, severity: str | None, pathname: str | None, search: str | None
+    ) -> Any:
+        here = Address.parse(pathname, search)
+        if Filters(pipeline, kind, severity) == filters_of(here):
+            return no_update
+        return here.asking(pipeline=pipeline, kind=kind, severity=severity, page=None).href
 
 
 PAGE: Final = Page(
@@ -26,4 +206,5 @@ PAGE: Final = Page(
     title=lambda _of: "Alerts",
     layout=layout,
     register=register,
+    ranged=True,
 )

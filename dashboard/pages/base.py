@@ -53,6 +53,7 @@ def icon(text: str) -> Part:
 
 def badge(word: str, sign: str, colour: str, size: str = "md") -> Part:
     """A status by sign, word and colour."""
+    colour = "red.8" if colour == "red" else colour  # white on Mantine's own red is hard to read
     return dmc.Badge(
         [icon(sign), f" {word}"], color=colour, size=size, variant="filled", autoContrast=True, className="verdict"
     )
@@ -71,3 +72,8 @@ def live(id_: str, **more: Any) -> Part:
 def moment(text: str, utc: str) -> Part:
     """A local time whose UTC shows on hover and is read to those who cannot hover."""
     return html.Time(text, title=utc)
+
+
+def sideways(label: str, children: Any) -> Part:
+    """A region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the page."""
+    return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))

@@ -3,26 +3,121 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from typing import Any, Final
 
-from dash import Dash, html
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
+from dashboard import light, links, shell
 from dashboard.links import Address
-from dashboard.pages.base import Page, Part
+from dashboard.pages import health_parts, notices
+from dashboard.pages.base import Page, Part, live
+from dashboard.pages.notices import Failed
+from dashboard.reads.health import read_health
+from dashboard.reads.reports_topic import Ends, ReportsTopic
 from dashboard.services import Services
+from dashboard.shell import Shell
+from lagloss.errors import UnknownPipeline
+from lagloss.store import Store
+
+_NOTICE: Final = "health-notice"
+_ONLY: Final = "health-only"
+_SECTIONS: Final = "health-sections"
+_DRAWN: Final = "health-drawn"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+    only = dmc.Select(
+        id=_ONLY,
+        label="Only what is of this pipeline",
+        placeholder="all pipelines",
+        value=here.query.get("pipeline"),
+        data=[here.query["pipeline"]] if "pipeline" in here.query else [],
+        clearable=True,
+        searchable=True,
+        size="xs",
+        w={"base": "100%", "sm": 280},
+        mb="sm",
+    )
+    return html.Div(
+        [
+            html.H1("Health of lagloss", className="page-title"),
+            live(_NOTICE),
+            only,
+            html.Div(id=_SECTIONS),
+            dcc.Store(id=_DRAWN),
+        ]
+    )
+
+
+def draw(store: Store, ends: Ends, here: Address, now_s: float) -> tuple[Part, Any]:
+    """What is wrong, and the tables."""
+    only = here.query.get("pipeline")
+    try:
+        found = read_health(store, ends, now_s, only)
+    except UnknownPipeline:
+        return notices.unknown_pipeline(only or "", store.names(), here), {"into": _SECTIONS, "tree": None}
+    return health_parts.verdict(found), {"into": _SECTIONS, "tree": health_parts.sections(found, here)}
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    light.register(app, _DRAWN)
+    topic = ReportsTopic(services.settings.kafka_bootstrap)
+
+    @app.callback(
+        Output(_NOTICE, "children"),
+        Output(_DRAWN, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        running=shell.WHILE_BUSY,
+    )
+    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, Any]:
+        here = _here(pathname, search)
+        ends = await services.threads.read_log(topic.ends)
+        now_s = time.time()
+        drawn = await services.threads.read(notices.attempt, draw, services.store, ends, here, now_s)
+        if isinstance(drawn, Failed):
+            return notices.query_failed(drawn, here.zone, now_s), no_update
+        return drawn
+
+    @app.callback(
+        Output(_ONLY, "data"),
+        Output(_ONLY, "value"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    async def fill(search: str | None, pathname: str | None) -> tuple[list[str], str | None]:
+        here = _here(pathname, search)
+        names = await services.threads.read(notices.or_nothing, services.store.names)
+        return names or [], here.query.get("pipeline")
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(_ONLY, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(pipeline: str | None, pathname: str | None, search: str | None) -> Any:
+        here = _here(pathname, search)
+        wanted = here.asking(pipeline=pipeline or None)
+        return no_update if wanted.href == here.href else wanted.href
+
+
+def _here(pathname: str | None, search: str | None) -> Address:
+    """This page's address; the callbacks are asked once more when the reader has gone on to another page."""
+    here = Address.parse(pathname, search)
+    if PAGE.match(here.path) is None:
+        raise PreventUpdate
+    return here
 
 
 PAGE: Final = Page(
     name="health",
-    pattern=re.compile(r"/health"),
+    pattern=re.compile(re.escape(links.HEALTH)),
     title=lambda _of: "Health",
     layout=layout,
     register=register,

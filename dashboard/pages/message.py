@@ -3,21 +3,162 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from enum import StrEnum
+from functools import partial
+from typing import Any, Final
 
-from dash import Dash, html
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, html, no_update
+from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
-from dashboard.pages.base import NAME, Page, Part
+from dashboard.pages import notices
+from dashboard.pages.base import NAME, Page, Part, live
+from dashboard.pages.message_parts import message_part
+from dashboard.pages.notices import Failed
+from dashboard.reads.message import MessageRead, read_message
 from dashboard.services import Services
+from dashboard.shell import Shell, pipeline_nav
+from lagloss.errors import BadTime, UnknownPipeline
+from lagloss.result import rfc3339
+from lagloss.times import parse_time_s
+from lagloss.wire import MAX_ID_BYTES
+
+
+class Id(StrEnum):
+    ASKED = "message-id"
+    AROUND = "message-around"
+    SEARCH = "message-search"
+    BUSY = "message-busy"
+    FOUND = "message-found"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+    pipeline = of["pipeline"]
+    return dmc.Stack(
+        [
+            html.Div(
+                [dmc.Title(f"Messages of {pipeline}", order=1, fz=20, mb=4), pipeline_nav(here, pipeline, "message")]
+            ),
+            dmc.Paper(
+                dmc.Group(
+                    [
+                        dmc.TextInput(
+                            id=Id.ASKED,
+                            label="Message id, or its hash in hex",
+                            size="sm",
+                            w={"base": "100%", "sm": 380},
+                            attributes={"input": {"maxLength": MAX_ID_BYTES}},
+                        ),
+                        dmc.DateTimePicker(
+                            id=Id.AROUND,
+                            label="Look around (optional)",
+                            size="sm",
+                            w=220,
+                            valueFormat="YYYY-MM-DD HH:mm",
+                            clearable=True,
+                        ),
+                        dmc.Button("Search", id=Id.SEARCH, size="sm"),
+                        live(Id.BUSY),
+                    ],
+                    gap="sm",
+                    align="flex-end",
+                ),
+                p="sm",
+                withBorder=True,
+            ),
+            live(Id.FOUND),
+        ],
+        gap="sm",
+    )
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    @app.callback(
+        Output(Id.FOUND, "children"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.SCHEME, "data"),
+        running=[(Output(Id.BUSY, "children"), "Searching, half a minute at most …", "")],
+    )
+    async def find(pathname: str | None, search: str | None, scheme: str | None) -> Any:
+        here, pipeline = _asked(pathname, search)
+        asked = here.query.get("id", "")
+        if not asked:
+            told = "Its beacons are found by the id alone; a time to look around makes it faster."
+            return dmc.Text(told, c="dimmed")
+        now_s = time.time()
+        read = partial(_read, services, pipeline, asked, here, now_s)
+        found = await services.threads.read_log(notices.attempt, read)
+        if isinstance(found, Failed):
+            return notices.query_failed(found, here.zone, now_s)
+        if isinstance(found, list):
+            return notices.unknown_pipeline(pipeline, found, here)
+        return message_part(found, here, dark=scheme == "dark")
+
+    @app.callback(
+        Output(Id.ASKED, "value"),
+        Output(Id.AROUND, "value"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
+        here, _ = _asked(pathname, search)
+        around_s = _time_s(here.query.get("around"), time.time())
+        typed = None if around_s is None else here.zone.clock(around_s, seconds=True, date=True)
+        return here.query.get("id", ""), typed
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(Id.SEARCH, "n_clicks"),
+        Input(Id.ASKED, "n_submit"),
+        State(Id.ASKED, "value"),
+        State(Id.AROUND, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(
+        clicks: int | None,
+        submits: int | None,
+        asked: str | None,
+        around: str | None,
+        pathname: str | None,
+        search: str | None,
+    ) -> Any:
+        here, _ = _asked(pathname, search)
+        if not (clicks or submits):
+            raise PreventUpdate
+        around_s = here.zone.parse(around) if around else None
+        around_text = None if around_s is None else rfc3339(around_s)
+        wanted = here.asking(id=asked or None, around=around_text, before=None)
+        return no_update if wanted.query == here.query else wanted.href
+
+
+def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
+    """The message, or the names of the pipelines there are."""
+    around_s, before_s = (_time_s(here.query.get(name), now_s) for name in ("around", "before"))
+    try:
+        return read_message(services.store, services.log, pipeline, asked, around_s=around_s, before_s=before_s)
+    except UnknownPipeline:
+        return services.store.names()
+
+
+def _time_s(text: str | None, now_s: float) -> float | None:
+    """What cannot be read is not asked for: a page shows something whatever its URL says."""
+    try:
+        return parse_time_s(text, now_s) if text else None
+    except BadTime:
+        return None
+
+
+def _asked(pathname: str | None, search: str | None) -> tuple[Address, str]:
+    here = Address.parse(pathname, search)
+    of = PAGE.match(here.path)
+    if of is None:
+        raise PreventUpdate
+    return here, of["pipeline"]
 
 
 PAGE: Final = Page(

@@ -3,26 +3,122 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from typing import Any, Final
 
-from dash import Dash, html
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
 
+from dashboard import light, links, shell
 from dashboard.links import Address
-from dashboard.pages.base import Page, Part
+from dashboard.pages import notices, overview_parts
+from dashboard.pages.base import Page, Part, live
+from dashboard.pages.notices import Failed
+from dashboard.reads import standing
+from dashboard.reads.overview import read_overview
 from dashboard.services import Services
+from dashboard.shell import Shell
+from lagloss.store import Store
+
+_TITLE: Final = "overview-title"
+_NOTICE: Final = "overview-notice"
+_FIND: Final = "overview-find"
+_STATES: Final = "overview-states"
+_ROWS: Final = "overview-rows"
+_DRAWN: Final = "overview-drawn"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+    find = dmc.TextInput(
+        id=_FIND,
+        label="Find a pipeline by name or description",
+        placeholder="Enter shows what matches",
+        value=here.query.get("q", ""),
+        debounce=True,
+        size="xs",
+        w={"base": "100%", "sm": 280},
+    )
+    return html.Div(
+        [
+            html.H1("Pipelines", className="page-title"),
+            live(_TITLE, className="totals"),
+            live(_NOTICE),
+            dmc.Group([find, html.Div(id=_STATES)], align="end", gap="md", my="sm"),
+            html.Div(id=_ROWS),
+            dcc.Store(id=_DRAWN),
+        ]
+    )
+
+
+def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
+    """Totals, notice, filters and rows, as the address asks for them."""
+    found = read_overview(store, now_s)
+    if not found.standings:
+        return "", notices.no_pipeline(), None, {"into": _ROWS, "tree": None}
+    text, state = here.query.get("q", ""), chosen_state(here)
+    chosen = found.chosen(text, state)
+    notice = None if chosen else overview_parts.nothing_matches(here, text, state)
+    rows = overview_parts.table(chosen, here, now_s) if chosen else None
+    filters = overview_parts.state_filter(found, here, state)
+    return overview_parts.totals(found), notice, filters, {"into": _ROWS, "tree": rows}
+
+
+def chosen_state(here: Address) -> standing.State | None:
+    """The state that the address asks for; one that is none is passed over."""
+    asked = here.query.get("state", "")
+    return standing.State(asked) if asked in set(standing.State) else None
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    light.register(app, _DRAWN)
+
+    @app.callback(
+        Output(_TITLE, "children"),
+        Output(_NOTICE, "children"),
+        Output(_STATES, "children"),
+        Output(_DRAWN, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        running=shell.WHILE_BUSY,
+    )
+    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, ...]:
+        here = _here(pathname, search)
+        now_s = time.time()
+        drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
+        if isinstance(drawn, Failed):
+            return no_update, notices.query_failed(drawn, here.zone, now_s), no_update, no_update
+        return drawn
+
+    @app.callback(Output(_FIND, "value"), Input(Shell.URL, "search"), State(Shell.URL, "pathname"))
+    def fill(search: str | None, pathname: str | None) -> str:
+        return _here(pathname, search).query.get("q", "")
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(_FIND, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def find(text: str | None, pathname: str | None, search: str | None) -> Any:
+        here = _here(pathname, search)
+        wanted = here.asking(q=(text or "").strip() or None)
+        return no_update if wanted.href == here.href else wanted.href
+
+
+def _here(pathname: str | None, search: str | None) -> Address:
+    """This page's address; the callbacks are asked once more when the reader has gone on to another page."""
+    here = Address.parse(pathname, search)
+    if PAGE.match(here.path) is None:
+        raise PreventUpdate
+    return here
 
 
 PAGE: Final = Page(
     name="overview",
-    pattern=re.compile(r"/"),
+    pattern=re.compile(re.escape(links.OVERVIEW)),
     title=lambda _of: "Overview",
     layout=layout,
     register=register,

@@ -11,22 +11,23 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard import incident_band
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, Frame
 from dashboard.figures.panels import panels_figure
 from dashboard.links import Address
-from dashboard.pages import notices, pipeline_parts, pipeline_steps
+from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live
 from dashboard.pages.notices import Failed
+from dashboard.reads.alerts import read_open
+from dashboard.reads.incident_filters import Filters
 from dashboard.reads.panels import Panels, read_panels
 from dashboard.services import Services
 from dashboard.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.span import shown_span
+from dashboard.who import asking
 from lagloss import hops
 from lagloss.errors import UnknownPipeline
 from lagloss.graph import Graph
-from lagloss.incidents import incidents
 from lagloss.store import Store
 
 _PANELS_PX: Final = 900
@@ -138,9 +139,9 @@ def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> d
         return {"notice": notice, "incidents": None, "content": {"display": "none"}}
     definition = panels.stored.definition
     notice = notices.of_condition(panels.condition, panels.fresh, definition, here, now_s)
-    band = incident_band.band(incidents(store, pipeline=name), now_s)
+    open_ = band.band(read_open(store, Filters(pipeline=name)), here, asking(), now_s)
     is_empty = panels.newest is None and not panels.series.buckets
-    drawn = {"notice": notice, "incidents": band, "content": {"display": "none"} if is_empty else {}}
+    drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
     return drawn | _drawn(panels, here, dark, now_s)
 
 

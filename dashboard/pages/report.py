@@ -1,23 +1,171 @@
-"""The SLA report of a pipeline."""
+"""The SLA report of one pipeline over a week, a month, a quarter or any range."""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
 
-from dash import Dash, html
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, ctx, html, no_update
 
+from dashboard import shell
 from dashboard.links import Address
-from dashboard.pages.base import NAME, Page, Part
+from dashboard.pages import notices
+from dashboard.pages.base import NAME, Page, Part, alert, aria
+from dashboard.pages.report_parts import report_part
+from dashboard.report import Report, make_report
+from dashboard.report.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
 from dashboard.services import Services
+from dashboard.shell import Shell
+from dashboard.span import Span
+from lagloss.errors import UnknownPipeline, UsageError
+from lagloss.wire import WINDOW_S
+
+_LAST: Final = ("7d", "30d", "90d")
+
+
+class Ids(StrEnum):
+    RANGE = "report-range"
+    EARLIER = "report-earlier"
+    FROM = "report-from"
+    TO = "report-to"
+    APPLY = "report-apply"
+    CONTENT = "report-content"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+    name = of["pipeline"]
+    picker = {"size": "xs", "w": 190, "valueFormat": "YYYY-MM-DD HH:mm"}
+    controls = dmc.Group(
+        [
+            dmc.Select(id=Ids.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
+            dmc.Button("Earlier", id=Ids.EARLIER, size="xs", variant="default"),
+            dmc.DateTimePicker(id=Ids.FROM, label="From", **picker),
+            dmc.DateTimePicker(id=Ids.TO, label="To", **picker),
+            dmc.Button("Show", id=Ids.APPLY, size="xs"),
+        ],
+        align="end",
+        gap="xs",
+        my="sm",
+    )
+    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), shell.pipeline_nav(here, name, "report")])
+    return html.Div([head, controls, html.Div(id=Ids.CONTENT, **aria(live="polite", busy="true"))])
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    _register_controls(app)
+
+    @app.callback(
+        Output(Ids.CONTENT, "children"),
+        Output(Ids.CONTENT, "aria-busy"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.SCHEME, "data"),
+        running=shell.WHILE_BUSY,
+    )
+    async def draw(pathname: str | None, search: str | None, scheme: str | None) -> tuple[Any, str]:
+        here = Address.parse(pathname, search)
+        of = PAGE.match(here.path)
+        if of is None:
+            return no_update, "false"
+        return await services.threads.read(content, services, of["pipeline"], here, scheme == "dark"), "false"
+
+
+def content(services: Services, pipeline: str, here: Address, dark: bool) -> Part:
+    """The report that the address asks for, or why there is none."""
+    now_s = time.time()
+    try:
+        span = asked(here, now_s)
+        made = notices.attempt(make_report, services.store, pipeline, span, now_s)
+    except UnknownPipeline:
+        return notices.unknown_pipeline(pipeline, notices.or_nothing(services.store.names) or [], here)
+    except UsageError as error:
+        return alert("No such range", str(error), "orange", "?")
+    if isinstance(made, Report):
+        return report_part(made, here, dark)
+    return notices.query_failed(made, here.zone, now_s)
+
+
+def asked(here: Address, now_s: float) -> CalendarSpan:
+    """The range that an address asks for, as the API reads it.
+
+    Raises:
+        BadTime, BadSpan: it makes no sense.
+    """
+    query = here.query
+    range_ = None if "from" in query else query.get("range")
+    return choose(range_, query.get("from"), query.get("to"), here.zone.name, now_s)
+
+
+def _register_controls(app: Dash) -> None:
+    @app.callback(
+        Output(Ids.RANGE, "data"),
+        Output(Ids.RANGE, "value"),
+        Output(Ids.FROM, "value"),
+        Output(Ids.TO, "value"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+    )
+    def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        if PAGE.match(here.path) is None:
+            return (no_update,) * 4
+        chosen = "" if "from" in here.query else here.query.get("range", DEFAULT)
+        names = dict.fromkeys([*PRESETS, *_LAST, *([chosen] if chosen else [])])
+        try:
+            span = asked(here, time.time())
+        except UsageError:
+            return list(names), chosen, None, None
+        return list(names), chosen, *(f"{here.zone.clock(at, date=True)}:00" for at in (span.from_s, span.to_s))
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(Ids.RANGE, "value"),
+        Input(Ids.EARLIER, "n_clicks"),
+        Input(Ids.APPLY, "n_clicks"),
+        State(Ids.FROM, "value"),
+        State(Ids.TO, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def navigate(
+        range_: str | None,
+        _earlier: int | None,
+        _apply: int | None,
+        from_: str | None,
+        to: str | None,
+        pathname: str | None,
+        search: str | None,
+    ) -> Any:
+        here = Address.parse(pathname, search)
+        wanted = _navigated(here, str(ctx.triggered_id), range_, from_, to)
+        return no_update if wanted.href == here.href else wanted.href
+
+
+def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to: str | None) -> Address:
+    """Where a control leads. What only repeats the address leads nowhere."""
+    if PAGE.match(here.path) is None:
+        return here
+    match by:
+        case Ids.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
+            return here.asking(range=range_, from_=None, to=None)
+        case Ids.EARLIER:
+            try:
+                before = previous(asked(here, time.time()))
+            except UsageError:
+                return here
+            if before.name:
+                return here.asking(range=before.name, from_=None, to=None)
+            return here.over(Span(before.from_s, before.to_s))
+        case Ids.APPLY if from_ and to:
+            typed = sorted(datetime.fromisoformat(text).replace(tzinfo=here.zone.info) for text in (from_, to))
+            from_s, to_s = (int(moment.timestamp()) // WINDOW_S * WINDOW_S for moment in typed)
+            return here.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
+    return here
 
 
 PAGE: Final = Page(

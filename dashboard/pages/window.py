@@ -3,21 +3,175 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+import time
+from typing import Any, Final
 
-from dash import Dash, html
+from dash import Dash, Input, Output, State, ctx, no_update
+from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
-from dashboard.pages.base import NAME, Page, Part
+from dashboard.pages import notices
+from dashboard.pages.base import NAME, Page
+from dashboard.pages.notices import Failed
+from dashboard.pages.window_difference import draw_difference
+from dashboard.pages.window_layout import EVERYTHING, Id, layout, start_of
+from dashboard.pages.window_matrix import draw_matrix
+from dashboard.pages.window_table import talks_table
+from dashboard.pages.window_verdict import revisions_part, state_notice, verdict_part
+from dashboard.reads.window import WindowRead, read_window_page
 from dashboard.services import Services
-
-
-def layout(of: dict[str, str], here: Address) -> Part:
-    return html.Div()
+from dashboard.shell import WHILE_BUSY, Shell
+from dashboard.zones import Zone
+from lagloss.errors import UnknownPipeline
 
 
 def register(app: Dash, services: Services) -> None:
-    pass
+    _register_drawing(app, services)
+    _register_log(app, services)
+    _register_controls(app)
+
+
+def _register_drawing(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Id.NOTICE, "children"),
+        Output(Id.VERDICT, "children"),
+        Output(Id.TABLE, "children"),
+        Output(Id.REVISIONS, "children"),
+        Output(Id.WHERE, "data"),
+        Output(Id.A, "data"),
+        Output(Id.B, "data"),
+        Output(Id.STAMP, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        State(Id.STAMP, "data"),
+        running=WHILE_BUSY,
+    )
+    async def draw(pathname: str | None, search: str | None, _tick: int | None, stamp: list[Any] | None) -> Any:
+        here, pipeline, start_s = _asked(pathname, search)
+        now_s = time.time()
+        found = await services.threads.read(notices.attempt, _read, services, pipeline, start_s, now_s)
+        if isinstance(found, Failed):
+            return notices.query_failed(found, here.zone, now_s), *[no_update] * 7
+        if isinstance(found, list):
+            return notices.unknown_pipeline(pipeline, found, here), *[None] * 3, [], [], [], no_update
+        by_clock = ctx.triggered_id == Shell.TICK
+        new_stamp = _stamp(found)
+        if by_clock and stamp == new_stamp and new_stamp[-1] not in ("open", None):
+            return state_notice(found, here.zone, now_s), *[no_update] * 7
+        return *_drawn(found, here.zone, now_s), no_update if stamp == new_stamp else new_stamp
+
+
+def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> WindowRead | list[str]:
+    """The window, or the names of the pipelines there are."""
+    try:
+        return read_window_page(services.store, pipeline, start_s, now_s)
+    except UnknownPipeline:
+        return services.store.names()
+
+
+def _stamp(found: WindowRead) -> list[Any]:
+    """What the matrix is read anew for. Live numbers move on by themselves; beacons are read when somebody asks."""
+    window = found.window or {"revision": None, "state": None}
+    return [found.pipeline, found.start_s, window["revision"], window["state"]]
+
+
+def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:
+    points = list(found.graph.checkpoints)
+    places = list(dict.fromkeys(place.label for place in found.graph.places))
+    return (
+        state_notice(found, zone, now_s),
+        verdict_part(found, zone),
+        talks_table(found.window, found.graph) if found.window is not None else None,
+        revisions_part(found.revisions, zone),
+        places,
+        points,
+        points,
+    )
+
+
+def _register_log(app: Dash, services: Services) -> None:
+    """What has to be read from the log comes after the rest, and only when the window or what is asked changes."""
+
+    @app.callback(
+        Output(Id.MATRIX, "children"),
+        Input(Id.STAMP, "data"),
+        Input(Shell.URL, "search"),
+        Input(Id.AGAIN, "n_clicks"),
+        State(Shell.URL, "pathname"),
+        running=[(Output(Id.BUSY, "children"), "Reading the log …", "")],
+    )
+    async def matrix(stamp: list[Any] | None, search: str | None, _again: int | None, pathname: str | None) -> Any:
+        here, pipeline, start_s = _asked(pathname, search)
+        if stamp is None or stamp[:2] != [pipeline, start_s]:
+            raise PreventUpdate  # nothing is drawn of this window yet
+        now_s = time.time()
+        found = await services.threads.read_log(notices.attempt, draw_matrix, services, pipeline, start_s, here, now_s)
+        return notices.query_failed(found, here.zone, now_s) if isinstance(found, Failed) else found
+
+    @app.callback(
+        Output(Id.DIFFERENCE, "children"),
+        Input(Id.STAMP, "data"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    async def difference(stamp: list[Any] | None, search: str | None, pathname: str | None) -> Any:
+        here, pipeline, start_s = _asked(pathname, search)
+        if stamp is None or stamp[:2] != [pipeline, start_s]:
+            raise PreventUpdate  # nothing is drawn of this window yet
+        found = await services.threads.read_log(notices.attempt, draw_difference, services, pipeline, start_s, here)
+        return notices.query_failed(found, here.zone, time.time()) if isinstance(found, Failed) else found
+
+
+def _register_controls(app: Dash) -> None:
+    @app.callback(
+        Output(Id.ONLY, "value"),
+        Output(Id.WHERE, "value"),
+        Output(Id.TEXT, "value"),
+        Output(Id.A, "value"),
+        Output(Id.B, "value"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
+        here, _, _ = _asked(pathname, search)
+        asked = here.query.get
+        return asked("only", EVERYTHING), asked("where"), asked("text", ""), asked("a"), asked("b")
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(Id.ONLY, "value"),
+        Input(Id.WHERE, "value"),
+        Input(Id.TEXT, "value"),
+        Input(Id.A, "value"),
+        Input(Id.B, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(
+        only: str | None,
+        where: str | None,
+        text: str | None,
+        a: str | None,
+        b: str | None,
+        pathname: str | None,
+        search: str | None,
+    ) -> Any:
+        here, _, _ = _asked(pathname, search)
+        chosen = {"only": None if only == EVERYTHING else only, "where": where, "text": text, "a": a, "b": b}
+        wanted = here.asking(**{name: value or None for name, value in chosen.items()})
+        return no_update if wanted.query == here.query else wanted.href
+
+
+def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
+    """Where the reader is, if that is here."""
+    here = Address.parse(pathname, search)
+    of = PAGE.match(here.path)
+    start_s = start_of(of) if of is not None else None
+    if of is None or start_s is None:
+        raise PreventUpdate
+    return here, of["pipeline"], start_s
 
 
 PAGE: Final = Page(

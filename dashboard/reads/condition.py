@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import func, select
+from sqlalchemy import (
+    ARRAY,
+    ColumnElement,
+    Subquery,
+    TableValuedAlias,
+    Text,
+    column,
+    func,
+    literal,
+    select,
+    true,
+)
+from sqlalchemy.sql.selectable import LateralFromClause
 
 from lagloss import tables
+from lagloss.evidence import SILENT_AFTER_MS
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
-SILENT_AFTER_MS: Final = 60_000
-"""An emitter that has not reported for so long counts as silent (rule 7)."""
 STALE_AFTER_GRACE_S: Final = 180
 """A newest closed window that ended longer ago than grace and this should not be the newest."""
 
@@ -48,31 +60,83 @@ class Freshness:
 
 def read_freshness(store: Store, pipeline: str, now_s: float) -> Freshness:
     """How recent what is known of this pipeline is."""
-    window, tally, emitter = tables.Window, tables.Tally, tables.Emitter
-    newest = (
+    return read_freshness_of(store, [pipeline], now_s)[pipeline]
+
+
+def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, Freshness]:
+    """How recent what is known of each of these pipelines is, in one statement however many they are."""
+    names = names_of(pipelines)
+    newest, live, reports = _newest_window(names.c.name), _newest_tally(names.c.name), _reports(pipelines, now_s)
+    asked = select(
+        names.c.name,
+        newest.c.window_start,
+        newest.c.verdict,
+        live.c.window_start.label("live_s"),
+        reports.c.reported_ms,
+        func.coalesce(reports.c.emitters, 0).label("emitters"),
+        func.coalesce(reports.c.reporting, 0).label("reporting"),
+    ).select_from(
+        names.outerjoin(newest, true()).outerjoin(live, true()).outerjoin(reports, reports.c.pipeline == names.c.name)
+    )
+    with store.engine.connect() as connection:
+        rows = connection.execute(asked).all()
+    return {
+        row.name: Freshness(
+            newest_s=row.window_start,
+            verdict=row.verdict,
+            live_s=row.live_s,
+            reported_s=row.reported_ms / 1_000 if row.reported_ms is not None else None,
+            emitters=row.emitters,
+            reporting=row.reporting,
+        )
+        for row in rows
+    }
+
+
+def names_of(pipelines: Sequence[str]) -> TableValuedAlias:
+    """These names as a table of one column, `name`, for lateral joins: each is looked up by itself in an index."""
+    return (
+        func.unnest(literal(list(pipelines), ARRAY(Text)))
+        .table_valued(column("name", Text), name="asked")
+        .render_derived()
+    )
+
+
+def _newest_window(name: ColumnElement[str]) -> LateralFromClause:
+    window = tables.Window
+    return (
         select(window.window_start, window.verdict)
-        .where(window.pipeline == pipeline)
+        .where(window.pipeline == name)
         .order_by(window.window_start.desc())
         .limit(1)
+        .lateral("newest")
     )
-    live = select(tally.window_start).where(tally.pipeline == pipeline).order_by(tally.window_start.desc()).limit(1)
+
+
+def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
+    tally = tables.Tally
+    return (
+        select(tally.window_start)
+        .where(tally.pipeline == name)
+        .order_by(tally.window_start.desc())
+        .limit(1)
+        .lateral("live")
+    )
+
+
+def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
+    emitter = tables.Emitter
     heard_after = int(now_s * 1_000) - SILENT_AFTER_MS
-    reports = select(
-        func.max(emitter.appended_at),
-        func.count(),
-        func.count().filter(emitter.appended_at >= heard_after),
-    ).where(emitter.pipeline == pipeline)
-    with store.engine.connect() as connection:
-        row = connection.execute(newest).one_or_none()
-        live_s = connection.execute(live).scalar_one_or_none()
-        reported_ms, emitters, reporting = connection.execute(reports).one()
-    return Freshness(
-        newest_s=None if row is None else row.window_start,
-        verdict=None if row is None else row.verdict,
-        live_s=live_s,
-        reported_s=reported_ms / 1_000 if emitters else None,
-        emitters=emitters,
-        reporting=reporting,
+    return (
+        select(
+            emitter.pipeline,
+            func.max(emitter.appended_at).label("reported_ms"),
+            func.count().label("emitters"),
+            func.count().filter(emitter.appended_at >= heard_after).label("reporting"),
+        )
+        .where(tables.is_any(emitter.pipeline, pipelines))
+        .group_by(emitter.pipeline)
+        .subquery("reports")
     )
 
 

@@ -65,7 +65,8 @@ def body(action: Action = "trigger", **incident: Any) -> dict[str, Any]:
         ],
         "notes": [],
         "links": {
-            "dashboard": "http://lagloss.example/?pipeline=clicks&window=2026-11-21T08:42:00Z",
+            "dashboard": "http://lagloss.example/pipelines/clicks/windows/2026-11-21T08:42:00Z",
+            "incident": f"http://lagloss.example/incidents/{INCIDENT}",
             "runbook": "http://docs.example/loss",
         },
         "commands": {

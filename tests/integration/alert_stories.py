@@ -22,10 +22,10 @@ from alerting.notifying import Teller
 from alerting.outbox import Claimed, Outbox
 from alerting.planning import Habits
 from alerting.routing import Escalation, Route
-from alerting.transports.base import Outcome, Refused, Sent, TryLater
 from lagloss import incident_actions
 from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
 from lagloss.errors import LaglossError
+from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
 from lagloss.store import Store
 from tests.integration.alerting_world import START, close_window, only_loss, rows
 

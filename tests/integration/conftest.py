@@ -141,9 +141,10 @@ def receiver() -> Iterator[Somebody]:
         yield found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Debian's chromium."""
+    """Debian's chromium. Not for longer: while it is there, its event loop counts as running, and tests that run one
+    of their own could not."""
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
         yield opened

@@ -22,12 +22,12 @@ from alerting.notifying import Teller
 from alerting.outbox import Outbox
 from alerting.rules import Document, Rule, Unit, rules_of
 from alerting.sending import HeldLead, Sender
-from alerting.transports.base import Outcome, Sent
 from alerting.view import View
 from alerting.worker import Alerter
 from lagloss.alert_rules import Severity
 from lagloss.alert_tables import Incident, OutboxMessage, Silence
 from lagloss.definition import Definition
+from lagloss.outgoing.outcome import Outcome, Sent
 from lagloss.store import Store
 from tests.integration.alerting_world import close_windows, only_loss, rows
 from tests.integration.kafka_log import wait_for

@@ -66,7 +66,7 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
             ("link", "src->mid", 1.0)
         ]
         assert opened["incident"]["labels"] == {"team": "checkout"}
-        assert opened["links"]["dashboard"].startswith("http://127.0.0.1:8050/?pipeline=chain&window=")
+        assert opened["links"]["dashboard"].startswith("http://127.0.0.1:8050/pipelines/chain/windows/")
         assert opened["links"]["runbook"] == "http://127.0.0.1:8050/runbooks/loss"
         assert opened["commands"]["acknowledge"] == f"lagloss alerts ack {opened['incident']['id']}"
         assert updated["breach"]["worst"] == pytest.approx(0.4)

@@ -12,7 +12,7 @@ import pytest
 
 from alerting.notification import Action, Notification
 from alerting.transports.alertmanager import AlertmanagerConfig, AlertmanagerTransport
-from alerting.transports.base import Refused, Sent, TryLater
+from lagloss.outgoing.outcome import Refused, Sent, TryLater
 from tests.fakes.alertmanager import Alertmanager, run_alertmanager
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.notifications import notification

@@ -104,7 +104,8 @@ def test_show_says_all_there_is_of_an_incident(incident: UUID) -> None:
         "m-1  lost at link src->mid, last seen at src.out",
         "acknowledged by ann: looking at mid",
         "hook  opened  failed, attempts: 1: HTTP 410",
-        "http://lagloss/?pipeline=chain&window=2026-11-21T11:58:00Z",
+        "http://lagloss/incidents/0a000000-0000-4000-8000-000000000001",
+        "http://lagloss/pipelines/chain/windows/2026-11-21T11:58:00Z",
     ):
         assert part in text
     assert run("show", "ff").code == 2

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
+from lagloss import users
 from lagloss.store import Store
 from tests.integration.dashboards import Watched, address, serving, until
 from tests.window_documents import clicks
@@ -54,3 +55,15 @@ def test_back_and_forward_lead_through_ranges(url: str, browser: Browser) -> Non
         expect(page.locator("#range input[value='3h']")).to_be_checked()
         page.go_forward()
         expect(page.locator("#range input[value='24h']")).to_be_checked()
+
+
+def test_whoever_has_logged_in_is_named_and_can_log_out(database_url: str, store: Store, browser: Browser) -> None:
+    users.add(store, "ann", "viewer", "correct horse battery")
+    with serving(database_url, LAGLOSS_LOGIN="local") as url, Watched(browser) as page:
+        page.goto(f"{url}/health?zone=UTC")
+        page.get_by_label("Name").fill("ann")
+        page.get_by_label("Password").fill("correct horse battery")
+        page.keyboard.press("Enter")
+        expect(page.get_by_text("ann (viewer)")).to_be_visible()
+        page.get_by_role("button", name="Log out").click()
+        expect(page.get_by_label("Password")).to_be_visible()

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from alerting.transports.base import Refused, Sent, TryLater
-from alerting.transports.deadline import Deadline
 from alerting.transports.http import MAX_BODY_BYTES, HttpTarget
 from alerting.transports.pinned import PinnedNetwork
+from lagloss.outgoing.deadline import Deadline
+from lagloss.outgoing.outcome import Refused, Sent, TryLater
 from tests.fakes.certificates import certificate, server_context
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.raw_server import drip, raw_server, request_of

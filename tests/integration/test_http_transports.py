@@ -11,9 +11,10 @@ import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from alerting.notification import Action, Notification
-from alerting.transports.base import Refused, Sent, Transport, TryLater
+from alerting.transports.base import Transport
 from alerting.transports.http import MAX_BODY_BYTES
 from alerting.transports.kinds import KINDS, build
+from lagloss.outgoing.outcome import Refused, Sent, TryLater
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.notifications import INCIDENT, notification
 from tests.fakes.pagerduty import FakePagerDuty
@@ -64,7 +65,7 @@ def test_a_page_at_pagerduty_says_what_where_and_what_to_do(pagerduty: FakePager
     assert (payload["component"], payload["timestamp"]) == ("src->mid", "2026-11-21T08:43:02.120Z")
     assert payload["custom_details"]["Where"] == "link src->mid: 94 lost, 98% of the loss"
     assert payload["custom_details"]["Labels"] == {"team": "checkout"}
-    assert [link["text"] for link in event["links"]] == ["Chart", "Runbook"]
+    assert [link["text"] for link in event["links"]] == ["Incident", "Chart", "Runbook"]
     assert (event["client"], event["client_url"]) == ("lagloss", event["links"][0]["href"])
 
 

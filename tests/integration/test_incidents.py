@@ -89,11 +89,13 @@ def test_links_lead_to_the_last_window_and_the_runbook_of_the_kind_or_of_the_pip
         own = '{"spec": {"alerts": {"runbook": "https://wiki.example/"}}}'
         connection.exec_driver_sql(f"UPDATE pipeline SET definition = definition || '{own}'::jsonb")
     assert incidents.incident(store, str(ONE)).links("http://lagloss/") == {
-        "dashboard": "http://lagloss/?pipeline=b&window=2026-11-21T11:58:00Z",
+        "dashboard": "http://lagloss/pipelines/b/windows/2026-11-21T11:58:00Z",
+        "incident": f"http://lagloss/incidents/{ONE}",
         "runbook": "http://lagloss/runbooks/loss",
     }
     assert incidents.incident(store, str(OTHER)).links("") == {
         "dashboard": None,
+        "incident": None,
         "runbook": "https://wiki.example/loss",
     }
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from alerting.transports.base import Sent, TryLater
 from alerting.transports.long_tail import AppriseConfig, AppriseTransport
+from lagloss.outgoing.outcome import Sent, TryLater
 from tests.fakes.http_receiver import HttpReceiver, Reply, Request
 from tests.fakes.notifications import notification
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from alerting.transports.base import Refused, Sent, TryLater
 from alerting.transports.mail import MailConfig, MailTransport
-from alerting.transports.smtp import Login, SmtpServer
+from lagloss.outgoing.outcome import Refused, Sent, TryLater
+from lagloss.outgoing.smtp import Login, SmtpServer
 from tests.fakes.certificates import certificate, server_context
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.fakes.notifications import notification

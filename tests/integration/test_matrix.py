@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
-from confluent_kafka import Message, Producer
 from typer.testing import CliRunner
 
 from lagloss import tables
@@ -20,10 +16,11 @@ from lagloss.cli import app
 from lagloss.definition import parse_definition
 from lagloss.errors import EXIT_USAGE, NotEnoughData, UnknownPipeline
 from lagloss.result import rfc3339
-from lagloss.store import Store, ensure_days
+from lagloss.store import Store
 from lagloss.window_blocks import read_window
-from lagloss.wire import SAMPLE_ALL, BeaconBlock, OffsetRange, block_key, encode_block, hash_id, pack_ids, partitions_of
+from lagloss.wire import SAMPLE_ALL, OffsetRange, hash_id
 from tests.conftest import Topics
+from tests.integration.logged_blocks import Logged
 
 CHECKPOINTS = ["src.in", "src.out", "snk.in", "snk.out"]
 IDS = [f"message-{at}" for at in range(10)]
@@ -33,67 +30,8 @@ PARTITIONS = 2
 LATER_MS = 70_000
 
 
-@dataclass
-class Seen:
+class Seen(Logged):
     """A pipeline src -> snk with blocks in a topic of its own, and what the command line says of it."""
-
-    name: str
-    start_s: int
-    bootstrap: str
-    topic: str
-    store: Store
-    _seq: itertools.count[int] = field(default_factory=itertools.count)
-
-    def put(self, checkpoint: str, ids: Sequence[str], lag_ms: float, **fields: Any) -> list[OffsetRange]:
-        """Blocks of one beacon an id, in the ids' partitions; where they lie."""
-        hashes = np.array([hash_id(name) for name in ids], np.uint64)
-        at = partitions_of(hashes, PARTITIONS)
-        placed: list[OffsetRange] = []
-
-        def note(error: Any, message: Message) -> None:
-            assert error is None
-            offset = message.offset() or 0
-            placed.append(OffsetRange(message.partition() or 0, offset, offset))
-
-        producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0})
-        for partition in np.unique(at).tolist():
-            rows = np.flatnonzero(at == partition)
-            lags = np.full(rows.size, lag_ms, np.float32)
-            known = {"emitter": bytes(16), "seq": next(self._seq), "partitions": PARTITIONS, **fields}
-            block = BeaconBlock(
-                pipeline=self.name,
-                checkpoint=checkpoint,
-                window_start=self.start_s,
-                id_hash=hashes[rows],
-                lag_ms=lags,
-                **known,
-            )
-            if checkpoint == "src.in":
-                block.message_ids = pack_ids(ids[row].encode() for row in rows.tolist())
-                block.event_offset_ms = np.array([1_000 * IDS.index(ids[row]) for row in rows.tolist()], np.uint16)
-            key = block_key(self.name, self.start_s)
-            producer.produce(self.topic, encode_block(block), key, partition=partition, on_delivery=note)
-        assert producer.flush(20) == 0
-        return placed
-
-    def tell(self, checkpoint: str, ranges: Sequence[OffsetRange], sample: int = SAMPLE_ALL) -> None:
-        """A tally, as the follower would keep it."""
-        row = {"pipeline": self.name, "window_start": self.start_s, "checkpoint": checkpoint, "replay": ""}
-        counts = {"seq": 1, "sample": sample, "beacons": 1, "payload_bytes": 0, "id_sum": 0, "dropped": 0}
-        places = {"sketch": [[], []], "ranges": [[place.partition, place.first, place.last] for place in ranges]}
-        changed = {"changed_at": int(time.time() * 1000), "changed_basis": 1}
-        who = {"emitter": bytes(16), "node": checkpoint.split(".")[0]}
-        with self.store.engine.begin() as connection:
-            ensure_days(connection, [self.start_s])
-            connection.execute(
-                tables.table_of(tables.Tally).insert().values(**row, **counts, **places, **changed, **who)
-            )
-
-    def tell_of_everything(self) -> None:
-        """A tally whose ranges reach over all that is in the log now."""
-        log = BeaconLog(self.bootstrap, self.topic)
-        self.tell("src.dead", [OffsetRange(partition, 0, end - 1) for partition, end in log.ends().items()])
-        log.close()
 
     def says(self, command: str, *options: str) -> Any:
         arguments = [command, self.name, "--window", rfc3339(self.start_s + 30), *options]
@@ -116,7 +54,7 @@ def seen(
 ) -> Seen:
     """Ten messages, of which two never came to the sink."""
     topic = topics(beacons_partitions=PARTITIONS).beacons
-    found = Seen("matrix", int(time.time()) // 60 * 60 - 300, kafka_bootstrap, topic, store)
+    found = Seen("matrix", int(time.time()) // 60 * 60 - 300, kafka_bootstrap, topic, store, PARTITIONS)
     nodes = "{nodes: [{name: src, to: [snk]}, {name: snk}]}"
     store.apply(parse_definition(f"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {{name: matrix}}\nspec: {nodes}"))
     for checkpoint, ids, lag_ms in zip(CHECKPOINTS, (IDS, IDS, THERE, THERE), (5, 10, 20, 30), strict=True):

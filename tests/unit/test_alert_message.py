@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from alerting.assessment import Place
 from alerting.message import MAX_EXAMPLES, Evidence, IncidentFacts, Links, incident_body
-from alerting.outbox import backoff_s
+from lagloss.outgoing.backoff import backoff_s
 from lagloss.store import MissingMessage
 
 START = 1_795_250_400
@@ -70,7 +70,8 @@ def test_the_body_says_what_since_when_where_and_gives_examples_links_and_comman
     assert len(body["examples"]) == MAX_EXAMPLES
     assert body["examples"][0]["id_hash"] == "ffffffffffffffff"
     assert body["links"] == {
-        "dashboard": "http://dash:8050/?pipeline=chain&window=2026-11-21T08:41:00Z",
+        "dashboard": "http://dash:8050/pipelines/chain/windows/2026-11-21T08:41:00Z",
+        "incident": f"http://dash:8050/incidents/{OPEN.id}",
         "runbook": "http://dash:8050/runbooks/loss",
     }
     assert body["commands"]["silence"].startswith("lagloss alerts silence pipeline=chain rule=loss")
@@ -82,7 +83,8 @@ def test_the_body_says_what_since_when_where_and_gives_examples_links_and_comman
 def test_a_pipelines_own_runbooks_go_before_the_dashboards() -> None:
     own = incident_body(OPEN, "opened", {}, Links("http://dash", "https://wiki/lagloss"))
     assert own["links"]["runbook"] == "https://wiki/lagloss/loss"
-    assert incident_body(OPEN, "opened", {}, Links())["links"] == {"dashboard": None, "runbook": None}
+    nowhere = incident_body(OPEN, "opened", {}, Links())["links"]
+    assert nowhere == {"dashboard": None, "incident": None, "runbook": None}
 
 
 def test_the_end_says_why_it_is_over() -> None:

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from alerting.secret import Secret, SecretMissing
-from alerting.transports.config import UnusableReceiver
 from alerting.transports.kinds import KINDS, build
 from alerting.transports.pagerduty import PagerDutyConfig
 from alerting.transports.webhook import WebhookConfig
+from lagloss.errors import UnusableReceiver
+from lagloss.secret import Secret, SecretMissing
 
 VALUE = "s3cret-value"
 

@@ -14,7 +14,7 @@ from alerting.metrics import Metrics
 from alerting.notification import Notification
 from alerting.outbox import Claimed, Outbox
 from alerting.sending import HeldLead, Sender
-from alerting.transports.base import Outcome, Sent
+from lagloss.outgoing.outcome import Outcome, Sent
 
 
 class OneMessage(Outbox):

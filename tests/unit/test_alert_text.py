@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from alerting.notification import Notification
-from alerting.text import as_html, as_text, message, one_line
+from alerting.text import as_html, as_text, message
 from alerting.transports import slack
 from alerting.transports.mail import compose
 from alerting.transports.pagerduty import event
+from lagloss.one_line import one_line
 from tests.fakes import pagerduty as fake_pagerduty
 from tests.fakes import slack as fake_slack
 from tests.fakes.notifications import body, notification
@@ -134,7 +135,8 @@ def test_a_page_says_what_since_when_where_with_examples_and_how_to_go_on() -> N
         "Since:       2026-11-21T08:40:00Z, 2 windows\n"
         "Where:       link src->mid: 94 lost, 98% of the loss\n"
         "Example:     lost at link src->mid, last seen at src.out: m-1\n"
-        "Chart:       http://lagloss.example/?pipeline=clicks&window=2026-11-21T08:42:00Z\n"
+        "Incident:    http://lagloss.example/incidents/0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11\n"
+        "Chart:       http://lagloss.example/pipelines/clicks/windows/2026-11-21T08:42:00Z\n"
         "Runbook:     http://docs.example/loss\n"
         "Acknowledge: lagloss alerts ack 0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11\n"
         "Silence:     lagloss alerts silence pipeline=clicks rule=loss --for 2h --reason '…' --author …\n"

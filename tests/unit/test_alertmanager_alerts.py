@@ -49,7 +49,7 @@ def test_an_open_incident_expires_and_a_resolved_one_has_ended() -> None:
     assert opened["endsAt"] == (NOW + timedelta(seconds=180)).isoformat(timespec="milliseconds")
     assert resolved["endsAt"] == "2026-11-21T08:50:02.120+00:00"
     assert opened["labels"] == resolved["labels"]
-    assert opened["generatorURL"].startswith("http://lagloss.example/?pipeline=clicks")
+    assert opened["generatorURL"].startswith("http://lagloss.example/pipelines/clicks/windows/")
 
 
 def test_an_alert_never_ends_before_it_starts_even_if_clocks_disagree() -> None:

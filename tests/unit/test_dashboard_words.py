@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dashboard import words
-from dashboard.window_table import ANY_OUT, missing_row, place_label, table_rows
+from dashboard.pages.window_table import ANY_OUT, table_rows
 from lagloss.definition import parse_definition
 from lagloss.graph import Graph
 from tests.window_documents import chain, clicks, document
@@ -115,11 +115,3 @@ def test_an_open_window_has_live_counts_and_no_losses() -> None:
     rows = {row.checkpoint: row for row in table_rows(window, Graph(chain()))}
     assert (rows["src.in"].count, rows["src.in"].lost) == (7, None)
     assert rows["mid.in"].count is None
-
-
-def test_a_message_without_a_name_is_shown_by_its_hash() -> None:
-    row = missing_row(0xFF, None, "perhaps", ["link src->mid", "node mid"], "src.out", START * 1000 + 7.0)
-    assert row["message"] == "# 00000000000000ff"
-    assert row["place"] == "link src → mid, node mid"
-    assert row["seen"] == "2026-11-21 08:40:00.007"
-    assert place_label("retrier again") == "retrier again"

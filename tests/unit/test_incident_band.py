@@ -1,18 +1,46 @@
-"""The dashboard's band of incidents, and incidents as lines for a terminal, without a server."""
+"""The dashboard's band of incidents, without a server."""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from typing import Any
+from uuid import UUID
 
 import pytest
+from plotly.utils import PlotlyJSONEncoder
 
-from dashboard.incident_band import band, broken, failures
+from dashboard.links import Address
+from dashboard.pages.band import band, broken, failures
+from dashboard.reads.alerts import OpenIncident
 from dashboard.runbook_page import runbook_html
-from lagloss.incidents import Delivery, place_words
+from dashboard.who import Person
+from lagloss.incident_actions import Silence
+from lagloss.incidents import Delivery, Incident, place_words
 from lagloss.runbooks import KINDS, runbook
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+HERE = Address("/pipelines/clicks", {"zone": "Europe/Berlin", "range": "6h", "path": "ga"})
+VIEWER, OPERATOR = Person("vera", "viewer"), Person("olga", "operator")
+ID = UUID("0a000000-0000-4000-8000-000000000001")
+
+
+def incident(**more: Any) -> Incident:
+    given: dict[str, Any] = {
+        "id": ID, "pipeline": "clicks", "rule": "loss", "kind": "loss", "severity": "critical", "state": "open",
+        "opened_at": NOW - timedelta(minutes=9), "resolved_at": None, "resolved_because": None,
+        "acknowledged_at": None, "acknowledged_by": None, "withheld": None, "value": 0.03, "worst": 0.05,
+        "target": 0.01, "text": "3.00% of messages lost, target 1.00%", "unit": "ratio",
+        "first_window_s": int(NOW.timestamp()) - 720, "last_window_s": int(NOW.timestamp()) - 660,
+        "worst_window_s": None, "windows": 2, "where": [], "examples": [], "notes": [], "runbook": None,
+    }  # fmt: skip
+    return Incident(**{**given, **more})
+
+
+def drawn(standing: OpenIncident, person: Person = OPERATOR) -> str:
+    """The band as Dash sends it, as text."""
+    return json.dumps(band([standing], HERE, person, NOW.timestamp()), cls=PlotlyJSONEncoder)
 
 
 def failed(receiver: str, hours_ago: float, works_hours_ago: float | None = None) -> Delivery:
@@ -25,8 +53,51 @@ def failed(receiver: str, hours_ago: float, works_hours_ago: float | None = None
 
 
 def test_nothing_is_shown_where_all_is_well() -> None:
-    assert band([], NOW.timestamp()) is None
-    assert failures([], NOW.timestamp()) is None
+    assert band([], HERE, VIEWER, NOW.timestamp()) is None
+    assert failures([], HERE, NOW.timestamp()) is None
+
+
+def test_an_incident_leads_to_its_page_its_window_and_its_runbook_in_the_viewers_zone() -> None:
+    text = drawn(OpenIncident(incident()))
+    carried = "?zone=Europe/Berlin&range=6h"
+    for part in (
+        f"/incidents/{ID}{carried}",
+        f"/incidents/{ID}{carried}&do=acknowledge",
+        f"/pipelines/clicks/windows/2026-11-21T11%3A49%3A00Z{carried}",
+        "/runbooks/loss",
+        "2026-11-21 12:48 CET",
+        "2026-11-21 11:48 UTC",
+        "nobody has acknowledged it",
+    ):
+        assert part in text, part
+
+
+def test_an_operator_can_take_it_and_a_viewer_sees_a_button_that_says_why_not() -> None:
+    assert "do=acknowledge" in drawn(OpenIncident(incident()), OPERATOR)
+    assert "do=" not in drawn(OpenIncident(incident()), VIEWER)
+    assert "only operators may" in drawn(OpenIncident(incident()), VIEWER)
+    taken = OpenIncident(incident(acknowledged_at=NOW, acknowledged_by="ann"))
+    assert "do=acknowledge" not in drawn(taken)
+    assert "acknowledged by ann at " in drawn(taken)
+
+
+def test_a_silence_says_until_when_and_one_that_has_ended_withholds_nothing() -> None:
+    silence = Silence("0f", ["rule=loss"], "known", "bob", NOW, NOW + timedelta(hours=2))
+    text = drawn(OpenIncident(incident(), silence))
+    assert "nobody is told: silence 0f by bob: known" in text
+    assert "2026-11-21 15:00:00 CET" in text
+    assert OpenIncident(incident(withheld="silence 0f by bob: known")).withheld is None
+    assert (
+        OpenIncident(incident(withheld="maintenance nightly: compaction")).withheld == "maintenance nightly: compaction"
+    )
+
+
+def test_only_the_first_ten_are_shown_and_the_rest_is_counted() -> None:
+    shown = band([OpenIncident(incident())] * 12, HERE, OPERATOR, NOW.timestamp())
+    text = json.dumps(shown, cls=PlotlyJSONEncoder)
+    assert "12 open incidents" in text
+    assert "and 2 more" in text
+    assert "/alerts?zone=Europe/Berlin&range=6h&pipeline=clicks" in text
 
 
 def test_receivers_that_do_not_work_come_first_and_count_their_failures() -> None:

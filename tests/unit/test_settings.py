@@ -62,10 +62,13 @@ def test_a_torn_endpoints_file_counts_as_none(data_dir: Path) -> None:
 
 
 def test_no_secret_is_printed(data_dir: Path) -> None:
-    settings = Settings(database_url=URL, alert_webhook_url="https://hooks.example/T0/secret-token")
+    settings = Settings(
+        database_url=URL, alert_webhook_url="https://hooks.example/T0/secret-token", oidc_client_secret="s3cr3t-0f-1dp"
+    )
     for text in (repr(settings), str(settings), str(settings.printable())):
         assert "hunter2" not in text
         assert "secret-token" not in text
+        assert "s3cr3t-0f-1dp" not in text
     assert settings.printable()["database_url"] == "postgresql://lagloss:***@127.0.0.1:5432/lagloss"
 
 

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from alerting.transports.deadline import Deadline
+from lagloss.outgoing.deadline import Deadline
 
 Resolver = Callable[[str, int], Sequence[str]]
 """The addresses of a host (name, port), best first; raises OSError where there are none."""

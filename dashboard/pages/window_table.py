@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import dash_mantine_components as dmc
+
 from dashboard import words
+from dashboard.pages.base import Part, sideways
 from dashboard.words import Document
 from lagloss.graph import Graph
 
@@ -87,29 +90,56 @@ def _add(total: dict[str, int], lost: dict[str, Any] | None) -> None:
         total["max"] += lost["max"]
 
 
-_KINDS = {
-    "lost": "lost for certain",
-    "perhaps": "perhaps lost",
-    "overdue": "overdue: pending longer than maxWait",
-    "pending": "pending: late, not lost",
-}
+def talks_table(window: Document, graph: Graph) -> Part:
+    """The table as it is shown."""
+    live = window["verdict"] is None
+    heads = ["Checkpoint", "Count (live beacons)" if live else "Count", "Per-Node Loss", "Duplicates", "Lag p95"]
+    return sideways(
+        "Per-Node Loss",
+        dmc.Table(
+            [
+                dmc.TableThead(
+                    dmc.TableTr([dmc.TableTh(head, className="number" if at else "") for at, head in enumerate(heads)])
+                ),
+                dmc.TableTbody([_table_row(row) for row in table_rows(window, graph)]),
+                dmc.TableTfoot(
+                    [
+                        _foot("E2E Loss", words.interval(window["lost"])),
+                        _foot("E2E Loss %", words.share_interval(window["loss_ratio"])),
+                    ]
+                ),
+            ],
+            striped=True,
+            withTableBorder=True,
+            miw=480,
+            tabularNums=True,
+            verticalSpacing=4,
+            className="talk",
+        ),
+    )
 
 
-def missing_row(
-    id_hash: int, message_id: str | None, kind: str, where: list[str], last: str, seen_ms: float
-) -> dict[str, str]:
-    """A missing message as a row of the grid; a hash in hex stands for a name that is not known."""
-    hexed = f"{id_hash % 2**64:016x}"
-    return {
-        "key": hexed,
-        "message": message_id if message_id is not None else f"# {hexed}",
-        "kind": _KINDS.get(kind, kind),
-        "place": ", ".join(place_label(name) for name in where),
-        "last": last,
-        "seen": words.clock(seen_ms / 1_000, seconds=True, date=True) + f".{int(seen_ms) % 1_000:03d}",
-    }
+def _table_row(row: Row) -> Part:
+    lost = words.interval(row.lost) if row.lost else ""
+    bad = bool(row.lost and row.lost["max"])
+    return dmc.TableTr(
+        [
+            dmc.TableTh(row.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint"),
+            dmc.TableTd(words.count(row.count), className="number"),
+            dmc.TableTd(lost, className="number lossy" if bad else "number"),
+            dmc.TableTd(words.count(row.duplicates) if row.duplicates else "", className="number"),
+            dmc.TableTd(words.lag(row.lag_p95_ms), className="number"),
+        ]
+    )
 
 
-def place_label(place: str) -> str:
-    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
-    return place.replace("->", " → ")
+def _foot(title: str, value: str) -> Part:
+    return dmc.TableTr(
+        [
+            dmc.TableTh(title, attributes={"root": {"scope": "row"}}),
+            dmc.TableTh(""),
+            dmc.TableTh(value, className="number"),
+            dmc.TableTh(""),
+            dmc.TableTh(""),
+        ]
+    )

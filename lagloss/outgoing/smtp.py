@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from alerting.text import one_line
-from alerting.transports.addresses import resolve_within, system_resolver
-from alerting.transports.base import Refused, TryLater
-from alerting.transports.config import UnusableReceiver
-from alerting.transports.deadline import Deadline
-from alerting.transports.redaction import Redactor
+from lagloss.one_line import one_line
+from lagloss.outgoing.addresses import resolve_within, system_resolver
+from lagloss.outgoing.deadline import Deadline
+from lagloss.outgoing.outcome import Refused, TryLater
+from lagloss.outgoing.redaction import Redactor
+from lagloss.outgoing.trust import believe
 
 TIMEOUT_S: Final = 30.0
 """Servers that keep strangers waiting before their greeting do so for some seconds."""
@@ -67,7 +67,7 @@ class SmtpServer:
         self._port = port
         self._tls = tls
         self._login = login
-        self._context = None if tls == "none" else _tls_context(ca_file)
+        self._context = None if tls == "none" else believe(ssl.create_default_context(), ca_file)
         self._redact = Redactor(_secrets(login) if login else [])
         self.timeout_s = timeout_s
 
@@ -178,13 +178,3 @@ def _own_name() -> str:
     """How this machine greets: its full name where it has one (smtplib would ask the resolver, without a limit)."""
     name = socket.gethostname()
     return name if re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", name) else "[127.0.0.1]"
-
-
-def _tls_context(ca_file: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()
-    if ca_file is not None:
-        try:
-            context.load_verify_locations(ca_file)
-        except OSError as error:
-            raise UnusableReceiver(problem=f"expected certificates in caFile {ca_file}, found {error}") from None
-    return context

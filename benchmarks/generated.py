@@ -1,0 +1,232 @@
+"""A database as the closer and its roll-ups would leave it, filled by COPY.
+
+Windows have one of some shapes, each judged and packed by the aggregator's own functions once; only pipeline and time
+are put in. A shape's facts hold the times of one day, which no reader of many windows looks at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from sqlalchemy import Connection, Table, insert, text
+
+from lagloss import tables
+from lagloss.arithmetic import judge
+from lagloss.definition import Definition
+from lagloss.evidence import EmitterState, Evidence, LaneState, TallyState
+from lagloss.facts import CheckpointFacts, Pattern, WindowFacts
+from lagloss.graph import Graph, node_of
+from lagloss.result import rfc3339
+from lagloss.rollup import Period, Rollup, on_time_counts
+from lagloss.sketch import Sketch
+from lagloss.store import DAY_S, Store, ensure_days
+from lagloss.wire import WINDOW_S
+
+SHAPES: Final = 288
+"""Kinds of minutes; an hour's begin at another one than the hour's before it."""
+LOSSY: Final = 48
+"""One kind in so many loses messages."""
+SAMPLED_LAGS: Final = 500
+HOUR_S: Final = 3_600
+Row = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A kind of window: `document` as text with `%s` for when it starts."""
+
+    result: dict[str, Any]
+    document: str
+    facts: bytes
+    rollup: Rollup
+
+
+def chain(name: str, nodes: int) -> Definition:
+    """A pipeline of so many nodes, one after the other."""
+    names = [f"node-{number}" for number in range(nodes)]
+    specs: list[dict[str, Any]] = [{"name": one, "to": [after]} for one, after in itertools.pairwise(names)]
+    return Definition.model_validate(
+        {
+            "apiVersion": "lagloss/v1",
+            "kind": "Pipeline",
+            "metadata": {"name": name},
+            "spec": {"nodes": [*specs, {"name": names[-1]}]},
+        }
+    )
+
+
+def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, rollup_days: int) -> int:
+    """Pipelines with windows of so many days up to now, and the roll-ups of so many days; the last window's start."""
+    last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
+    shapes = make_shapes(chain(names[0], nodes), last_s)
+    first_s = last_s - minutes_days * DAY_S + WINDOW_S
+    for name in names:
+        store.apply(chain(name, nodes), 0)
+    windows = tables.table_of(tables.Window)
+    with store.engine.begin() as connection:
+        ensure_days(connection, range(first_s, last_s + WINDOW_S, WINDOW_S))
+        for name in names:
+            _copy(connection, windows, _window_rows(name, shapes, range(first_s, last_s + 1, WINDOW_S)))
+        rollups = _rollups(shapes, last_s - rollup_days * DAY_S, last_s)
+        for name in names:
+            _copy(connection, tables.table_of(tables.Rollup), ({"pipeline": name, **row} for row in rollups))
+        _add_emitters(connection, names, nodes)
+    with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        connection.execute(text("VACUUM ANALYZE"))
+    return last_s
+
+
+def make_shapes(definition: Definition, start_s: int) -> list[Shape]:
+    """All kinds of windows of a pipeline; every result is the closer's judgement of its facts."""
+    graph, rng = Graph(definition), np.random.default_rng(1)
+    return [_shape(graph, number, start_s, rng) for number in range(SHAPES)]
+
+
+def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator) -> Shape:
+    factor = 2 + number % 7
+    messages = factor * SAMPLED_LAGS
+    lost = messages // 50 if number % LOSSY == 0 else 0
+    path = [name for name in graph.checkpoints if name.endswith((".in", ".out"))]
+    break_at = len(path) // 2
+    lag_ms = np.zeros(SAMPLED_LAGS)
+    checkpoints, durations = {}, {}
+    for at, name in enumerate(path):
+        stays_ms = rng.exponential(20 + 15 * (number % 11), SAMPLED_LAGS)
+        lag_ms = lag_ms + stays_ms
+        count = messages - (lost if at >= break_at else 0)
+        checkpoints[name] = CheckpointFacts(count, 0, count, 0, _times(lag_ms, factor))
+        if at:
+            durations[graph.spans[at - 1][0]] = _times(stays_ms, factor)
+    on_time = int((lag_ms <= graph.definition.spec.sla.lag.target).mean() * (messages - lost))
+    seen_ms = start_s * 1_000.0
+    patterns = [Pattern(graph.mask(path), messages - lost, on_time)]
+    if lost:
+        patterns.append(Pattern(graph.mask(path[:break_at]), lost, 0, seen_ms, seen_ms))
+    facts = WindowFacts(
+        patterns=tuple(patterns), checkpoints=checkpoints, e2e_lags=_times(lag_ms, factor), durations=durations,
+        read={(_emitter(graph.definition.name, node_of(name)), name, None): checkpoints[name].beacons for name in path},
+        partitions=frozenset([8]),
+    )  # fmt: skip
+    result = judge(graph, facts, _evidence(graph, facts, start_s)).document()
+    rollup = Rollup.of_window(result, facts)
+    return Shape(result, json.dumps(result, separators=(",", ":")), facts.pack(), rollup)
+
+
+def _times(lag_ms: np.typing.NDArray[np.float64], factor: int) -> Sketch:
+    sketch = Sketch.of(lag_ms)
+    return Sketch(sketch.keys, sketch.counts * factor)
+
+
+def _evidence(graph: Graph, facts: WindowFacts, start_s: int) -> Evidence:
+    """Every node has told everything, and every place has gone on."""
+    now_ms = (start_s + 3 * WINDOW_S) * 1_000
+    name = graph.definition.name
+    return Evidence(
+        start_s,
+        now_ms,
+        emitters=[
+            EmitterState(_emitter(name, node), node, 0, now_ms, False, start_s + WINDOW_S, now_ms, start_s)
+            for node in graph.nodes
+        ],
+        tallies=[
+            TallyState(emitter, node_of(checkpoint), checkpoint, None, beacons, 0)
+            for (emitter, checkpoint, _), beacons in facts.read.items()
+        ],
+        lanes=[LaneState(checkpoint, now_ms) for checkpoint in facts.checkpoints],
+    )
+
+
+def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range) -> Iterator[Row]:
+    old_name, new_name = json.dumps(shapes[0].result["pipeline"]), json.dumps(name)
+    old_start = json.dumps(shapes[0].result["window_start"])
+    documents = [shape.document.replace(old_name, new_name, 1) for shape in shapes]
+    for start_s in starts_s:
+        number = start_s // WINDOW_S % SHAPES
+        found, closed_ms = shapes[number].result, (start_s + 2 * WINDOW_S) * 1_000
+        on_time, on_time_of = on_time_counts(found)
+        yield {
+            "pipeline": name,
+            "window_start": start_s,
+            "state": "closed",
+            "revision": 1,
+            **{column: found[column] for column in ("verdict", "messages", "delivered", "pending")},
+            "lost_min": found["lost"]["min"],
+            "lost_max": found["lost"]["max"],
+            "on_time": on_time,
+            "on_time_of": on_time_of,
+            "e2e_p95_ms": found["e2e_lag_ms"]["p95"],
+            "history": False,
+            "closed_at": closed_ms,
+            "judged_at": closed_ms,
+            "basis": 1,
+            "deadline": None,
+            "log_start": "[]",
+            "document": documents[number].replace(old_start, json.dumps(rfc3339(start_s)), 1),
+            "facts": shapes[number].facts,
+        }
+
+
+def _rollups(shapes: Sequence[Shape], from_s: int, last_s: int) -> list[Row]:
+    """Rows of hours and days, without the pipeline. Equal hours are computed once."""
+    by_number: dict[tuple[int, ...], Rollup] = {}
+
+    def total(starts_s: range) -> Rollup:
+        numbers = tuple(start_s // WINDOW_S % SHAPES for start_s in starts_s)
+        if numbers not in by_number:
+            by_number[numbers] = Rollup.merged(shapes[number].rollup for number in numbers)
+        return by_number[numbers]
+
+    rows = []
+    for day_s in range(from_s // DAY_S * DAY_S, last_s + 1, DAY_S):
+        hours = {
+            hour_s: total(range(hour_s, min(hour_s + HOUR_S, last_s + WINDOW_S), WINDOW_S))
+            for hour_s in range(day_s, min(day_s + DAY_S, last_s + 1), HOUR_S)
+        }
+        rows += [_rollup_row("hour", hour_s, hour) for hour_s, hour in hours.items()]
+        rows.append(_rollup_row("day", day_s, Rollup.merged(hours.values())))
+    return rows
+
+
+def _rollup_row(period: Period, start_s: int, rollup: Rollup) -> Row:
+    computed_at = int(time.time() * 1_000)
+    return {
+        "period": period, "start": start_s, **rollup.headline(), "computed_at": computed_at, "packed": rollup.pack()
+    }  # fmt: skip
+
+
+def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> None:
+    now_ms = int(time.time() * 1_000)
+    connection.execute(
+        insert(tables.Emitter),
+        [
+            {
+                "pipeline": name, "emitter": _emitter(name, f"node-{number}"), "node": f"node-{number}",
+                "host": "bench", "seq": 1, "started_at": 0, "sent_at": now_ms, "closed": False,
+                "final_through": now_ms // 1_000, "appended_at": now_ms,
+            }
+            for name in names
+            for number in range(nodes)
+        ],
+    )  # fmt: skip
+
+
+def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:
+    """Every row has all columns of the table."""
+    columns = table.columns.keys()
+    with (
+        connection.connection.cursor() as cursor,
+        cursor.copy(f'COPY "{table.name}" ({", ".join(columns)}) FROM STDIN') as copy,
+    ):
+        for row in rows:
+            copy.write_row([row[column] for column in columns])
+
+
+def _emitter(name: str, node: str) -> bytes:
+    return uuid.uuid5(uuid.NAMESPACE_DNS, f"{name}/{node}").bytes

@@ -1,0 +1,148 @@
+"""The dashboard over a database of a benchmark's own, and how long its answers and pages take."""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+from playwright.sync_api import sync_playwright
+
+from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
+from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.processes import choose_port, spawn, terminate
+from lagloss.store import Store, migrate
+
+ROUNDS: Final = 5
+SHELL_PATH: Final = "/no-such-page"
+"""The shell alone: Dash's code, the frame, one callback, and nothing that was read."""
+_STILL_MS: Final = 700
+"""A page to which nothing was added for so long is whole."""
+_GIVE_UP_S: Final = 30.0
+_WATCH: Final = """
+window.lastAdded = 0;
+new MutationObserver(changes => {
+  if (changes.some(change => [...change.addedNodes].some(node => node.nodeType === Node.ELEMENT_NODE)))
+    window.lastAdded = performance.now();
+}).observe(document, {childList: true, subtree: true});
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A running dashboard."""
+
+    store: Store
+    url: str
+
+
+@contextmanager
+def serving(fill: Callable[[Store], None]) -> Iterator[Served]:
+    """`python -m dashboard` on a database that `fill` has filled, once it answers."""
+    with (
+        tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
+        EmbeddedPostgres(Path(folder) / "postgres") as postgres,
+    ):
+        Path(folder).chmod(0o711)
+        migrate(postgres.url)
+        with closing(Store(postgres.url)) as store:
+            took_s = timed_s(lambda: fill(store))
+            print(f"generated in {took_s:.0f} s", flush=True)
+            port = choose_port("the dashboard")
+            env = {"LAGLOSS_DATABASE_URL": postgres.url, "LAGLOSS_DASHBOARD_PORT": str(port)}
+            log = Path(folder) / "dashboard.log"
+            process = spawn([sys.executable, "-m", "dashboard"], log, env=env)
+            try:
+                served = Served(store, f"http://127.0.0.1:{port}")
+                _await(served.url, log)
+                yield served
+            finally:
+                terminate(process)
+
+
+def _await(url: str, log: Path) -> None:
+    ends = time.monotonic() + _GIVE_UP_S
+    while time.monotonic() < ends:
+        try:
+            if httpx.get(f"{url}/healthz").is_success:
+                return
+        except httpx.TransportError:
+            pass
+        time.sleep(0.1)
+    raise SystemExit(f"the dashboard did not answer within {_GIVE_UP_S:.0f} s:\n{log.read_text()}")
+
+
+def timed_s(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def measure_answer(served: Served, path: str, bare: Callable[[], object], budget_s: float) -> str | None:
+    """Prints how long an answer of the API takes beside a bare read of its rows, in turns; what is wrong with that."""
+    with httpx.Client(base_url=served.url, timeout=60) as client:
+        first_s = timed_s(lambda: client.get(path))
+        answer = client.get(path)
+        if answer.status_code == 404:
+            print(f"{path}: skipped, there is no such path yet")
+            return None
+        answer.raise_for_status()
+        answers_s, bare_s = [], []
+        for _ in range(ROUNDS):
+            bare_s.append(timed_s(bare))
+            answers_s.append(timed_s(lambda: client.get(path)))
+    took_s = statistics.median(answers_s)
+    print(
+        f"{path}: {took_s * 1_000:.0f} ms, first {first_s * 1_000:.0f} ms, {len(answer.content) / 1_000:.0f} kB"
+        f" (bare SELECT {statistics.median(bare_s) * 1_000:.0f} ms; asked for: {budget_s:g} s)",
+        flush=True,
+    )
+    return None if took_s < budget_s else f"{path} took {took_s:.2f} s, {budget_s:g} s are asked for"
+
+
+def measure_pages(served: Served, paths: list[str], budget_s: float) -> list[str]:
+    """Prints how long each page takes in a browser until nothing is added to it any more, beside the bare shell; what
+    is wrong with that. Each load begins with an empty cache."""
+    took_s: dict[str, list[float]] = {path: [] for path in (SHELL_PATH, *paths)}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+        for _ in range(ROUNDS):
+            for path, found in took_s.items():
+                page = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+                page.add_init_script(_WATCH)
+                page.goto(f"{served.url}{path}")
+                ends = time.monotonic() + _GIVE_UP_S
+                now_ms = added_ms = 0.0
+                while now_ms - added_ms < _STILL_MS and time.monotonic() < ends:
+                    page.wait_for_timeout(50)
+                    now_ms, added_ms = page.evaluate("[performance.now(), window.lastAdded]")
+                found.append(added_ms / 1_000)
+                page.context.close()
+        browser.close()
+    shell_s = statistics.median(took_s.pop(SHELL_PATH))
+    for path, found in took_s.items():
+        runs = ", ".join(f"{each:.2f}" for each in found)
+        print(
+            f"page {path}: usable after {statistics.median(found):.2f} s (runs {runs}; bare shell {shell_s:.2f} s;",
+            end="",
+        )
+        print(f" asked for: {budget_s:g} s)", flush=True)
+    return [
+        f"page {path} took {statistics.median(found):.2f} s, {budget_s:g} s are asked for"
+        for path, found in took_s.items()
+        if statistics.median(found) >= budget_s
+    ]
+
+
+def verdict(problems: list[str | None]) -> None:
+    """Ends the benchmark where something is slower than asked for."""
+    found = [problem for problem in problems if problem]
+    if found:
+        raise SystemExit("; ".join(found))

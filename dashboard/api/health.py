@@ -1,0 +1,28 @@
+"""`GET /health`: whether lagloss itself can be trusted now, and why not. `/healthz` only says that it answers."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+
+from dashboard.reads.health import read_health
+from dashboard.reads.reports_topic import ReportsTopic
+from dashboard.services import Services
+
+_Pipeline = Annotated[str | None, Query(description="only what is of this pipeline")]
+
+
+def router(services: Services) -> APIRouter:
+    routes = APIRouter(tags=["health"])
+    topic = ReportsTopic(services.settings.kafka_bootstrap)
+
+    @routes.get("/health", summary="Whether lagloss itself can be trusted now")
+    async def health(pipeline: _Pipeline = None) -> dict[str, Any]:
+        """Raises UnknownPipeline (404)."""
+        ends = await services.threads.read_log(topic.ends)
+        found = await services.threads.read(read_health, services.store, ends, time.time(), pipeline)
+        return found.document()
+
+    return routes

@@ -1,0 +1,181 @@
+"""Routes of incidents: what is wrong, who takes it, whom it is kept from, who was told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Path, Query
+from pydantic import BaseModel, ConfigDict, Field
+
+from dashboard import acts
+from dashboard.api.bounds import From, Range, To, span_of
+from dashboard.reads import alerts
+from dashboard.reads import deliveries as sent
+from dashboard.reads.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
+from dashboard.services import Services
+from lagloss import incident_actions
+from lagloss.fields import DurationMs
+from lagloss.problems import documented
+from lagloss.rehearsal import WAIT_S
+
+MAX_SIZE: Final = 500
+
+IncidentId = Annotated[UUID, Path(description="of the incident, whole")]
+PipelineName = Annotated[str | None, Query(description="of this pipeline only")]
+Kind = Annotated[str | None, Query(description="of this kind of rule only: loss, lag, ...")]
+Severity = Annotated[Literal["critical", "warning"] | None, Query()]
+PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="counted from 1")]
+Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="how many a page")]
+Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, where nobody has to log in")]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class Acknowledgement(_Body):
+    """Somebody takes an incident."""
+
+    note: str | None = Field(None, max_length=acts.MAX_TEXT, description="what they know or are going to do")
+    author: Author = None
+
+
+class NewSilence(_Body):
+    """Nobody is to be told of what matches all of these, for a while."""
+
+    matchers: list[Annotated[str, Field(max_length=acts.MAX_TEXT)]] = Field(
+        min_length=1, max_length=acts.MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
+    )
+    duration: DurationMs = Field(description="such as 30m or 2h, 24h at most", examples=["2h"])
+    reason: str = Field(max_length=acts.MAX_TEXT)
+    author: Author = None
+
+
+def router(services: Services) -> APIRouter:
+    """Reads anybody may ask for, and acts for operators."""
+    routes = APIRouter(tags=["incidents"])
+    _add_reads(routes, services)
+    _add_incident(routes, services)
+    _add_silences(routes, services)
+    _add_receivers(routes, services)
+    return routes
+
+
+def _add_reads(routes: APIRouter, services: Services) -> None:
+    store, threads = services.store, services.threads
+
+    @routes.get("/incidents", responses=documented(422, 503))
+    async def incidents(
+        state: Annotated[
+            Literal["open", "resolved"], Query(description="resolved: those opened in the range, newest first")
+        ] = "open",
+        pipeline: PipelineName = None,
+        kind: Kind = None,
+        severity: Severity = None,
+        from_: From = None,
+        to: To = None,
+        range_: Range = None,
+        page: PageNumber = 1,
+        size: Size = PAGE_SIZE,
+    ) -> dict[str, Any]:
+        """Open incidents, worst first, with what is pending; or a page of the resolved ones, with their times."""
+        filters = Filters(pipeline, kind, severity)
+        if state == "open":
+            found = await threads.read(alerts.read_open, store, filters)
+            pending = await threads.read(alerts.read_pending, store, filters)
+            return {
+                "incidents": [opened.document() for opened in found],
+                "pending": [each.document() for each in pending],
+            }
+        history = await threads.read(alerts.read_history, store, filters, span_of(from_, to, range_), page, size)
+        return {
+            "incidents": [incident.document() for incident in history.incidents],
+            "page": history.page,
+            "total": history.total,
+            "times": history.times.document(),
+        }
+
+    @routes.get("/deliveries", responses=documented(422, 503))
+    async def deliveries(
+        pipeline: PipelineName = None,
+        kind: Kind = None,
+        severity: Severity = None,
+        from_: From = None,
+        to: To = None,
+        range_: Range = None,
+        page: PageNumber = 1,
+        size: Size = PAGE_SIZE,
+    ) -> dict[str, Any]:
+        """What was sent to receivers in the range, or waits to be: failed first, then what waits."""
+        span, filters = span_of(from_, to, range_), Filters(pipeline, kind, severity)
+        found = await threads.read(sent.read_deliveries, store, filters, span, page, size)
+        return {
+            "deliveries": [each.document() for each in found.deliveries],
+            "page": found.page,
+            "total": found.total,
+            "outcomes": found.outcomes,
+        }
+
+
+def _add_incident(routes: APIRouter, services: Services) -> None:
+    store, threads = services.store, services.threads
+    url = services.settings.dashboard_url
+
+    @routes.get("/incidents/{incident_id}", responses=documented(404, 422, 503))
+    async def incident(incident_id: IncidentId) -> dict[str, Any]:
+        """All of one incident, as `lagloss alerts show --json` prints it."""
+        found = await threads.read(alerts.read_incident, store, str(incident_id))
+        return found.document(url)
+
+    @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
+    async def acknowledge(incident_id: IncidentId, given: Acknowledgement | None = None) -> dict[str, Any]:
+        """Takes it: no escalation, no reminders any more. 409: somebody was faster, or it is over."""
+        asked = given or Acknowledgement()
+        await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
+        found = await threads.read(alerts.read_incident, store, str(incident_id))
+        return found.document(url)
+
+
+def _add_silences(routes: APIRouter, services: Services) -> None:
+    store, threads = services.store, services.threads
+
+    @routes.get("/silences", responses=documented(503))
+    async def silences() -> dict[str, Any]:
+        """Those that hold now, the one that ends first first."""
+        found = await threads.read(incident_actions.silences, store)
+        return {"silences": [silence.document() for silence in found]}
+
+    @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
+    async def silence(given: NewSilence) -> dict[str, Any]:
+        """Keeps what matches from being told, from now on; with the open incidents that it is about."""
+        made, about = await threads.act(
+            acts.silence,
+            store,
+            given.matchers,
+            reason=given.reason,
+            for_s=timedelta(milliseconds=given.duration).total_seconds(),
+            author=given.author,
+        )
+        return {**made.document(), "open_incidents": [str(each) for each in about]}
+
+    @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 503))
+    async def end_silence(silence_id: str) -> None:
+        """Ends it now: receivers are told of what is still open."""
+        await threads.act(acts.end_silence, store, silence_id)
+
+
+def _add_receivers(routes: APIRouter, services: Services) -> None:
+    store, threads = services.store, services.threads
+
+    @routes.get("/receivers", responses=documented(503))
+    async def receivers() -> dict[str, Any]:
+        """Those that the leading alerter knows."""
+        return {"receivers": [each.document() for each in await threads.read(sent.read_receivers, store)]}
+
+    @routes.post("/receivers/{name}/test", responses=documented(403, 404, 503))
+    async def test(name: str) -> dict[str, Any]:
+        """Sends it a test by way of the alerter, and waits up to 30 s: `sent`, `refused` for good, or `retried`."""
+        found = await threads.act(acts.rehearse, store, name, wait_s=WAIT_S)
+        return {"receiver": name, "outcome": found.outcome, "attempts": found.attempts, "error": found.error}

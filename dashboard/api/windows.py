@@ -1,0 +1,126 @@
+"""Routes of one window: its result, its matrix, set differences, and its revisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Annotated, Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+from fastapi import APIRouter, Path, Query, Response
+from fastapi.responses import StreamingResponse
+
+from dashboard.csv_text import csv_lines
+from dashboard.reads.window import check_known, read_revisions, read_window_page
+from dashboard.services import Services
+from lagloss.blocks import window_start_of
+from lagloss.difference import Difference, difference_in
+from lagloss.errors import UnknownWindow
+from lagloss.fields import NAME_PATTERN
+from lagloss.matrix import Only, Presence
+from lagloss.problems import documented
+from lagloss.result import rfc3339
+from lagloss.times import parse_time_s
+from lagloss.wire import WINDOW_S
+
+MAX_ROWS: Final = 10_000
+_SLICE: Final = 1_000
+PipelineName = Annotated[str, Path(pattern=NAME_PATTERN)]
+Start = Annotated[str, Path(description="RFC 3339: a moment within the minute")]
+Format = Literal["json", "csv"]
+PATH: Final = "/pipelines/{pipeline}/windows/{start}"
+
+
+def router(services: Services) -> APIRouter:
+    """Beacons are read from the log: 409 where it no longer holds them, 503 where Kafka does not answer."""
+    routes = APIRouter(tags=["windows"])
+    store, threads = services.store, services.threads
+
+    async def read_log(pipeline: str, start_s: int) -> Presence:
+        return await threads.read_log(services.logged.read, store, services.log, pipeline, start_s)
+
+    @routes.get(PATH, responses=documented(404, 422, 503))
+    async def window(pipeline: PipelineName, start: Start) -> dict[str, Any]:
+        """The result as `lagloss windows --json` prints it, and `gaps`: whose evidence is missing."""
+        start_s = _start_s(start)
+        found = await threads.read(read_window_page, store, pipeline, start_s, time.time())
+        document = found.document()
+        if document is None:
+            raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
+        return document
+
+    @routes.get(f"{PATH}/revisions", responses=documented(404, 422, 503))
+    async def revisions(pipeline: PipelineName, start: Start) -> list[dict[str, Any]]:
+        """Its results that are kept, newest first, each with what it changed of the one before."""
+        start_s = _start_s(start)
+        found = await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S)
+        if not found:
+            raise UnknownWindow(pipeline=pipeline, start=rfc3339(start_s))
+        kept = await threads.read(read_revisions, store, pipeline, start_s, found[0])
+        return [revision.document() for revision in kept]
+
+    @routes.get(f"{PATH}/matrix", response_model=None, responses=documented(404, 409, 422, 503))
+    async def matrix(
+        pipeline: PipelineName,
+        start: Start,
+        only: Only | None = None,
+        where: Annotated[str | None, Query(max_length=300, description="missing at this place: link a->b")] = None,
+        text: Annotated[str, Query(max_length=300, description="part of the id, or its hash in hex")] = "",
+        limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="JSON only; CSV holds all rows")] = 1_000,
+        format: Format = "json",
+    ) -> Response | dict[str, Any]:
+        """Which message was seen at which checkpoint, and its lag there in ms, by event time."""
+        presence = await read_log(pipeline, _start_s(start))
+        rows = await threads.read_log(partial(presence.select, only=only, where=where, text=text))
+        if format == "json":
+            return (await threads.read_log(presence.matrix, rows, limit)).document()
+        header = ("message_id", "event_time", *(f"{name} ms" for name in presence.at), "missing_at", "duplicates")
+        return _csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
+
+    @routes.get(f"{PATH}/difference", response_model=None, responses=documented(404, 409, 422, 503))
+    async def difference(
+        pipeline: PipelineName,
+        start: Start,
+        from_: Annotated[str, Query(alias="from", description="checkpoint, such as src.in")],
+        to: Annotated[str, Query(description="checkpoint, such as snk.out")],
+        format: Format = "json",
+    ) -> Response | dict[str, Any]:
+        """Ids at one checkpoint and not at another, as `lagloss diff --json` prints them; CSV names all of them."""
+        start_s = _start_s(start)
+        await threads.read(check_known, store, pipeline, start_s, from_, to)
+        presence = await read_log(pipeline, start_s)
+        limit = {} if format == "json" else {"limit": None}
+        found: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
+        if format == "json":
+            return found.document()
+        return _csv(
+            _file_name(pipeline, start_s, f"{from_}-not-{to}"), ("message_id",), ((name,) for name in found.message_ids)
+        )
+
+    return routes
+
+
+def _start_s(moment: str) -> int:
+    """Raises BadTime."""
+    return window_start_of(parse_time_s(moment) * 1_000)
+
+
+def _rows(presence: Presence, rows: npt.NDArray[np.intp]) -> Iterator[list[Any]]:
+    """One list a message, made a slice at a time: a window may have millions."""
+    for at in range(0, rows.size, _SLICE):
+        for message in presence.messages(rows[at : at + _SLICE]):
+            event_time = None if message.event_time_ms is None else rfc3339(message.event_time_ms / 1_000)
+            lags = (message.lags_ms.get(name) for name in presence.at)
+            more = " ".join(f"{name} {count}" for name, count in message.duplicates.items())
+            yield [message.message_id, event_time, *lags, ", ".join(message.missing_at), more]
+
+
+def _csv(name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingResponse(csv_lines(header, rows), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _file_name(pipeline: str, start_s: int, what: str) -> str:
+    return f"{pipeline}-{rfc3339(start_s).replace(':', '')}-{what.replace(':', '-')}.csv"

@@ -1,0 +1,59 @@
+"""Error budgets burning down over a report's range."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from dashboard.report import Report
+from dashboard.report.model import BurnPoint
+from dashboard.report.wording import OBJECTIVES
+from dashboard.zones import Zone, utc
+
+_HUES: Final = {False: ("#c2255c", "#1864ab"), True: ("#ff8cab", "#74c0fc")}
+_FILLS: Final = ("rgba(224,86,130,.2)", "rgba(77,140,210,.2)")
+_DASHES: Final = ("solid", "dash")
+_INK: Final = {False: "#2b2f36", True: "#d5d9e0"}
+_GRID: Final = {False: "#e9ecef", True: "#363a42"}
+
+
+def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
+    """The share of each budget that is left: a line for what is certain, a band down to what cannot be ruled out. A
+    gap is a time of which nothing is known."""
+    zone = Zone.named(report.span.zone)
+    figure = go.Figure()
+    for which, one in enumerate(report.whole.attainments):
+        name, hue = OBJECTIVES[one.objective], _HUES[dark][which]
+        for side, style in (("min", {"width": 0}), ("max", {"width": 2, "color": hue, "dash": _DASHES[which]})):
+            figure.add_scatter(
+                x=[zone.at(point.at_s).replace(tzinfo=None) for point in report.burn_down],
+                y=[_percent(point, which, side) for point in report.burn_down],
+                customdata=[utc(point.at_s) for point in report.burn_down],
+                mode="lines",
+                line=style,
+                name=name,
+                legendgroup=name,
+                showlegend=side == "max",
+                fill="tonexty" if side == "max" else None,
+                fillcolor=_FILLS[which],
+                hoverinfo="skip" if side == "min" else None,
+                hovertemplate=f"{name}: %{{y:.1f}} % left<br>%{{customdata}}<extra></extra>" if side == "max" else None,
+            )
+    figure.update_layout(
+        height=280,
+        margin={"l": 60, "r": 16, "t": 16, "b": 40},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        font={"color": _INK[dark]},
+        legend={"orientation": "h", "y": 1.12},
+        uirevision=f"{report.span.from_s} {report.span.to_s}",
+        xaxis={"title": f"time ({report.span.zone})", "gridcolor": _GRID[dark]},
+        yaxis={"title": "budget left (%)", "gridcolor": _GRID[dark], "zerolinecolor": _INK[dark]},
+    )
+    return figure
+
+
+def _percent(point: BurnPoint, which: int, side: str) -> Any:
+    left = point.left[which]
+    return None if left is None else 100 * left[side]

@@ -1,0 +1,128 @@
+"""The Gantt chart of one message: its time in nodes and on links, in the order of the flow, since its event."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any, Final
+
+import plotly.graph_objects as go
+
+from dashboard import words
+from dashboard.reads.stays import Stay
+from dashboard.zones import Zone, utc
+
+_NODE: Final = "#4c78d8"
+_LINK: Final = "#d9822b"
+_LINK_FADED: Final = "rgba(217,130,43,.28)"
+_MISSING: Final = "#e03131"
+_INK: Final = {False: ("#2b2f36", "#e9ecef", "#ffffff"), True: ("#d5d9e0", "#363a42", "#242424")}
+_ROW_PX: Final = 34
+
+
+def gantt(
+    found: Sequence[Stay], missing: Mapping[str, str], event_ms: float, last_seen_ms: float, zone: Zone, dark: bool
+) -> go.Figure:
+    """`missing`: by place, what is told of it in words. Times are counted from `event_ms` (epoch ms)."""
+    text, grid, ground = _INK[dark]
+    unit_ms, unit = _unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
+    places = list(dict.fromkeys([*(stay.place for stay in found), *missing]))
+    figure = go.Figure()
+    for kind, name, marker in (
+        ("node", "time in the node", {"color": _NODE}),
+        ("link", "time in the queue", {"color": _LINK_FADED, "pattern": {"shape": "/", "fgcolor": _LINK, "size": 5}}),
+    ):
+        these = [stay for stay in found if stay.kind == kind]
+        if these:
+            figure.add_trace(_bars(these, name, marker, event_ms, unit_ms, zone))
+    figure.add_trace(_arrivals(found, event_ms, unit_ms, text))
+    if missing:
+        figure.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms))
+    figure.update_layout(
+        template="none",
+        font={"family": "system-ui, sans-serif", "size": 12, "color": text},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        margin={"l": 20, "r": 16, "t": 34, "b": 48},
+        height=110 + _ROW_PX * max(len(places), 2),
+        hovermode="closest",
+        hoverlabel={"bgcolor": ground, "font": {"color": text}, "namelength": -1, "align": "left"},
+        barmode="overlay",
+        legend={"orientation": "h", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "font": {"size": 11}},
+        xaxis={
+            "title": {"text": f"time since the event ({unit})"},
+            "gridcolor": grid,
+            "zerolinecolor": text,
+            "rangemode": "tozero",
+        },
+        yaxis={
+            "categoryorder": "array",
+            "categoryarray": [escape(words.place_label(place)) for place in reversed(places)],
+            "automargin": True,
+            "showgrid": False,
+        },
+        dragmode=False,
+    )
+    return figure
+
+
+def _bars(
+    these: Sequence[Stay], name: str, marker: dict[str, Any], event_ms: float, unit_ms: float, zone: Zone
+) -> go.Bar:
+    known = [(stay, stay.to_ms) for stay in these if stay.to_ms is not None]
+    return go.Bar(
+        orientation="h",
+        y=[escape(words.place_label(stay.place)) for stay, _ in known],
+        base=[(stay.from_ms - event_ms) / unit_ms for stay, _ in known],
+        x=[(to_ms - stay.from_ms) / unit_ms for stay, to_ms in known],
+        customdata=[_told(stay, zone) for stay, _ in known],
+        name=name,
+        width=0.55,
+        marker=marker,
+        hovertemplate="%{customdata}<extra></extra>",
+    )
+
+
+def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> go.Scatter:
+    """A stay of a millisecond among ones of minutes is no bar to be seen: each has a mark at its beginning."""
+    return go.Scatter(
+        x=[(stay.from_ms - event_ms) / unit_ms for stay in found],
+        y=[escape(words.place_label(stay.place)) for stay in found],
+        mode="markers",
+        name="arrived",
+        marker={"symbol": "line-ns-open", "size": 14, "color": colour, "line": {"width": 2, "color": colour}},
+        hoverinfo="skip",
+    )
+
+
+def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: float, unit_ms: float) -> go.Scatter:
+    return go.Scatter(
+        x=[(last_seen_ms - event_ms) / unit_ms] * len(missing),
+        y=[escape(words.place_label(place)) for place in missing],
+        mode="markers+text",
+        name="missing",
+        text=[f" {escape(told)}" for told in missing.values()],
+        textposition="middle right",
+        textfont={"color": _MISSING},
+        marker={"symbol": "x", "size": 12, "color": _MISSING},
+        cliponaxis=False,
+        hovertemplate="%{text}<extra></extra>",
+    )
+
+
+def _told(stay: Stay, zone: Zone) -> str:
+    again = f", time {stay.turn}" if stay.turn > 1 else ""
+    replay = f", replay {stay.replay}" if stay.replay else ""
+    at_s = stay.from_ms / 1_000
+    lines = (
+        f"{words.place_label(stay.place)}{again}{replay}: {words.lag(stay.length_ms)}",
+        f"from {zone.moment(at_s, seconds=True)}",
+        f"({utc(at_s, seconds=True)})",
+    )
+    return "<br>".join(escape(line) for line in lines)
+
+
+def _unit(highest_ms: float) -> tuple[float, str]:
+    if highest_ms < 2_000:
+        return 1.0, "ms"
+    return (1_000.0, "s") if highest_ms < 300_000 else (60_000.0, "min")

@@ -1,0 +1,94 @@
+"""A sparkline: the E2E lag of a day's hours as a line, and marks at its foot where messages were lost.
+
+Drawn as SVG without text, in colours that can be told apart on light and dark; what it says stands beside it in words.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Final
+
+from dashboard import words
+from dashboard.reads.standing import Hour, Targets
+
+HOUR_PX: Final = 5
+HEIGHT_PX: Final = 28
+_FOOT_PX: Final = 8
+"""Kept free for the marks of loss."""
+_LINE: Final = "#5c7cfa"
+_TARGET: Final = "#868e96"
+_LOSS: Final = "#fa5252"
+
+
+def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
+    """The SVG. The line begins at zero and reaches the greatest lag; where that is above the target, a dashed line
+    stands at the target. Gaps are gaps. A tall mark: certain loss above the target; a short one: within it."""
+    top_ms = max((hour.lag_ms for hour in hours if hour.lag_ms is not None), default=0.0)
+    width = HOUR_PX * len(hours)
+    drawn = [*_target_line(targets.lag_ms, top_ms, width), *_lines(hours, top_ms), *_marks(hours, targets.loss)]
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT_PX}">'
+    return f"{head}{''.join(drawn)}</svg>"
+
+
+def data_uri(svg: str) -> str:
+    """As the source of an image."""
+    return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
+
+
+def spoken(hours: Sequence[Hour], targets: Targets) -> str:
+    """What the sparkline shows: `E2E p95 of 24 hours: 120 ms to 2.1 s; loss above the target in 3 hours`."""
+    lags = [hour.lag_ms for hour in hours if hour.lag_ms is not None]
+    if not lags and all(hour.loss_ratio is None for hour in hours):
+        return f"nothing is known of the last {len(hours)} hours"
+    low, high = (words.lag(min(lags)), words.lag(max(lags))) if lags else (words.NOTHING, words.NOTHING)
+    lag = low if low == high else f"{low} to {high}"
+    lossy = [hour.loss_ratio for hour in hours if hour.loss_ratio]
+    above = sum(ratio > targets.loss for ratio in lossy)
+    said = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
+    if len(lags) < len(hours):
+        said.append(f"{_hours(len(hours) - len(lags))} without")
+    if above:
+        said.append(f"loss above the target in {_hours(above)}")
+    if len(lossy) > above:
+        said.append(f"loss within it in {_hours(len(lossy) - above)}")
+    return "; ".join(said if lossy else [*said, "no certain loss"])
+
+
+def _hours(number: int) -> str:
+    return f"{number} hour{'' if number == 1 else 's'}"
+
+
+def _x(position: int) -> float:
+    return HOUR_PX * (position + 0.5)
+
+
+def _y(lag_ms: float, top_ms: float) -> float:
+    """Pixels from the top; one is kept free there for the line's own width. Negative lags (a clock fault) lie on zero:
+    the words tell them."""
+    room = HEIGHT_PX - _FOOT_PX - 2
+    return 1 + room * (1 - max(0.0, lag_ms) / top_ms) if top_ms > 0 else 1 + room
+
+
+def _target_line(target_ms: float, top_ms: float, width: int) -> Iterator[str]:
+    if 0 < target_ms < top_ms:
+        y = f"{_y(target_ms, top_ms):.1f}"
+        yield f'<path d="M0 {y}H{width}" stroke="{_TARGET}" stroke-dasharray="2 2" fill="none"/>'
+
+
+def _lines(hours: Sequence[Hour], top_ms: float) -> Iterator[str]:
+    """A line for each run of hours that are known; a lone one is a dot."""
+    for is_known, run in groupby(enumerate(hours), key=lambda item: item[1].lag_ms is not None):
+        if is_known:
+            places = [f"{_x(at):g} {_y(hour.lag_ms or 0.0, top_ms):.1f}" for at, hour in run]
+            path = "M" + "L".join(places if len(places) > 1 else places * 2)
+            yield f'<path d="{path}" stroke="{_LINE}" stroke-width="2" stroke-linecap="round" fill="none"/>'
+
+
+def _marks(hours: Sequence[Hour], max_loss: float) -> Iterator[str]:
+    for at, hour in enumerate(hours):
+        if hour.loss_ratio:
+            height = _FOOT_PX - 1 if hour.loss_ratio > max_loss else 3
+            x, y = _x(at) - 1.5, HEIGHT_PX - height
+            yield f'<rect x="{x:g}" y="{y}" width="3" height="{height}" fill="{_LOSS}"/>'

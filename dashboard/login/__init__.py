@@ -1,0 +1,61 @@
+"""Who may see the dashboard: the login, its sessions, and what keeps other sites out. See docs/login.md."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp
+
+from dashboard.login.checking import check_binding
+from dashboard.login.cookie import is_https
+from dashboard.login.guard import Guard
+from dashboard.login.headers import SecureHeaders
+from dashboard.login.kinds import Login, NoLogin
+from dashboard.login.local import LocalLogin
+from dashboard.login.oidc import OidcLogin
+from dashboard.login.origins import Origins
+from dashboard.login.proxy import ProxyLogin
+from dashboard.services import Services
+from dashboard.who import Person
+from lagloss.roles import Role
+from lagloss.settings import Settings
+
+__all__ = ["Account", "account", "check_binding", "protect"]
+
+
+def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ()) -> ASGIApp:
+    """The application to serve instead of `app`: with the login's pages, and headers on each answer.
+
+    `script_hashes`: of the inline scripts that pages may run, as `sha256-…`. The server must not rewrite the client's
+    address from headers (uvicorn: `proxy_headers=False`): the login does that, for proxies that are trusted.
+    """
+    settings = services.settings
+    origins = Origins(settings.dashboard_url, loopback_only=not settings.login)
+    headers = SecureHeaders(script_hashes, is_https=is_https(settings))
+    return Guard(app, _login(services), origins, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a page shows of whoever is logged in. `can_log_out`: whether a POST to /logout means anything."""
+
+    name: str
+    role: Role
+    can_log_out: bool
+
+
+def account(person: Person, settings: Settings) -> Account:
+    return Account(person.name, person.role, can_log_out=settings.login in ("local", "oidc"))
+
+
+def _login(services: Services) -> Login:
+    match services.settings.login:
+        case "local":
+            return LocalLogin(services)
+        case "oidc":
+            return OidcLogin(services)
+        case "proxy":
+            return ProxyLogin(services.settings)
+        case _:
+            return NoLogin()

@@ -1,0 +1,68 @@
+"""Where a request comes from: the peer, or whoever a trusted proxy says it asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from starlette.requests import HTTPConnection
+
+Network = IPv4Network | IPv6Network
+UNKNOWN: Final = "unknown"
+_IPV6_PREFIX: Final = 64
+"""What one customer of a provider gets: addresses within it are one guesser's."""
+
+
+def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    """Networks as a.b.c.d/n, or single addresses. Raises ValueError for anything else."""
+    return tuple(ip_network(text) for text in texts)
+
+
+def is_loopback(address: str) -> bool:
+    """Whether an address, or the name localhost, is this machine's own."""
+    try:
+        return address == "localhost" or ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def peer(connection: HTTPConnection) -> str:
+    """The address that the connection comes from."""
+    return connection.client.host if connection.client else UNKNOWN
+
+
+def is_within(address: str, networks: Iterable[Network]) -> bool:
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return False
+    if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
+
+
+def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
+    """Who asks: the last address of X-Forwarded-For that no trusted proxy has, if the peer is one. What stands before
+    it, anybody may have written."""
+    trusted = tuple(trusted)
+    forwarded = ",".join(connection.headers.getlist("x-forwarded-for")).split(",")
+    found = peer(connection)
+    for address in reversed([each.strip() for each in forwarded if each.strip()]):
+        if not is_within(found, trusted):
+            break
+        found = address
+    return found
+
+
+def guesser(address: str) -> str:
+    """What guesses are counted by: the address, of IPv6 the network."""
+    try:
+        found = ip_address(address)
+    except ValueError:
+        return UNKNOWN
+    if isinstance(found, IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(IPv6Network((found.packed, _IPV6_PREFIX), strict=False))
+    return str(found)

@@ -1,0 +1,140 @@
+"""The guard around the whole dashboard: no request reaches it but of a person who may look."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Final
+from urllib.parse import quote
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.routing import Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from dashboard.login.headers import SecureHeaders
+from dashboard.login.kinds import LOGIN_PATH, Login
+from dashboard.login.next_path import wanted
+from dashboard.login.origins import Origins, is_navigation
+from dashboard.login.pages import refusal_page
+from dashboard.who import Person, answer_for
+from lagloss.problems import Problem, busy
+
+HEALTH_PATH: Final = "/healthz"
+_POLICY_VIOLATION: Final = 1008
+"""RFC 6455, 7.4.1. Before the handshake is answered, the server makes it a 403."""
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+class Guard:
+    """An ASGI application around another. Who asks is told by `dashboard.who`."""
+
+    def __init__(self, app: ASGIApp, login: Login, origins: Origins, headers: SecureHeaders) -> None:
+        self._app = app
+        self._login = login
+        self._origins = origins
+        self._headers = headers
+        self._pages = Router(routes=list(login.routes))
+        self._open_paths = {route.path for route in login.routes}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._request(scope, receive, self._headers.added(scope, send))
+        elif scope["type"] == "websocket":
+            await self._websocket(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _request(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = HTTPConnection(scope)
+        try:
+            self._origins.check(connection)
+            if scope["path"] in self._open_paths:
+                await self._pages(scope, receive, send)
+                return
+            person = await self._person(connection)
+        except SQLAlchemyError as error:
+            _log.error("login_unavailable", error=type(error).__name__)
+            await self._refusal(connection, busy("PostgreSQL cannot be asked who you are"))(scope, receive, send)
+        except Problem as problem:
+            await self._refusal(connection, problem)(scope, receive, send)
+        else:
+            if person is not None:
+                answer_for(person)
+                await self._app(scope, receive, send)
+            elif scope["path"] == HEALTH_PATH:
+                await self._health_for_strangers(scope, receive, send)
+            else:
+                await self._to_login(connection)(scope, receive, send)
+
+    async def _person(self, connection: HTTPConnection) -> Person | None:
+        """Who asks. Whether the dashboard is well is for everybody to know, so nothing is wrong with who asks that."""
+        try:
+            return await self._login.person(connection)
+        except (Problem, SQLAlchemyError):
+            if connection.scope["path"] == HEALTH_PATH:
+                return None
+            raise
+
+    def _to_login(self, connection: HTTPConnection) -> Response:
+        if LOGIN_PATH in self._open_paths and is_navigation(connection):
+            return RedirectResponse(f"{LOGIN_PATH}?next={quote(wanted(connection), safe='')}", HTTPStatus.SEE_OTHER)
+        return self._refusal(connection, self._login.unauthorised(connection))
+
+    def _refusal(self, connection: HTTPConnection, problem: Problem) -> Response:
+        wants_page = "text/html" in connection.headers.get("accept", "")
+        return refusal_page(problem) if wants_page else problem.response()
+
+    async def _health_for_strangers(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Only whether all is well: what is wrong tells of what stands behind."""
+        status = HTTPStatus.SERVICE_UNAVAILABLE.value
+
+        async def note(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+
+        await self._app(scope, receive, note)
+        told = {"status": "ok" if status < HTTPStatus.BAD_REQUEST else "unavailable"}
+        await JSONResponse(told, status)(scope, receive, send)
+
+    async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A WebSocket lives for hours: each message is of somebody who may look at that moment."""
+        connection = HTTPConnection(scope)
+        is_open = await self._admits(connection)
+        if not is_open:
+            await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+            return
+
+        async def close() -> None:
+            nonlocal is_open
+            if is_open:
+                is_open = False
+                await send({"type": "websocket.close", "code": _POLICY_VIOLATION})
+
+        async def guarded_receive() -> Message:
+            message = await receive()
+            if message["type"] == "websocket.receive" and not await self._admits(connection):
+                await close()
+                return {"type": "websocket.disconnect", "code": _POLICY_VIOLATION}
+            return message
+
+        async def guarded_send(message: Message) -> None:
+            if message["type"] == "websocket.send" and not await self._admits(connection):
+                await close()
+            elif is_open:
+                await send(message)
+
+        await self._app(scope, guarded_receive, guarded_send)
+
+    async def _admits(self, connection: HTTPConnection) -> bool:
+        """Whether a WebSocket is of somebody who may look; then it is them that is answered."""
+        try:
+            self._origins.check(connection)
+            person = await self._login.person(connection)
+        except (Problem, SQLAlchemyError):
+            return False
+        if person is not None:
+            answer_for(person)
+        return person is not None

@@ -1,0 +1,50 @@
+"""What every kind of login can do, and the one for a dashboard without any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from starlette.requests import HTTPConnection
+from starlette.routing import Route
+
+from dashboard.who import LOCAL, Person
+from lagloss.problems import Problem
+
+LOGIN_PATH = "/login"
+LOGOUT_PATH = "/logout"
+
+
+class Login(Protocol):
+    """A way to know who asks."""
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        """Its pages, open to everybody. None: there is nothing that a stranger could do to become known."""
+
+    async def person(self, connection: HTTPConnection) -> Person | None:
+        """Who asks; None: a stranger.
+
+        Raises:
+            Problem: why they may not, or may not try again yet.
+        """
+
+    def unauthorised(self, connection: HTTPConnection) -> Problem:
+        """What a stranger is told who is no person in a browser."""
+
+
+class NoLogin:
+    """Whoever reaches the dashboard has this machine."""
+
+    routes: Sequence[Route] = ()
+
+    async def person(self, connection: HTTPConnection) -> Person | None:
+        return LOCAL
+
+    def unauthorised(self, connection: HTTPConnection) -> Problem:
+        raise AssertionError("without a login nobody is a stranger")
+
+
+def unauthorised(detail: str, challenge: str) -> Problem:
+    """401 with what RFC 9110 asks for. A scheme that browsers do not know makes them ask nothing by themselves."""
+    return Problem(401, "Not logged in", detail, headers={"WWW-Authenticate": f'{challenge} realm="lagloss"'})

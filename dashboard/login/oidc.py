@@ -1,0 +1,180 @@
+"""Login by an OpenID provider: authorization code flow with PKCE, state and nonce."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import structlog
+from itsdangerous import BadSignature, URLSafeTimedSerializer
+from joserfc.errors import JoseError
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from dashboard.login.cookie import SessionCookie, cookie_name, is_https
+from dashboard.login.groups import Groups, claimed
+from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
+from dashboard.login.next_path import checked_next
+from dashboard.login.origins import origin_of
+from dashboard.login.pages import provider_page
+from dashboard.login.provider import OAuthError, ProviderError, make_client, trusted_metadata
+from dashboard.login.sessions import Lifetime, Sessions
+from dashboard.services import Services
+from dashboard.who import Person
+from lagloss.problems import Problem
+from lagloss.settings import Settings
+
+OIDC_LOGIN: Final = "oidc"
+START_PATH: Final = "/login/oidc"
+CALLBACK_PATH: Final = "/login/oidc/callback"
+_ATTEMPT_S: Final = 600
+"""How long somebody may take at the provider."""
+_MAX_NAME_LENGTH: Final = 255
+_ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+class OidcLogin:
+    """The provider knows people and their groups."""
+
+    def __init__(self, services: Services) -> None:
+        settings = services.settings
+        self._store = services.store
+        self._settings = settings
+        self._sessions = Sessions(services.store, OIDC_LOGIN, Lifetime.of(settings))
+        self._cookie = SessionCookie(services, self._sessions)
+        self._attempts = _Attempts(settings)
+        self._client = make_client(settings)
+        # the configured address, never the Host that a request names: the provider sends the code there
+        self._redirect_uri = origin_of(settings.dashboard_url) + CALLBACK_PATH
+
+    @property
+    def routes(self) -> Sequence[Route]:
+        return (
+            Route(LOGIN_PATH, self._show, methods=["GET"]),
+            Route(START_PATH, self._start, methods=["GET"]),
+            Route(CALLBACK_PATH, self._come_back, methods=["GET"]),
+            Route(LOGOUT_PATH, self._log_out, methods=["POST"]),
+        )
+
+    async def person(self, connection: HTTPConnection) -> Person | None:
+        return await self._cookie.person(connection)
+
+    def unauthorised(self, connection: HTTPConnection) -> Problem:
+        return unauthorised(f"log in at {LOGIN_PATH}", "Session")
+
+    async def _show(self, request: Request) -> Response:
+        return _page(checked_next(request.query_params.get("next", "")))
+
+    async def _start(self, request: Request) -> Response:
+        """Sends the browser to the provider, and gives it what it has to bring back."""
+        next_path = checked_next(request.query_params.get("next", ""))
+        attempt: dict[str, Any] = {"next": next_path}
+        request.scope["session"] = attempt
+        try:
+            await trusted_metadata(self._client, self._settings)
+            response: Response = await self._client.authorize_redirect(request, self._redirect_uri)
+        except (ProviderError, httpx.HTTPError, ValueError) as error:
+            return _page(next_path, _unreachable(error))
+        self._attempts.keep(response, attempt)
+        return response
+
+    async def _come_back(self, request: Request) -> Response:
+        """Asks the provider who the code that the browser brings stands for."""
+        attempt = self._attempts.read(request)
+        next_path = checked_next(str(attempt.get("next", "")))
+        request.scope["session"] = attempt
+        try:
+            await trusted_metadata(self._client, self._settings)
+            person = self._person(await self._claims(request))
+        except Problem as problem:
+            response: Response = _page(next_path, problem)
+        except (ProviderError, httpx.HTTPError) as error:
+            response = _page(next_path, _unreachable(error))
+        except (OAuthError, JoseError, ValueError) as error:
+            response = _page(next_path, _refused(error))
+        else:
+            token = await asyncio.to_thread(self._begin, person)
+            response = RedirectResponse(next_path, 303)
+            await self._cookie.hand_out(request, response, token)
+        self._attempts.forget(response)
+        return response
+
+    async def _claims(self, request: Request) -> dict[str, Any]:
+        """The claims of the ID token, its signature, issuer, audience, times and nonce found right."""
+        expected = {
+            "iss": {"essential": True, "value": self._settings.oidc_issuer},
+            "aud": {"essential": True, "value": self._settings.oidc_client_id},
+        }
+        answer = await self._client.authorize_access_token(request, claims_options=expected)
+        claims: dict[str, Any] | None = answer.get("userinfo")
+        if claims is None:
+            raise ValueError("the provider's answer has no ID token")
+        return claims
+
+    def _person(self, claims: dict[str, Any]) -> Person:
+        name = claims.get(self._settings.oidc_name_claim) or claims["sub"]
+        if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
+            detail = f"expected a printable name in the claim {self._settings.oidc_name_claim}"
+            raise Problem(403, "Bad name", detail)
+        role = Groups.of(self._settings).role(claimed(claims, self._settings.oidc_role_claim))
+        if role is None:
+            raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
+        return Person(name, role)
+
+    def _begin(self, person: Person) -> str:
+        with self._store.engine.begin() as connection:
+            return self._sessions.begin(connection, person)
+
+    async def _log_out(self, request: Request) -> Response:
+        response = RedirectResponse(LOGIN_PATH, 303)
+        await self._cookie.take_back(request, response)
+        return response
+
+
+class _Attempts:
+    """What a browser keeps while it is at the provider: state, nonce and PKCE's verifier, signed. Any dashboard with
+    the same settings can read it."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._name = cookie_name("lagloss_oidc", settings)
+        self._secure = is_https(settings)
+        self._signer = URLSafeTimedSerializer(settings.oidc_client_secret, salt="lagloss login attempt")
+
+    def keep(self, response: Response, attempt: dict[str, Any]) -> None:
+        text = self._signer.dumps(attempt)
+        # lax: the browser comes back from another site
+        response.set_cookie(self._name, text, _ATTEMPT_S, path="/", secure=self._secure, httponly=True, samesite="lax")
+
+    def read(self, request: Request) -> dict[str, Any]:
+        """The attempt; empty if there is none, or it is too old."""
+        try:
+            found = self._signer.loads(request.cookies.get(self._name, ""), max_age=_ATTEMPT_S)
+        except BadSignature:
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def forget(self, response: Response) -> None:
+        response.delete_cookie(self._name, path="/", secure=self._secure, httponly=True, samesite="lax")
+
+
+def _page(next_path: str, problem: Problem | None = None) -> Response:
+    return provider_page(f"{START_PATH}?next={quote(next_path, safe='')}", problem)
+
+
+def _unreachable(error: Exception) -> Problem:
+    _log.error("oidc_provider_failed", error=repr(error))
+    return Problem(503, "Not now", "the provider cannot be asked; the dashboard's log says why")
+
+
+def _refused(error: Exception) -> Problem:
+    """What came back is no login: it was refused, begun in another browser, or is forged."""
+    _log.warning("login_failed", error=repr(error))
+    code = error.error if isinstance(error, OAuthError) else None
+    told = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
+    return Problem(403, "Not logged in", f"the provider's answer could not be used{told}; try again")

@@ -1,0 +1,54 @@
+"""Login by a proxy in front that says who asks: its headers are believed, and nobody else's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from starlette.requests import HTTPConnection
+from starlette.routing import Route
+
+from dashboard.login.addresses import is_within, parse_networks, peer
+from dashboard.login.groups import EVERYBODY, Groups, listed
+from dashboard.login.kinds import unauthorised
+from dashboard.who import Person
+from lagloss.problems import Problem
+from lagloss.settings import Settings
+
+_MAX_NAME_LENGTH: Final = 255
+
+
+class ProxyLogin:
+    """Who asks is in a header, their groups in another."""
+
+    routes: Sequence[Route] = ()
+
+    def __init__(self, settings: Settings) -> None:
+        self._trusted = parse_networks(listed(settings.proxy_trusted))
+        self._user_header = settings.proxy_user_header
+        self._roles_header = settings.proxy_roles_header
+        self._groups = Groups.of(settings)
+
+    async def person(self, connection: HTTPConnection) -> Person | None:
+        if not is_within(peer(connection), self._trusted):
+            raise Problem(403, "Not by the proxy", "expected a request of a proxy that LAGLOSS_PROXY_TRUSTED names")
+        names = connection.headers.getlist(self._user_header)
+        if not names:
+            return None
+        name = _decoded(names[0])
+        if len(names) > 1 or not 0 < len(name) <= _MAX_NAME_LENGTH or not name.isprintable():
+            raise Problem(403, "Bad name", f"expected one header {self._user_header} with a printable name")
+        told = (_decoded(text) for text in connection.headers.getlist(self._roles_header))
+        groups = {group for text in told for group in listed(text)} - {EVERYBODY}
+        role = self._groups.role(groups)
+        if role is None:
+            raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
+        return Person(name, role)
+
+    def unauthorised(self, connection: HTTPConnection) -> Problem:
+        return unauthorised(f"expected the header {self._user_header} of the proxy in front", "Proxy")
+
+
+def _decoded(text: str) -> str:
+    """A header's text: HTTP gives it as Latin-1, proxies write names in UTF-8."""
+    return text.encode("latin-1").decode("utf-8", "replace").strip()

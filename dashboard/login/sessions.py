@@ -1,0 +1,82 @@
+"""Sessions: who is logged in, kept in PostgreSQL under the hash of a token that only their browser has."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Self
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from dashboard.who import Person
+from lagloss.login_tables import Session
+from lagloss.settings import Settings
+from lagloss.store import Store
+from lagloss.tables import table_of
+from lagloss.tokens import SECRET_BYTES, hash_secret
+
+_SEEN_EVERY: Final = timedelta(minutes=1)
+"""A request writes that there was one only if the last such note is older."""
+_session: Final = table_of(Session)
+
+
+@dataclass(frozen=True, slots=True)
+class Lifetime:
+    """How long a session lasts: without a request, and in any case."""
+
+    idle: timedelta
+    longest: timedelta
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        return cls(timedelta(hours=settings.session_idle_hours), timedelta(hours=settings.session_hours))
+
+    def is_over(self, created_at: datetime, seen_at: datetime, now: datetime) -> bool:
+        return now >= created_at + self.longest or now >= seen_at + self.idle
+
+
+class Sessions:
+    """The sessions of one kind of login: those of another are none here. Methods block."""
+
+    def __init__(self, store: Store, login: str, lifetime: Lifetime) -> None:
+        self._store = store
+        self._login = login
+        self.lifetime = lifetime
+
+    def begin(self, connection: Connection, person: Person, now: datetime | None = None) -> str:
+        """Logs a person in; the token, which nobody can read again. Sessions that are over are removed."""
+        now = now or datetime.now(UTC)
+        is_over = (_session.c.created_at <= now - self.lifetime.longest) | (
+            _session.c.seen_at <= now - self.lifetime.idle
+        )
+        connection.execute(delete(_session).where(is_over))
+        token = secrets.token_urlsafe(SECRET_BYTES)
+        connection.execute(
+            insert(_session).values(
+                token_hash=hash_secret(token),
+                login=self._login,
+                name=person.name,
+                role=person.role,
+                created_at=now,
+                seen_at=now,
+            )
+        )
+        return token
+
+    def find(self, token: str, now: datetime | None = None) -> Person | None:
+        """Whose session has this token, if it is not over. Notes that they were here."""
+        now = now or datetime.now(UTC)
+        is_it = (_session.c.token_hash == hash_secret(token)) & (_session.c.login == self._login)
+        with self._store.engine.begin() as connection:
+            row = connection.execute(select(_session).where(is_it)).one_or_none()
+            if row is None or self.lifetime.is_over(row.created_at, row.seen_at, now):
+                return None
+            if now >= row.seen_at + _SEEN_EVERY:
+                connection.execute(update(_session).where(is_it).values(seen_at=now))
+        return Person(row.name, row.role)
+
+    def end(self, token: str) -> None:
+        """Logs out whoever has this token."""
+        with self._store.engine.begin() as connection:
+            connection.execute(delete(_session).where(_session.c.token_hash == hash_secret(token)))

@@ -1,0 +1,44 @@
+"""Links that ask for something to be done: `do` in the address opens its form, on the page or on the incident's own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import dash_mantine_components as dmc
+
+from dashboard import links
+from dashboard.links import Address
+from dashboard.pages.base import Part
+from dashboard.who import Person
+
+FORMS_ON: tuple[str, ...] = (links.ALERTS, "/incidents/")
+"""How paths begin whose pages have the forms."""
+
+
+class Do(StrEnum):
+    """What an address can ask for; `of` says of which incident or silence."""
+
+    ACKNOWLEDGE = "acknowledge"
+    SILENCE = "silence"
+    END_SILENCE = "end-silence"
+
+
+def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part:
+    """For an operator a link that opens the form; for others a button that says why it does nothing."""
+    if person.role != "operator":
+        return dmc.Button(
+            label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
+        )
+    has_forms = here.path.startswith(FORMS_ON)
+    there = here.asking(do=do, of=of) if has_forms else here.to(links.incident(of), do=do)
+    return dmc.Anchor(label, href=there.href, size="sm", className="act")
+
+
+def why_not(person: Person) -> Part | None:
+    """Why buttons are disabled; None where none is."""
+    if person.role == "operator":
+        return None
+    told = (
+        f"You are {person.name}, a {person.role}: you may look. Acknowledging, silencing and testing need an operator."
+    )
+    return dmc.Text(told, size="sm", c="dimmed", className="why-not", mb="xs")

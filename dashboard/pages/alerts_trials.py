@@ -1,0 +1,215 @@
+"""Trials on the alerts page: a test of a receiver, and a backtest of a pipeline's rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from dashboard import acts, words
+from dashboard.backtesting import backtest
+from dashboard.links import Address
+from dashboard.pages.alerts_tabs import table
+from dashboard.pages.band import severity_badge, when
+from dashboard.pages.base import Part, alert, live
+from dashboard.services import Services
+from dashboard.shell import Shell
+from dashboard.span import shown_span
+from dashboard.who import asking
+from dashboard.zones import Zone
+from lagloss.errors import LaglossError, NoAlerter
+from lagloss.rehearsal import WAIT_S, Outcome
+from lagloss.times import parse_time_s
+
+
+class Id(StrEnum):
+    """Ids of the trials; `TESTED` changes when a test is over."""
+
+    RECEIVER = "test-receiver"
+    TEST = "test-it"
+    TESTED = "test-done"
+    OUTCOME = "test-outcome"
+    PIPELINE = "backtest-pipeline"
+    BACKTEST = "backtest-it"
+    FOUND = "backtest-found"
+
+
+def test_panel() -> Part:
+    return dmc.Paper(
+        [
+            dmc.Title("Test a receiver", order=2, fz=16, mb="xs"),
+            dmc.Text(
+                f"It gets a message that says so, by way of the alerter. The answer takes up to {WAIT_S:g} s.",
+                size="sm",
+                mb="xs",
+            ),
+            dcc.Store(id=Id.TESTED),
+            dmc.Group(
+                [
+                    dmc.Select(id=Id.RECEIVER, data=[], label="Receiver", size="xs", w=200),
+                    dmc.Button("Send a test", id=Id.TEST, size="xs"),
+                ],
+                align="end",
+                mb="xs",
+            ),
+            live(Id.OUTCOME),
+        ],
+        p="sm",
+        mt="sm",
+        withBorder=True,
+    )
+
+
+def backtest_panel() -> Part:
+    told = (
+        "Which incidents the pipeline's rules, as they are now, would have opened on the windows that are stored for "
+        "the range in the header. Nothing is stored, nobody is told."
+    )
+    return dmc.Paper(
+        [
+            dmc.Title("Backtest", order=2, fz=16, mb="xs"),
+            dmc.Text(told, size="sm", mb="xs"),
+            dmc.Group(
+                [
+                    dmc.Select(id=Id.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
+                    dmc.Button("Run the backtest", id=Id.BACKTEST, size="xs"),
+                ],
+                align="end",
+                mb="xs",
+            ),
+            live(Id.FOUND),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def register(app: Dash, services: Services) -> None:
+    _register_choices(app)
+    _register_test(app, services)
+    _register_backtest(app, services)
+
+
+def _register_choices(app: Dash) -> None:
+    @app.callback(
+        Output(Id.PIPELINE, "data"),
+        Output(Id.PIPELINE, "value"),
+        Output(Id.TEST, "disabled"),
+        Output(Id.BACKTEST, "disabled"),
+        Input(Shell.PIPELINE, "data"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    def fill(names: list[str] | None, search: str | None, pathname: str | None) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        is_viewer = asking().role != "operator"
+        return names or [], here.query.get("pipeline"), is_viewer, is_viewer
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(Id.PIPELINE, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(pipeline: str | None, pathname: str | None, search: str | None) -> str:
+        here = Address.parse(pathname, search)
+        if not pipeline or pipeline == here.query.get("pipeline"):
+            raise PreventUpdate
+        return here.asking(pipeline=pipeline).href
+
+
+def _register_test(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Id.OUTCOME, "children"),
+        Output(Id.TESTED, "data"),
+        Input(Id.TEST, "n_clicks"),
+        State(Id.RECEIVER, "value"),
+        running=[(Output(Id.TEST, "disabled"), True, False), (Output(Id.TEST, "loading"), True, False)],
+        prevent_initial_call=True,
+    )
+    async def test(clicks: int | None, receiver: str | None) -> tuple[Any, float]:
+        if not clicks:
+            raise PreventUpdate
+        if not receiver:
+            return alert("No receiver chosen", "Choose one first.", "orange", "!"), time.time()
+        try:
+            outcome = await services.threads.act(acts.rehearse, services.store, receiver)
+        except LaglossError as error:
+            title = "No alerter sent it" if isinstance(error, NoAlerter) else "Not done"
+            return alert(title, str(error), "red", "✖"), time.time()
+        return tested(receiver, outcome), time.time()
+
+
+def tested(receiver: str, outcome: Outcome) -> Part:
+    """What a receiver said to a test."""
+    match outcome.outcome:
+        case "sent":
+            return alert("Sent", f"{receiver} took it. See that it has arrived.", "teal", "✔")
+        case "refused":
+            return alert("Refused", f"{receiver} does not take it: {outcome.error or 'no reason known'}", "red", "✖")
+    told = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
+    return alert("Not taken yet", told, "orange", "…")
+
+
+def _register_backtest(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Id.FOUND, "children"),
+        Input(Id.BACKTEST, "n_clicks"),
+        State(Id.PIPELINE, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        running=[(Output(Id.BACKTEST, "disabled"), True, False), (Output(Id.BACKTEST, "loading"), True, False)],
+        prevent_initial_call=True,
+    )
+    async def run(clicks: int | None, pipeline: str | None, pathname: str | None, search: str | None) -> Any:
+        if not clicks:
+            raise PreventUpdate
+        here = Address.parse(pathname, search)
+        if not pipeline:
+            return alert("No pipeline chosen", "Choose one first.", "orange", "!")
+        span = shown_span(here.query, time.time()).pinned()
+        try:
+            found = await services.threads.act(backtest, services.store, services.settings, pipeline, span)
+        except LaglossError as error:
+            return alert("No backtest", str(error), "red", "✖")
+        return backtested(found, here.zone)
+
+
+def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
+    """What would have been told when, and what a backtest cannot know."""
+    from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
+    number = len(found["incidents"])
+    told = (
+        f"{number} incident{'' if number == 1 else 's'} of {found['pipeline']}, {zone.moment(from_s)} to "
+        f"{zone.moment(to_s)}, on {words.count(found['windows'])} windows "
+        f"({words.count(found['revisions'])} of them revised later)."
+    )
+    heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
+    shown = table("incidents that would have been", heads, [_would_be(each, zone) for each in found["incidents"]])
+    limits = [
+        dmc.ListItem(f"{each['rule']}: {'as far as windows tell' if each['tried'] else 'not tried'}; {each['why']}")
+        for each in found["limits"]
+    ]
+    return html.Div([dmc.Text(told, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
+
+
+def _would_be(each: Mapping[str, Any], zone: Zone) -> list[Part]:
+    over: list[Any] = ["open at the end"]
+    if each["resolved_at"]:
+        over = [when(parse_time_s(each["resolved_at"]), zone), f" ({each['resolved_because']})"]
+    silent = f" (not told: {', '.join(each['inhibited_by'])} tells of it)" if each["inhibited_by"] else ""
+    return [
+        when(parse_time_s(each["opened_at"]), zone),
+        html.Span(over),
+        severity_badge(each["severity"]),
+        html.Span([html.Span(each["rule"], className="mono"), silent]),
+        each["text"],
+        str(each["windows"]["count"]),
+        ", ".join(f"{place['kind']} {place['name']}" for place in each["where"][:3]) or words.NOTHING,
+    ]

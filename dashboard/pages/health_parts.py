@@ -1,0 +1,217 @@
+"""What the health page is made of: what is wrong in words, and a table a topic, bounded, what is bad first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard import links, words
+from dashboard.light import Light, element, link
+from dashboard.links import Address
+from dashboard.pages.base import Part, alert
+from dashboard.reads.health import Health, Problem
+from dashboard.zones import Zone, utc
+from lagloss.skew import AGREE_WITHIN_MS
+
+SHOWN: Final = 30
+"""Rows of a table; the rest is a number, and one pipeline at a time can be looked at."""
+Row = tuple[bool, Sequence[Light | None]]
+"""Whether it is bad, and its cells."""
+
+
+def verdict(health: Health) -> Part:
+    """Whether lagloss can be trusted now: every problem with what to do about it."""
+    of = f" as far as {health.pipeline} goes" if health.pipeline else ""
+    if not health.problems:
+        told = "Minutes are closed in time, every emitter is heard, clocks agree, and an alerter is at work."
+        if health.reports.behind is None:
+            told += " Whether reports wait to be followed is not known."
+        return alert(f"lagloss is well{of}", told, "teal", "✔")
+    title = f"{len(health.problems)} thing{'' if len(health.problems) == 1 else 's'} to look at{of}"
+    return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
+
+
+def _problem(problem: Problem) -> Part:
+    told: list[Part] = [html.B(problem.what), f" {problem.todo} "]
+    if problem.runbook:
+        told.append(
+            dmc.Anchor("Runbook", href=f"/runbooks/{problem.runbook}", target="_blank", size="sm", underline="always")
+        )
+    return dmc.ListItem(html.Span(told))
+
+
+def sections(health: Health, here: Address) -> Light:
+    """All tables."""
+    zone = here.zone
+    return element(
+        "div",
+        _section("Reports", _reports(health, zone)),
+        _section("Pipelines", _closings(health, here)),
+        _section("Emitters by node", _nodes(health, here)),
+        _section("Clocks by host", _hosts(health)),
+        _section("Quarantine, last 24 hours", _bad_records(health)),
+        _section("Names that no definition has", _strangers(health, zone)),
+        _section("Alerting", _alerting(health, zone)),
+        _section("Recomputing", _recomputes(health, here)),
+        _section("Sizes", _sizes(health, zone)),
+        class_="sections",
+    )
+
+
+def _section(title: str, content: Light) -> Light:
+    return element("section", element("h2", title), content, aria_label=title)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Light:
+    """The first rows, and how many more there are; `nothing` where there is none."""
+    rows = list(rows)
+    if not rows:
+        return element("p", nothing)
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    body = [
+        element("tr", *(element("td", cell) for cell in cells), class_="bad" if is_bad else None)
+        for is_bad, cells in rows[:SHOWN]
+    ]
+    more = f"and {words.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
+    found = element("table", element("thead", head), element("tbody", *body), class_="facts")
+    # what is wider than a narrow screen can be scrolled by itself, with the keyboard too
+    box = element("div", found, class_="scrolls", tabindex="0", role="group", aria_label=", ".join(columns))
+    return element("div", box, element("p", more) if more else None)
+
+
+def _status(is_bad: bool, good: str, bad: str) -> Light:
+    sign, word, colour = ("!", bad, "orange") if is_bad else ("✔", good, "teal")
+    return element("span", element("span", sign, aria_hidden="true"), f" {word}", class_=f"status status-{colour}")
+
+
+def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Light:
+    """How long ago, with the moment beside it on hover."""
+    if epoch_s is None:
+        return words.NOTHING
+    return element("time", _aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
+
+
+def _aged(seconds: float) -> str:
+    """Coarse, so that rows do not change with every refresh."""
+    return "within a minute" if seconds < 60 else words.ago(seconds // 60 * 60)
+
+
+def _reports(health: Health, zone: Zone) -> Light:
+    told = health.reports
+    if told.behind is None:
+        behind = f"not known: {told.why}"
+    else:
+        behind = "none waits" if not told.behind else f"{words.count(told.behind)} wait to be followed"
+    rows: list[Row] = [
+        (False, ["newest report followed, appended", _at(told.appended_s, zone, health.now_s)]),
+        (told.is_stuck(health.now_s), ["reports not followed yet", behind]),
+    ]
+    return _table(("what", "found"), rows, "")
+
+
+def _closings(health: Health, here: Address) -> Light:
+    rows: list[Row] = []
+    for found in health.closings:
+        is_late = found.is_late(health.now_s)
+        waits = words.lag(1_000 * found.waits_s(health.now_s)) if is_late else words.NOTHING
+        at = link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
+        newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
+        rows.append((is_late, [at, _status(is_late, "in time", "late"), newest, words.count(found.due), waits]))
+    columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
+    return _table(columns, rows, "No pipeline is declared yet.")
+
+
+def _nodes(health: Health, here: Address) -> Light:
+    rows: list[Row] = []
+    for node in health.nodes:
+        dead = f", {node.long_dead} for more than a day" if node.long_dead else ""
+        silent = f"{node.silent}{dead}" if node.silent or dead else "none"
+        cells: list[Light | None] = [
+            link(node.pipeline, here.to(links.HEALTH, pipeline=node.pipeline).href),
+            node.node,
+            _status(node.is_bad, "heard" if node.reporting else "ended", "silent"),
+            words.count(node.reporting),
+            silent,
+            words.count(node.closed),
+            _at(node.reported_s, here.zone, health.now_s),
+        ]
+        rows.append((node.is_bad, cells))
+    columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report")
+    return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
+
+
+def _hosts(health: Health) -> Light:
+    rows: list[Row] = []
+    for host in health.hosts:
+        is_off = abs(host.skew_ms) >= AGREE_WITHIN_MS
+        side = "behind" if host.skew_ms > 0 else "ahead"
+        told = f"{words.lag(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
+        rows.append((is_off, [host.host, _status(is_off, "right", "off"), told, words.count(host.emitters)]))
+    return _table(("host", "clock", "against the broker's", "emitters"), rows, "No emitter reported in the last hour.")
+
+
+def _bad_records(health: Health) -> Light:
+    rows: list[Row] = [
+        (True, [bad.topic, bad.reason, words.count(bad.count), element("code", bad.first_bytes or words.NOTHING)])
+        for bad in health.bad_records
+    ]
+    return _table(("topic", "reason", "records", "the newest begins (hex)"), rows, "Empty: every record could be read.")
+
+
+def _strangers(health: Health, zone: Zone) -> Light:
+    rows: list[Row] = [
+        (True, [found.kind, found.pipeline, found.checkpoint or words.NOTHING, _at(found.since_s, zone, health.now_s)])
+        for found in health.strangers
+    ]
+    return _table(("kind", "pipeline", "checkpoint", "first named"), rows, "None: all that reports name is declared.")
+
+
+def _alerting(health: Health, zone: Zone) -> Light:
+    told = health.alerting
+    is_well = told.is_well(health.now_s)
+    well_at = None if told.well_at is None else told.well_at.timestamp()
+    receivers = ", ".join(
+        f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in told.receivers
+    )
+    rows: list[Row] = [
+        (not is_well, ["leading alerter", told.host or "none ever led"]),
+        (not is_well, ["last well", _at(well_at, zone, health.now_s)]),
+        (not receivers, ["receivers", receivers or "none: nobody is told"]),
+    ]
+    return _table(("what", "found"), rows, "")
+
+
+def _recomputes(health: Health, here: Address) -> Light:
+    zone = here.zone
+    rows: list[Row] = [
+        (
+            False,
+            [
+                link(asked.pipeline, here.to(links.pipeline(asked.pipeline)).href),
+                f"{zone.moment(asked.from_s)} to {zone.moment(asked.to_s)}",
+                "waiting" if asked.of is None else f"{words.count(asked.done)} of {words.count(asked.of)} minutes",
+                _at(asked.requested_at.timestamp(), zone, health.now_s),
+            ],
+        )
+        for asked in health.recomputes
+    ]
+    return _table(("pipeline", "minutes", "done", "asked"), rows, "Nobody waits for minutes to be closed again.")
+
+
+def _sizes(health: Health, zone: Zone) -> Light:
+    rows: list[Row] = [
+        (
+            False,
+            [
+                size.table,
+                words.size(size.bytes),
+                words.count(size.partitions) if size.partitions else words.NOTHING,
+                words.NOTHING if size.before_s is None else f"before {zone.moment(size.before_s)}",
+            ],
+        )
+        for size in health.sizes
+    ]
+    return _table(("table", "with indexes", "day partitions", "dropped"), rows, "")

@@ -1,0 +1,203 @@
+"""What is shown of a message: what became of it, its Gantt chart, and its beacons one by one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard import links, words
+from dashboard.figures.gantt import gantt
+from dashboard.links import Address
+from dashboard.pages.base import Part, alert, badge, moment, sideways
+from dashboard.reads.message import MessageRead
+from dashboard.reads.stays import stays
+from dashboard.zones import Zone, utc
+from lagloss.result import rfc3339
+from lagloss.trail import Search, Trail
+from lagloss.wire import WINDOW_S
+
+_LOOKS: Final = {
+    "lost": ("Lost", "✖", "red"),
+    "perhaps": ("Perhaps lost", "?", "orange"),
+    "overdue": ("Overdue", "!", "orange"),
+    "pending": ("Pending", "…", "blue"),
+}
+_WHY: Final = {
+    "lost": "its place has gone on past it, and every emitter there accounts for all it saw",
+    "perhaps": "its place has gone on past it, but the evidence there is incomplete: it may have come through unseen",
+    "overdue": "nobody has gone past it, and it has been pending longer than maxWait",
+    "pending": "its place has not come past it yet: late, not lost",
+}
+
+
+def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
+    """Everything about a message, or why there is nothing."""
+    parts: list[Any] = []
+    if found.trouble is not None:
+        told = f"{found.trouble} What is shown below, if anything, is what its window's result kept."
+        parts.append(alert("The log cannot be read", told, "orange", "!"))
+    if found.trail is not None:
+        parts += [_fate(found, here), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
+    elif found.told is not None:
+        parts.append(_fate(found, here))
+    elif found.search is not None:
+        parts.append(_not_found(found, found.search, here))
+    return dmc.Stack(parts, gap="sm")
+
+
+def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
+    zone = here.zone
+    looked = "no window of this pipeline is in the log"
+    if search.from_s is not None and search.to_s is not None:
+        looked = f"looked through {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
+    if search.is_cut:
+        go_on = here.asking(before=rfc3339(search.from_s or 0), around=None).href
+        told: list[Any] = [f"Not there so far: {looked}, newest first, as far as half a minute goes. "]
+        told.append(dmc.Anchor("Go on with earlier ones", href=go_on, underline="always"))
+        return alert("Not found yet", told, "blue", "…")
+    reach = ""
+    if search.oldest_s is not None:
+        reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
+    sample = " Its hash is not in the sample that this pipeline sends beacons of." if found.is_sampled_out else ""
+    told = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
+    if "before" in here.query:
+        told.append(" Only windows before a certain time were asked for.")
+    return alert("Not found", told, "orange", "∅")
+
+
+def _fate(found: MessageRead, here: Address) -> Part:
+    """What became of it, where, and its last sign of life; a link to its window."""
+    trail, told = found.trail, found.told
+    start_s = trail.window_start_s if trail is not None else told.window_start_s if told is not None else 0
+    name = (trail and trail.message_id) or (told and told.message_id) or found.asked
+    seen_ms = trail.last_seen_ms if trail is not None else told.last_seen_ms if told is not None else 0.0
+    last = trail.beacons[-1].checkpoint if trail is not None else told.last_checkpoint if told is not None else ""
+    zone = here.zone
+    window = dmc.Anchor(
+        f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
+    )
+    return dmc.Paper(
+        dmc.Group(
+            [
+                _badge(found),
+                html.Div(
+                    [
+                        dmc.Text(name, fw=600, className="mono"),
+                        dmc.Text(_sentence(found), size="sm"),
+                        dmc.Text(
+                            ["Last sign of life: ", _moment(zone, seen_ms), f" at {last} · ", window],
+                            size="sm",
+                        ),
+                        _elsewhere(found, start_s, here),
+                    ],
+                    className="grows",
+                ),
+            ],
+            align="flex-start",
+            wrap="nowrap",
+        ),
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _badge(found: MessageRead) -> Part:
+    if not found.missing_at:
+        return badge("Nothing missing", "✔", "teal", size="lg")
+    word, sign, colour = _LOOKS.get(found.told.kind if found.told else "", ("Missing", "✖", "orange"))
+    return badge(word, sign, colour, size="lg")
+
+
+def _sentence(found: MessageRead) -> str:
+    if not found.missing_at:
+        return "Every place that it came to has let it go: it was delivered, filtered or put in a dead-letter queue."
+    where = ", ".join(words.place_label(place) for place in found.missing_at)
+    if found.told is None:
+        return f"Missing at {where}. Its window is not judged yet, or its result kept no more names."
+    return f"Missing at {where}: {_WHY.get(found.told.kind, found.told.kind)}."
+
+
+def _elsewhere(found: MessageRead, start_s: int, here: Address) -> Part | None:
+    """An id that was used again is missing in several windows."""
+    others = [known for known in found.known if known.window_start_s != start_s]
+    if not others:
+        return None
+    told: list[Any] = ["Also missing in: "]
+    for at, known in enumerate(others[:10]):
+        href = here.to(links.window(found.pipeline, known.window_start_s)).href
+        told += [
+            ", " if at else "",
+            dmc.Anchor(here.zone.minute(known.window_start_s), href=href, size="sm", underline="always"),
+        ]
+    return dmc.Text(told, size="sm")
+
+
+def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
+    assert found.graph is not None
+    event_ms = trail.event_ms if trail.event_ms is not None else (trail.window_start_s + WINDOW_S) * 1_000
+    kind = found.told.kind if found.told is not None else ""
+    missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in found.missing_at}
+    there = stays(found.graph, trail.beacons)
+    figure = gantt(there, missing, event_ms, trail.last_seen_ms, here.zone, dark)
+    config: Any = {"displayModeBar": False, "responsive": True, "showTips": False}
+    unknown = "" if trail.event_ms is not None else " Its event time is not known: the end of its minute stands in."
+    return dmc.Paper(
+        [
+            dmc.Title("Where it was", order=2, fz=16),
+            dmc.Text(f"The table below says the same in numbers.{unknown}", size="sm", c="dimmed"),
+            dcc.Graph(id="message-gantt", figure=figure, config=config, style={"height": figure.layout.height}),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _beacons(trail: Trail, zone: Zone) -> Part:
+    heads = ("Checkpoint", "Observed at", "Lag", "Emitter", "Note")
+    seen: dict[str, int] = {}
+    rows = []
+    for beacon in trail.beacons:
+        seen[beacon.checkpoint] = seen.get(beacon.checkpoint, 0) + 1
+        notes = [f"time {seen[beacon.checkpoint]} here"] if seen[beacon.checkpoint] > 1 else []
+        notes += [f"replay {beacon.replay}"] if beacon.replay else []
+        notes += [f"reason: {beacon.reason}"] if beacon.reason else []
+        notes += [f"checksum {beacon.payload_crc:08x}"] if beacon.payload_crc is not None else []
+        host = f" on {beacon.host}" if beacon.host else ""
+        cells = (
+            _moment(zone, beacon.observed_ms),
+            words.lag(beacon.lag_ms),
+            f"{beacon.emitter[:8]}{host}",
+            ", ".join(notes),
+        )
+        head = dmc.TableTh(beacon.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint")
+        rows.append(dmc.TableTr([head, *(dmc.TableTd(cell) for cell in cells)]))
+    return dmc.Paper(
+        [
+            dmc.Title(f"{len(trail.beacons)} beacons", order=2, fz=16, mb="xs"),
+            sideways(
+                "beacons",
+                dmc.Table(
+                    [
+                        dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
+                        dmc.TableTbody(rows),
+                    ],
+                    withTableBorder=True,
+                    miw=640,
+                    striped=True,
+                    tabularNums=True,
+                    verticalSpacing=4,
+                ),
+            ),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _moment(zone: Zone, epoch_ms: float) -> Part:
+    """To the millisecond."""
+    at_s = epoch_ms / 1_000
+    local = f"{zone.clock(at_s, date=True)[:10]} {zone.precise(epoch_ms)} {zone.label(at_s)}"
+    return moment(local, utc(at_s, seconds=True))

@@ -1,0 +1,204 @@
+"""What the overview is made of: the totals in words, filters that are links, and a row a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard import links, words
+from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
+from dashboard.light import Light, element, link
+from dashboard.links import Address
+from dashboard.pages.base import Part, alert, aria
+from dashboard.reads.condition import Condition
+from dashboard.reads.overview import Overview
+from dashboard.reads.standing import Minute, Standing, State
+from dashboard.words import VERDICTS
+from dashboard.zones import Zone, utc
+from lagloss.store import DAY_S
+from lagloss.wire import WINDOW_S
+
+_PHRASES: Final[Mapping[State, tuple[str, str]]] = {
+    State.LOSS: ("loses messages", "lose messages"),
+    State.CRITICAL: ("has a critical incident open", "have critical incidents open"),
+    State.BLIND: ("is blind", "are blind"),
+    State.STALE: ("is stale", "are stale"),
+    State.UNKNOWN: ("cannot be judged", "cannot be judged"),
+    State.LATE: ("is late", "are late"),
+    State.BUDGET: ("has used up an error budget", "have used up an error budget"),
+    State.WARNING: ("has a warning open", "have warnings open"),
+    State.NOT_CLOSED: ("has no closed minute yet", "have no closed minute yet"),
+    State.OK: ("is well", "are well"),
+    State.IDLE: ("is idle", "are idle"),
+}
+"""What is said of one pipeline, and of several."""
+_LOOKS: Final[Mapping[State, tuple[str, str, str]]] = {
+    State.LOSS: ("Loss", VERDICTS["loss"].icon, "red"),
+    State.CRITICAL: ("Critical", "▲", "red"),
+    State.BLIND: ("Blind", "✖", "red"),
+    State.STALE: ("Stale", "!", "orange"),
+    State.UNKNOWN: ("Unknown", VERDICTS["unknown"].icon, "orange"),
+    State.LATE: ("Late", "◷", "orange"),
+    State.BUDGET: ("Budget used up", "▽", "orange"),
+    State.WARNING: ("Warning", "△", "yellow"),
+    State.NOT_CLOSED: ("Not closed yet", "…", "blue"),
+    State.OK: ("OK", VERDICTS["ok"].icon, "teal"),
+    State.IDLE: ("Idle", VERDICTS["idle"].icon, "gray"),
+}
+"""Word, sign and Mantine colour."""
+_OF_CONDITION: Final[Mapping[Condition, State]] = {
+    Condition.BLIND: State.BLIND,
+    Condition.STALE: State.STALE,
+    Condition.NOT_CLOSED: State.NOT_CLOSED,
+}
+_COLUMNS: Final = ("Pipeline", "Now", "Loss", "E2E lag", "Error budget left", "24 hours", "Open incidents", "Newest")
+
+
+def totals(overview: Overview) -> str:
+    """`3 of 200 pipelines lose messages; 2 are blind; 195 are well.`"""
+    total, counts = len(overview.standings), overview.counts
+    first, *rest = [(number, _PHRASES[state][number != 1]) for state, number in counts.items()]
+    of = "1 pipeline" if total == 1 else f"{words.count(total)} pipelines"
+    number, phrase = first
+    opening = f"{of} {phrase}" if number == total else f"{words.count(number)} of {of} {phrase}"
+    return "; ".join([opening, *(f"{words.count(number)} {phrase}" for number, phrase in rest)]) + "."
+
+
+def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
+    """A link for each state that some pipeline is in: the same page, showing those only."""
+    items = [_state_link(f"All {len(overview.standings)}", here.asking(state=None), chosen is None)]
+    for state, number in overview.counts.items():
+        word, sign, _ = _LOOKS[state]
+        items.append(_state_link(f"{sign} {word} {number}", here.asking(state=state), chosen is state))
+    return html.Nav(dmc.Group(items, gap=4), **aria(label="pipelines by state"))
+
+
+def _state_link(text: str, to: Address, is_current: bool) -> Part:
+    marks: dict[str, Any] = aria(current="true") if is_current else {}
+    return dmc.Anchor(text, href=to.href, size="sm", fw=700 if is_current else 400, className="nav-link", **marks)
+
+
+def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
+    wanted = [f"whose name or description holds “{text}”"] if text else []
+    wanted += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
+    everything = here.asking(q=None, state=None).href
+    told = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
+    return alert("Nothing matches", told, "blue", "∅")
+
+
+def table(standings: Sequence[Standing], here: Address, now_s: float) -> Light:
+    """A row each, in the order given; on narrow screens the rows are cards (overview.css)."""
+    names = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
+    head = element("thead", element("tr", *names, role="row"), role="rowgroup")
+    rows = [_row(standing, here, now_s) for standing in standings]
+    return element("table", head, element("tbody", *rows, role="rowgroup"), role="table", class_="overview")
+
+
+def _row(standing: Standing, here: Address, now_s: float) -> Light:
+    name, zone = standing.pipeline, here.zone
+    to_page = link(name, here.to(links.pipeline(name)).href, class_="stretched")
+    return element(
+        "tr",
+        element("th", to_page, _small(standing.description), role="rowheader", scope="row"),
+        _cell("Now", *_now(standing, zone)),
+        _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
+        _cell("E2E lag", *_lag(standing), is_bad=standing.newest is not None and standing.newest.is_late),
+        _cell("Error budget left", *_budgets(standing)),
+        _cell("24 hours", _spark(standing)),
+        _cell("Open incidents", _incidents(standing, here)),
+        _cell("Newest", *_newest(standing, zone, now_s)),
+        role="row",
+        data_key=name,
+    )
+
+
+def _cell(label: str, *children: Light | None, is_bad: bool = False) -> Light:
+    return element("td", *children, role="cell", data_label=label, class_="bad" if is_bad else None)
+
+
+def _small(text: str) -> Light | None:
+    return element("div", text, class_="small") if text else None
+
+
+def _now(standing: Standing, zone: Zone) -> list[Light | None]:
+    """The newest verdict and since when; where that is not of now, what is the matter, and what the last one was."""
+    minute = standing.newest
+    if minute is None or not standing.is_current:
+        state = _OF_CONDITION[standing.condition]
+        last = f"was {VERDICTS[minute.verdict].word}" if minute is not None else "never judged"
+        return [_status(*_LOOKS[state]), _small("" if state is State.NOT_CLOSED else last)]
+    look = VERDICTS[minute.verdict]
+    return [_status(look.word, look.icon, look.colour), _small(_since(minute, zone))]
+
+
+def _status(word: str, sign: str, colour: str) -> Light:
+    return element("span", element("span", sign, aria_hidden="true"), f" {word}", class_=f"status status-{colour}")
+
+
+def _since(minute: Minute, zone: Zone) -> str:
+    if minute.since_s is None:
+        return "for more than 6 h"
+    today = zone.clock(minute.since_s, date=True)[:10] == zone.clock(minute.start_s, date=True)[:10]
+    return f"since {zone.clock(minute.since_s, date=not today)}"
+
+
+def _is_lossy(standing: Standing) -> bool:
+    ratio = standing.newest.loss_ratio["min"] if standing.newest is not None else None
+    return ratio is not None and ratio > standing.targets.loss
+
+
+def _loss(standing: Standing) -> list[Light | None]:
+    found = words.share_interval(standing.newest.loss_ratio) if standing.newest is not None else words.NOTHING
+    return [found, _small(f"{words.share(standing.targets.loss)} allowed")]
+
+
+def _lag(standing: Standing) -> list[Light | None]:
+    minute, targets = standing.newest, standing.targets
+    percentile, target = f"p{targets.lag_percentile:g}", words.lag(targets.lag_ms)
+    if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
+        wanted = f"{words.share(targets.lag_percentile / 100)} within {target}"
+        return [f"{words.share(minute.on_time_share)} on time", _small(f"target {wanted}")]
+    return [words.lag(None if minute is None else minute.lag_ms), _small(f"{percentile}, target {target}")]
+
+
+def _budgets(standing: Standing) -> list[Light | None]:
+    """Of each objective what is left, marked where nothing is."""
+    return [
+        element("div", f"{objective}: {_left(left)}", class_="bad" if left is not None and left <= 0 else None)
+        for objective, left in standing.budgets.items()
+    ]
+
+
+def _left(left: float | None) -> str:
+    return words.share(left) if left is None or left > 0 else f"none, {words.share(1 - left)} used"
+
+
+def _spark(standing: Standing) -> Light:
+    said = spoken(standing.hours, standing.targets)
+    size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
+    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)
+
+
+def _incidents(standing: Standing, here: Address) -> Light:
+    counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
+    told = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
+    return link(told, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if told else "none"
+
+
+def _newest(standing: Standing, zone: Zone, now_s: float) -> list[Light | None]:
+    """How old the newest closed minute is, or when the pipeline was last heard of."""
+    minute, reported_s = standing.newest, standing.fresh.reported_s
+    if minute is None:
+        heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
+        return [words.NOTHING, _small(heard)]
+    shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
+    at = element("time", shown, title=utc(minute.start_s))
+    return [at, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
+
+
+def _aged(seconds: float) -> str:
+    """In whole minutes, so that a row does not change with every refresh."""
+    return words.ago(seconds // 60 * 60) if seconds >= 60 else "within a minute"

@@ -1,0 +1,69 @@
+"""The set difference between two points of a window, as a part of its page."""
+
+from __future__ import annotations
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard import links, words
+from dashboard.links import Address
+from dashboard.pages.base import Part
+from dashboard.reads.window import count_difference
+from dashboard.services import Services
+from lagloss.difference import Difference, difference_in
+from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData, UnknownCheckpoint
+from lagloss.result import rfc3339
+
+
+def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:
+    """Reads the log: to be called in its threads. Raises UnknownPipeline."""
+    source, target = here.query.get("a"), here.query.get("b")
+    if not source or not target:
+        return dmc.Text("Choose two points: which messages were at the first and not at the second?", c="dimmed")
+    try:
+        counted = count_difference(services.store, pipeline, start_s, source, target)
+        found = difference_in(
+            services.logged.read(services.store, services.log, pipeline, start_s).found, source, target
+        )
+    except UnknownCheckpoint as error:
+        return dmc.Text(str(error))
+    except (NotEnoughData, KafkaUnreachable, NotConfigured) as error:
+        return _by_count(counted, source, target, str(error))
+    return _by_name(found, pipeline, start_s, here)
+
+
+def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
+    """From the presence patterns of the result: they are kept as long as it is."""
+    if counted is None:
+        return dmc.Text(f"Not known: {why}")
+    told = f"{words.messages(counted)} at {source} and not at {target}, by the window's result."
+    return dmc.Text(f"{told} Their names cannot be read: {why}")
+
+
+def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> Part:
+    csv = links.window_data(pipeline, start_s, "difference", from_=found.source, to=found.target, format="csv")
+    first = (
+        f"; the first {words.count(len(found.message_ids))} are shown" if found.count > len(found.message_ids) else ""
+    )
+    names = [
+        html.Li(dmc.Anchor(name, href=_href(pipeline, start_s, name, here), size="sm", className="mono"))
+        for name in found.message_ids
+    ]
+    return html.Div(
+        [
+            dmc.Group(
+                [
+                    dmc.Text(
+                        f"{words.messages(found.count)} at {found.source} and not at {found.target}{first}.", fw=600
+                    ),
+                    dmc.Anchor("CSV of all names", href=csv, size="sm", target="_blank") if found.count else None,
+                ],
+                gap="sm",
+            ),
+            html.Ul(names, className="names", tabIndex=0) if names else None,
+        ]
+    )
+
+
+def _href(pipeline: str, start_s: int, name: str, here: Address) -> str:
+    return here.to(links.message(pipeline), id=name, around=rfc3339(start_s)).href

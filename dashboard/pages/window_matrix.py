@@ -1,0 +1,94 @@
+"""The matrix part of a window's page: read from the log, filtered there, or what stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard import links, words
+from dashboard.links import Address
+from dashboard.pages.base import Part, alert
+from dashboard.pages.window_grid import matrix_grid, missing_grid
+from dashboard.reads.window import WindowRead, read_window_page
+from dashboard.services import Services
+from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
+from lagloss.matrix import Only, Presence
+from lagloss.presenting import percent_of_ids
+from lagloss.wire import share_of
+
+SHOWN_ROWS: Final = 10_000
+"""A browser scrolls through so many without effort; the filters look at all of the window."""
+GRID: Final = "window-grid"
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which messages of the window are shown, as the page's address says it."""
+
+    only: Only | None
+    where: str | None
+    text: str
+
+    @classmethod
+    def of(cls, here: Address) -> Filters:
+        only = here.query.get("only")
+        known = cast("Only", only) if only in ("missing", "duplicate") else None
+        return cls(known, here.query.get("where"), here.query.get("text", ""))
+
+    def query(self) -> dict[str, str | None]:
+        return {"only": self.only, "where": self.where, "text": self.text or None}
+
+
+def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, now_s: float) -> Part:
+    """Reads the log: to be called in its threads. Raises UnknownPipeline."""
+    found = read_window_page(services.store, pipeline, start_s, now_s)
+    if found.window is None:
+        return None
+    try:
+        presence = services.logged.read(services.store, services.log, pipeline, start_s)
+    except (NotEnoughData, KafkaUnreachable, NotConfigured) as error:
+        return _without_log(found, here, str(error))
+    filters = Filters.of(here)
+    rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
+    shown = presence.missing_first(rows)[:SHOWN_ROWS] if rows.size > SHOWN_ROWS else rows
+    csv = links.window_data(pipeline, start_s, "matrix", format="csv", **filters.query())
+    return html.Div(
+        [
+            dmc.Group(
+                [
+                    dmc.Text(
+                        _told(presence, int(rows.size), int(shown.size)), size="sm", c="dimmed", className="grows"
+                    ),
+                    dmc.Anchor("CSV of these messages", href=csv, size="sm", target="_blank"),
+                ],
+                mb="xs",
+                gap="sm",
+            ),
+            matrix_grid(GRID, found, presence, presence.messages(shown), here),
+        ]
+    )
+
+
+def _told(presence: Presence, count: int, shown: int) -> str:
+    total = int(presence.ids.size)
+    told = words.messages(total) if count == total else f"{words.count(count)} of {words.messages(total)}"
+    if shown < count:
+        told += f"; the first {words.count(shown)} are shown, those with something missing before the others"
+    if presence.found.sample < (1 << 32):
+        told += f"; a sample of {percent_of_ids(share_of(presence.found.sample))} of the ids, counts are not scaled"
+    return told + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
+
+
+def _without_log(found: WindowRead, here: Address, why: str) -> Part:
+    """Names of missing messages are kept with the result, for a while."""
+    if found.missing:
+        told = "Shown instead are the messages that its result named as missing, 1,000 at most."
+    elif found.window is not None and found.window["verdict"] is None:
+        told = "The window is not closed yet, so nothing else is known of single messages."
+    else:
+        told = "Its result names no missing message, or their names are not kept any more."
+    parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {told}", "orange", "!")]
+    return html.Div([*parts, missing_grid(GRID, found, here) if found.missing else None])

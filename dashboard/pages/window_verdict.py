@@ -1,0 +1,170 @@
+"""What is said of a window: the verdict and why, whose evidence is missing, and what revisions changed."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard import words
+from dashboard.pages.base import Part, alert, badge, moment, sideways
+from dashboard.reads.evidence import Gap
+from dashboard.reads.window import Change, Revision, WindowRead
+from dashboard.words import VERDICTS
+from dashboard.zones import Zone, utc
+from lagloss.presenting import sampled
+from lagloss.wire import WINDOW_S
+
+_STATES: Final = {
+    "open": "open: not judged yet",
+    "closed": "closed: judged again when anything changes",
+    "sealed": "sealed: the log no longer holds its beacons, this result stands for good",
+}
+_PROOFS: Final = {
+    "beacons": "proof: its beacons were read",
+    "tallies": "proof: the emitters' tallies add up, so no beacon had to be read",
+}
+_MAX_GAPS: Final = 20
+
+
+def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
+    """Over a window that has no verdict, or one about nothing."""
+    window, grace_s = found.window, found.definition.spec.grace / 1_000
+    if window is not None:
+        if window["verdict"] == "idle":
+            told = "No messages came in in this minute, and every emitter of the first node says so: nothing is lost."
+            return alert("Idle", told, "gray", "○")
+        return None if window["verdict"] else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
+    if found.start_s > now_s:
+        return alert("No such window yet", "This minute is still to come.", "blue", "…")
+    if found.start_s + WINDOW_S + grace_s > now_s:
+        told = f"No beacon of this minute was told of so far. {_when_judged(found, zone)}"
+        return alert("Not closed yet", told, "blue", "…")
+    told = (
+        f"Nothing is stored of this minute of {found.pipeline}: it is before the pipeline's first beacon, older than "
+        "windows are kept, or not judged yet although it should be (see Health)."
+    )
+    return alert("No such window", told, "orange", "∅")
+
+
+def _when_judged(found: WindowRead, zone: Zone) -> str:
+    judged_s = found.start_s + WINDOW_S + found.definition.spec.grace / 1_000
+    return f"It is judged at about {zone.moment(judged_s, seconds=True)}; until then there are live numbers only."
+
+
+def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
+    """The verdict in a sentence, its reasons with names, and the facts about this result."""
+    window = found.window
+    if window is None:
+        return None
+    look = VERDICTS[words.verdict_of(window)]
+    reasons = [dmc.ListItem(reason) for reason in _reasons(found, zone)]
+    return dmc.Group(
+        [
+            badge(look.word, look.icon, look.colour, size="xl"),
+            html.Div(
+                [
+                    dmc.Text(words.verdict_sentence(window, found.definition.spec.sla.loss.max), fw=600),
+                    dmc.List(reasons, size="sm", mt=4) if reasons else None,
+                    dmc.Text(_facts(window, zone), size="sm", c="dimmed", mt=4),
+                ],
+                className="grows",
+            ),
+        ],
+        align="flex-start",
+        gap="md",
+        wrap="nowrap",
+    )
+
+
+def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
+    facts: list[Any] = [_STATES[window["state"]]]
+    if window["verdict"] is not None:
+        facts += [_PROOFS[window["proof"]], f"revision {window['revision']}"]
+    if "sample" in window["reasons"]:
+        facts.append(sampled(window))
+    if window["closed_at"]:
+        at_s = words.parse_utc_s(window["closed_at"])
+        facts.append(html.Span(["closed ", moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True))]))
+    if window.get("history"):
+        facts.append("history: sent after the fact, not paged")
+    return [part for fact in facts for part in (" · ", fact)][1:]
+
+
+def _reasons(found: WindowRead, zone: Zone) -> list[str]:
+    """Each reason in words; the evidence of a node with who keeps it from being complete."""
+    assert found.window is not None
+    told = []
+    for code in found.window["reasons"]:
+        gaps = [gap for gap in found.gaps if code == f"evidence:{gap.node}"]
+        who = "; ".join(gap_words(gap, zone) for gap in gaps[:_MAX_GAPS])
+        more = f"; and {len(gaps) - _MAX_GAPS} more" if len(gaps) > _MAX_GAPS else ""
+        told.append(words.reason(code) + (f": {who}{more}" if who else ""))
+    if found.window["verdict"] is None:
+        told += [f"waiting for {gap.node}: {gap_words(gap, zone)}" for gap in found.gaps[:_MAX_GAPS]]
+    return told
+
+
+def gap_words(gap: Gap, zone: Zone) -> str:
+    """`emitter 3f2a9c01 on web-1 has not reported since 08:41:10`."""
+    who = f"emitter {gap.emitter[:8]}" if gap.emitter else "somebody"
+    host = f" on {gap.host}" if gap.host else ""
+    since = zone.clock(gap.reported_s, seconds=True, date=True) if gap.reported_s is not None else words.NOTHING
+    match gap.kind:
+        case "silent":
+            return f"{who}{host} did not report after {since} {zone.label(gap.reported_s or 0)}, nor close"
+        case "not final":
+            return f"{who}{host} has not said that it is done with this minute; it reported last at {since}"
+        case "dropped":
+            return f"{who}{host} could not send {words.count(gap.beacons)} beacons"
+        case "unread":
+            return f"{who}{host} told of {words.count(gap.beacons)} beacons that the log does not hold"
+    return "a block of it could not be read and was set aside"
+
+
+def revisions_part(revisions: tuple[Revision, ...], zone: Zone) -> Part | None:
+    """Every result of the window, the newest first; nothing where there is but one."""
+    if len(revisions) < 2:
+        return dmc.Text("This is its first result.", size="sm", c="dimmed") if revisions else None
+    heads = ("Revision", "Found at", "Verdict", "What it changed")
+    return sideways(
+        "revisions",
+        dmc.Table(
+            [
+                dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
+                dmc.TableTbody([_revision_row(revision, zone) for revision in revisions]),
+            ],
+            withTableBorder=True,
+            miw=560,
+            tabularNums=True,
+            verticalSpacing=4,
+        ),
+    )
+
+
+def _revision_row(revision: Revision, zone: Zone) -> Part:
+    at_s, look = words.parse_utc_s(revision.closed_at), VERDICTS[revision.verdict]
+    cells = (
+        moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True)),
+        html.Div(badge(look.word, look.icon, look.colour), style={"minWidth": 112}),  # it would be cut off
+        "; ".join(_change(change) for change in revision.changes) or words.NOTHING,
+    )
+    return dmc.TableTr(
+        [
+            dmc.TableTh(str(revision.number), attributes={"root": {"scope": "row"}}),
+            *(dmc.TableTd(cell) for cell in cells),
+        ]
+    )
+
+
+def _change(change: Change) -> str:
+    return f"{change.name} {_value(change.before)} → {_value(change.after)}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return words.interval(value)
+    if isinstance(value, list):
+        return ", ".join(value) or "none"
+    return words.count(value) if isinstance(value, int) else str(value)

@@ -1,0 +1,238 @@
+"""What is wrong and who was told, as the alerts page and `/api/v1` show it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, select
+
+from dashboard.reads.deliveries import Leader, Receiver, count_outcomes, read_leader, read_receivers
+from dashboard.reads.incident_filters import PAGE_SIZE, Filters, within
+from dashboard.span import Span
+from lagloss import alert_tables
+from lagloss.incident_actions import Silence, pipeline_labels, silences
+from lagloss.incident_times import Times, courses
+from lagloss.incidents import (
+    WORST_FIRST,
+    Change,
+    Delivery,
+    Incident,
+    changes,
+    chosen_incidents,
+    deliveries,
+    incident,
+    incident_table,
+)
+from lagloss.matchers import Matcher, match_all
+from lagloss.result import rfc3339
+from lagloss.store import Store
+from lagloss.tables import table_of
+
+Document = dict[str, Any]
+
+_pending_table = table_of(alert_tables.PendingBreach)
+_NAMED_SILENCE: Final = re.compile(r"silence (\S+) by ")
+"""How the alerter names the silence that withholds an incident."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIncident:
+    """An open incident, and the silence that keeps it from being told, if it is one that does."""
+
+    incident: Incident
+    silence: Silence | None = None
+
+    @property
+    def withheld(self) -> str | None:
+        """Why nobody is told; None: its receivers are."""
+        if self.silence is not None:
+            return f"silence {self.silence.id} by {self.silence.author}: {self.silence.reason}"
+        why = self.incident.withheld
+        # of a silence that has ended the alerter has yet to hear
+        return None if why is None or _NAMED_SILENCE.match(why) else why
+
+    def document(self) -> Document:
+        silence = None if self.silence is None else self.silence.document()
+        return {**self.incident.document(), "withheld": self.withheld, "silence": silence}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A rule that breaches in `breaches` of the newest `of` windows; `needed` of them open an incident."""
+
+    pipeline: str
+    rule: str
+    kind: str
+    severity: str
+    breaches: int
+    needed: int
+    of: int
+    first_window_s: int
+    last_window_s: int
+    text: str
+
+    def document(self) -> Document:
+        told = asdict(self)
+        first, last = told.pop("first_window_s"), told.pop("last_window_s")
+        return {**told, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A page of the resolved incidents that were opened in a span, the newest first. `total`: on all pages. `times`: of
+    all that were opened in the span, open ones too."""
+
+    incidents: Sequence[Incident]
+    page: int
+    total: int
+    times: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One incident with all that happened to it."""
+
+    opened: OpenIncident
+    changes: Sequence[Change]
+    deliveries: Sequence[Delivery]
+
+    @property
+    def incident(self) -> Incident:
+        return self.opened.incident
+
+    def document(self, dashboard_url: str) -> Document:
+        """As `lagloss alerts show --json` prints it, and its silence."""
+        return {
+            **self.opened.document(),
+            "examples": self.incident.examples,
+            "notes": self.incident.notes,
+            "links": self.incident.links(dashboard_url),
+            "changes": [change.document() for change in self.changes],
+            "deliveries": [delivery.document() for delivery in self.deliveries],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many there are behind each tab of the alerts page. `undelivered`: failed or waiting."""
+
+    firing: int
+    pending: int
+    silenced: int
+    history: int
+    undelivered: int
+    silences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What is wrong now. `open`: worst first."""
+
+    open: Sequence[OpenIncident]
+    pending: Sequence[Pending]
+    silences: Sequence[Silence]
+    counts: Counts
+    leader: Leader | None = None
+    receivers: Sequence[Receiver] = field(default=())
+
+    @property
+    def firing(self) -> list[OpenIncident]:
+        return [opened for opened in self.open if opened.withheld is None]
+
+    @property
+    def withheld(self) -> list[OpenIncident]:
+        return [opened for opened in self.open if opened.withheld is not None]
+
+
+def read_board(store: Store, filters: Filters, span: Span) -> Board:
+    """What is wrong now, and how much there is of everything else in this span."""
+    holding = silences(store)
+    found = read_open(store, filters, holding)
+    waiting = read_pending(store, filters)
+    silent = sum(opened.withheld is not None for opened in found)
+    with store.engine.connect() as connection:
+        resolved = connection.execute(
+            select(func.count()).select_from(incident_table).where(*_resolved(filters, span))
+        ).scalar_one()
+    outcomes = count_outcomes(store, filters, span)
+    counts = Counts(
+        firing=len(found) - silent,
+        pending=len(waiting),
+        silenced=silent,
+        history=resolved,
+        undelivered=outcomes.get("failed", 0) + outcomes.get("waiting", 0),
+        silences=len(holding),
+    )
+    return Board(
+        found,
+        waiting,
+        holding,
+        counts,
+        read_leader(store),
+        read_receivers(store),
+    )
+
+
+def read_open(store: Store, filters: Filters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
+    """The open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
+    found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
+    return _opened(store, found, silences(store) if holding is None else holding)
+
+
+def read_pending(store: Store, filters: Filters) -> list[Pending]:
+    """Rules that have begun to breach, critical ones first."""
+    row = _pending_table.c
+    asked = select(_pending_table).where(*filters.of(row)).order_by(row.severity, row.pipeline, row.rule)
+    with store.engine.connect() as connection:
+        return [
+            Pending(
+                each.pipeline, each.rule, each.kind, each.severity, each.breaches, each.needed, each.of,
+                each.first_window, each.last_window, each.text,
+            )
+            for each in connection.execute(asked)
+        ]  # fmt: skip
+
+
+def read_history(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> History:
+    """What was wrong and is over. Pages count from 1."""
+    chosen = _resolved(filters, span)
+    row = incident_table.c
+    with store.engine.connect() as connection:
+        total = connection.execute(select(func.count()).select_from(incident_table).where(*chosen)).scalar_one()
+    found = chosen_incidents(store, chosen, (row.opened_at.desc(), row.id), size, (page - 1) * size)
+    return History(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
+
+
+def read_incident(store: Store, incident_id: str) -> Told:
+    """One incident.
+
+    Raises:
+        UnknownIncident: no id begins so.
+        AmbiguousIncident: several do.
+    """
+    found = incident(store, incident_id)
+    [opened] = _opened(store, [found], silences(store))
+    return Told(opened, changes(store, found.id), deliveries(store, found.id))
+
+
+def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
+    """With the silences that match: the alerter goes by the same, and says so a moment later."""
+    if not holding:
+        return [OpenIncident(each) for each in found]
+    with store.engine.connect() as connection:
+        labels = pipeline_labels(connection)
+    matchers = [(silence, [Matcher.parse(text) for text in silence.matchers]) for silence in holding]
+
+    def keeping(of: Incident) -> Silence | None:
+        known = {**labels.get(of.pipeline, {}), **of.labels}
+        return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
+
+    return [OpenIncident(each, keeping(each) if each.state == "open" else None) for each in found]
+
+
+def _resolved(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
+    row = incident_table.c
+    return [row.state == "resolved", within(row.opened_at, span), *filters.of(row)]

@@ -1,0 +1,154 @@
+"""One message of a pipeline, found by its id: what is stored of it, and its trail in the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from dashboard.reads.logged import OpenLog
+from lagloss import tables
+from lagloss.arithmetic import missing_places
+from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
+from lagloss.graph import Graph
+from lagloss.result import rfc3339
+from lagloss.store import Store
+from lagloss.trail import Budget, Search, Trail, read_trail, search
+from lagloss.wire import SAMPLE_ALL, WINDOW_S, hash_id, signed64
+
+
+@dataclass(frozen=True, slots=True)
+class KnownMissing:
+    """What a closing said of a message that something is missing of. `kind`: lost, perhaps, overdue or pending."""
+
+    window_start_s: int
+    id_hash: int
+    message_id: str | None
+    kind: str
+    places: list[str]
+    last_checkpoint: str
+    last_seen_ms: float
+
+    def document(self) -> dict[str, Any]:
+        found = asdict(self)
+        found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{self.id_hash:016x}"}
+        return {**found, "last_seen": rfc3339(round(found.pop("last_seen_ms")) / 1000)}
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRead:
+    """What is known of a message. `known`: newest window first. `search` None: the log could not be read, and `trouble`
+    says why. `graph`: of the version in force in the trail's window."""
+
+    pipeline: str
+    asked: str
+    known: tuple[KnownMissing, ...]
+    search: Search | None
+    trouble: str | None
+    graph: Graph | None
+    is_sampled_out: bool
+
+    @property
+    def trail(self) -> Trail | None:
+        return self.search.trail if self.search is not None else None
+
+    @property
+    def told(self) -> KnownMissing | None:
+        """What the closing said of it in the trail's window, or in the newest one where it was missing."""
+        if self.trail is None:
+            return self.known[0] if self.known else None
+        return next((known for known in self.known if known.window_start_s == self.trail.window_start_s), None)
+
+    @property
+    def missing_at(self) -> tuple[str, ...]:
+        """The places that the trail says it is missing at; those told where there is no trail."""
+        if self.trail is None or self.graph is None:
+            return tuple(self.told.places) if self.told is not None else ()
+        mask = self.graph.mask(beacon.checkpoint for beacon in self.trail.beacons)
+        return tuple(place.label for place in missing_places(self.graph, mask))
+
+    def document(self) -> dict[str, Any]:
+        looked = self.search.document() if self.search is not None else {"trail": None}
+        return {
+            "pipeline": self.pipeline,
+            "id": self.asked,
+            "missing": [known.document() for known in self.known],
+            "missing_at": list(self.missing_at),
+            "sampled_out": self.is_sampled_out,
+            "trouble": self.trouble,
+            **looked,
+        }
+
+
+def read_message(
+    store: Store,
+    open_log: OpenLog,
+    pipeline: str,
+    asked: str,
+    *,
+    around_s: float | None = None,
+    before_s: float | None = None,
+    budget: Budget | None = None,
+) -> MessageRead:
+    """Find a message by its id, or by the hash of it in 16 hex digits.
+
+    First among the messages that closings named as missing: those tell its window. Else in the log (see
+    `lagloss.trail.search` for `around_s` and `before_s`).
+
+    Raises UnknownPipeline.
+    """
+    sample = store.pipeline(pipeline).definition.sample
+    ids = hashes_of(asked)
+    known = _known_missing(store, pipeline, ids)
+    found, trouble = None, None
+    try:
+        with open_log() as log:
+            if known and before_s is None:
+                nearest = min(known, key=lambda one: abs(one.window_start_s - around_s) if around_s is not None else 0)
+                start_s = nearest.window_start_s
+                trail = read_trail(store, log, pipeline, start_s, nearest.id_hash)
+                found = Search(trail, start_s, start_s + WINDOW_S, None)
+            else:
+                found = search(store, log, pipeline, ids, around_s=around_s, before_s=before_s, budget=budget)
+    except (KafkaUnreachable, NotConfigured, NotEnoughData) as error:
+        trouble = str(error)
+    trail = found.trail if found is not None else None
+    return MessageRead(
+        pipeline=pipeline,
+        asked=asked,
+        known=known,
+        search=found,
+        trouble=trouble,
+        graph=None if trail is None else store.graph_at(pipeline, trail.window_start_s),
+        is_sampled_out=all(id_hash % SAMPLE_ALL >= sample for id_hash in ids),
+    )
+
+
+def hashes_of(asked: str) -> list[int]:
+    """The hash of an id, and the hash that it may itself be."""
+    is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
+    return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
+
+
+def _known_missing(store: Store, pipeline: str, ids: list[int]) -> tuple[KnownMissing, ...]:
+    missing = tables.table_of(tables.MissingMessage)
+    signed = [signed64(id_hash) for id_hash in ids]
+    with store.engine.connect() as connection:
+        rows = connection.execute(
+            select(missing)
+            .where(missing.c.pipeline == pipeline, missing.c.id_hash.in_(signed))
+            .order_by(missing.c.window_start.desc())
+        ).all()
+    return tuple(
+        KnownMissing(
+            row.window_start,
+            row.id_hash % (1 << 64),
+            row.message_id,
+            row.kind,
+            row.places,
+            row.last_checkpoint,
+            row.last_seen_ms,
+        )
+        for row in rows
+    )

@@ -1,0 +1,154 @@
+"""Making a report: one pass over the hours of its range for days and hours, one over its days for the sketches."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from heapq import nlargest
+from itertools import groupby, pairwise
+from typing import Final
+
+from dashboard.report.attainment import OBJECTIVES, Target, bad_messages, judge, target_at, targets_of, targets_within
+from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Left, Report, WorstHour
+from dashboard.report.ranges import CalendarSpan, day_edges, previous
+from lagloss.incident_times import Times, overlapping_courses
+from lagloss.incidents import incidents
+from lagloss.periods import Coverage, Stretch, coverage, first_known, hour_edges, series
+from lagloss.rollup import Rollup, period_of
+from lagloss.store import DAY_S, Store, StoredPipeline
+from lagloss.wire import WINDOW_S
+
+CLOSES_WITHIN_S: Final = 60
+"""A window is not missed before it is due for this long: closing takes a moment."""
+HOURLY_UP_TO_S: Final = 3 * DAY_S
+"""The budget of a range as short as this is drawn by the hour."""
+
+
+def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -> Report:
+    """The report of a pipeline over a range, as of now.
+
+    Raises:
+        UnknownPipeline: there is none of this name.
+    """
+    versions = [stored for stored in store.versions() if stored.name == pipeline]
+    if not versions:
+        store.pipeline(pipeline)  # says which there are
+    definition = versions[-1].definition
+    due_s = now_s - WINDOW_S - definition.spec.grace / 1_000 - CLOSES_WITHIN_S
+    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s)
+    whole, before = reading.whole(span), previous(span)
+    hours = reading.by_hour(span)
+    days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
+    steps = days if span.to_s - span.from_s > HOURLY_UP_TO_S else [reading.figures([hour]) for hour in hours]
+    return Report(
+        pipeline=pipeline,
+        description=definition.metadata.description,
+        span=span,
+        made_at_s=now_s,
+        targets=tuple(reading.targets(span)),
+        whole=whole,
+        previous=reading.whole(before),
+        previous_span=before,
+        days=tuple(days),
+        burn_down=_burn_down(whole, [step for step in steps if step.from_s < now_s]),
+        worst_hours=tuple(_worst_hour(whole, reading.figures(parts)) for parts in _worst(whole, hours)),
+        incidents=_incidents(store, pipeline, span),
+    )
+
+
+class _Reading:
+    """What all figures of a report have in common."""
+
+    def __init__(
+        self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, due_s: float
+    ) -> None:
+        self._store = store
+        self._pipeline = pipeline
+        self._targets = targets_of(versions)
+        self._first_s = first_s
+        self._due_s = due_s
+
+    def targets(self, span: CalendarSpan) -> list[Target]:
+        return targets_within(self._targets, span.from_s, span.to_s)
+
+    def whole(self, span: CalendarSpan) -> Figures:
+        """All of a range, with sketches and places; each version's stretch against its own target."""
+        targets = self.targets(span)
+        edges = [*(target.from_s for target in targets), span.to_s]
+        return self._judged(list(zip(series(self._store, self._pipeline, edges), targets, strict=True)))
+
+    def by_hour(self, span: CalendarSpan) -> list[Stretch]:
+        """A range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
+        targets = [target.from_s for target in self.targets(span)]
+        edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
+        return series(self._store, self._pipeline, edges, counts_only=True)
+
+    def figures(self, parts: Sequence[Stretch]) -> Figures:
+        """Of neighbouring stretches."""
+        return self._judged([(part, target_at(self._targets, part.from_s)) for part in parts])
+
+    def _judged(self, parts: Sequence[tuple[Stretch, Target]]) -> Figures:
+        whole = Stretch(
+            parts[0][0].from_s,
+            parts[-1][0].to_s,
+            Rollup.merged(part.total for part, _ in parts),
+            sum(part.cut for part, _ in parts),
+        )
+        known: Coverage = coverage(whole, self._first_s, self._due_s)
+        attainments = tuple(judge(objective, parts, known) for objective in OBJECTIVES)
+        return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
+
+
+def _grouped(parts: Sequence[Stretch], edges: Sequence[int]) -> list[list[Stretch]]:
+    """The parts between each two edges; no part lies across one."""
+    groups: list[list[Stretch]] = [[] for _ in pairwise(edges)]
+    for part in parts:
+        groups[bisect_right(edges, part.from_s) - 1].append(part)
+    return groups
+
+
+def _hour_of(part: Stretch) -> int:
+    return period_of("hour", part.from_s)
+
+
+def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...]:
+    """What is left of the budget that all messages of the range make, after each step."""
+    spent = [[0, 0] for _ in whole.attainments]
+    points = [BurnPoint(whole.from_s, tuple(_left(one.allowed, 0, 0) for one in whole.attainments))]
+    for step in steps:
+        for so_far, one in zip(spent, step.attainments, strict=True):
+            so_far[0] += one.bad.min
+            so_far[1] += one.bad.max
+        left = [_left(one.allowed, *so_far) for one, so_far in zip(whole.attainments, spent, strict=True)]
+        points.append(BurnPoint(step.to_s, tuple(left) if step.known.closed else (None,) * len(left)))
+    return tuple(points)
+
+
+def _left(allowed: float, low: int, high: int) -> Left | None:
+    return {"min": 1 - high / allowed, "max": 1 - low / allowed} if allowed else None
+
+
+def _worst(whole: Figures, stretches: Sequence[Stretch]) -> list[list[Stretch]]:
+    """The hours that took most of a budget, worst first; an hour where a day begins is of two stretches."""
+    allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
+
+    def weight(hour: Sequence[Stretch]) -> float:
+        return max(
+            sum(bad_messages(objective, part.total)[0] for part in hour) / most for objective, most in allowed.items()
+        )
+
+    hours = [list(parts) for _, parts in groupby(stretches, _hour_of)]
+    return [hour for hour in nlargest(WORST_HOURS, hours, key=weight) if weight(hour) > 0]
+
+
+def _worst_hour(whole: Figures, hour: Figures) -> WorstHour:
+    both = zip(hour.attainments, whole.attainments, strict=True)
+    return WorstHour(hour, tuple(one.bad.min / of.allowed if of.allowed else None for one, of in both))
+
+
+def _incidents(store: Store, pipeline: str, span: CalendarSpan) -> Incidents:
+    since = datetime.fromtimestamp(span.from_s, UTC)
+    found = incidents(store, pipeline=pipeline, only_open=False, since=since)
+    overlapping = sorted((one for one in found if one.first_window_s < span.to_s), key=lambda one: one.opened_at)
+    return Incidents(tuple(overlapping), Times.of(overlapping_courses(store, pipeline, span.from_s, span.to_s)))

@@ -1,0 +1,20 @@
+"""The report's HTML as PDF. Nothing is fetched: the page holds all it needs."""
+
+from __future__ import annotations
+
+from lagloss.errors import PangoMissing
+
+
+def pdf(page: str) -> bytes:
+    """A PDF of this HTML document.
+
+    Raises:
+        PangoMissing: the libraries that lay out text are not installed.
+    """
+    try:
+        import weasyprint  # loads Pango, which only this form needs
+    except OSError as error:
+        raise PangoMissing(detail=str(error).splitlines()[0]) from error
+    nothing = weasyprint.URLFetcher(allowed_protocols=())
+    document: bytes = weasyprint.HTML(string=page, url_fetcher=nothing).write_pdf(pdf_tags=True)
+    return document

@@ -1,0 +1,131 @@
+"""Statuses, objectives and local times as people read them in a report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from dashboard.report.attainment import Attainment, Status, Target
+from dashboard.report.model import Figures, Report
+from dashboard.report.ranges import CalendarSpan
+from dashboard.words import NOTHING, Look, count, lag, share
+from dashboard.zones import Zone
+from lagloss.budgets import Objective
+
+STATUSES: Final[dict[Status, Look]] = {
+    "met": Look("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
+    "missed": Look("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
+    "unproven": Look("UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"),
+    "none": Look("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
+}
+OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
+
+
+def title(report: Report) -> str:
+    return f"SLA report: {report.pipeline}, {range_words(report.span)}"
+
+
+def range_words(span: CalendarSpan) -> str:
+    """`2026-11` or `2026-11-01 00:00 to 2026-11-08 00:00`, without the zone."""
+    return span.name or f"{local(span.from_s, span.zone)} to {local(span.to_s, span.zone)}"
+
+
+def local(at_s: float, zone: str) -> str:
+    """`2026-11-21 08:40` in the zone; the caller says which."""
+    return Zone.named(zone).clock(at_s, date=True)
+
+
+def local_day(at_s: float, zone: str) -> str:
+    return Zone.named(zone).at(at_s).strftime("%a %Y-%m-%d")
+
+
+def hours(from_s: int, to_s: int, zone: str) -> str:
+    """`2026-11-21 08:00 to 09:00`."""
+    return f"{local(from_s, zone)} to {Zone.named(zone).clock(to_s)}"
+
+
+def status(look: Status) -> str:
+    return f"{STATUSES[look].icon} {STATUSES[look].word}"
+
+
+def promise(objective: Objective, target: Target) -> str:
+    """What was promised: `at most 1 % of messages lost`."""
+    if objective == "loss":
+        return f"at most {share(target.loss_max)} of messages lost"
+    return f"at least {share(target.on_time_min)} of messages within {lag(target.lag_ms)}"
+
+
+def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
+    """The same of several versions of a definition: each once, in their order."""
+    return ", then ".join(dict.fromkeys(promise(objective, target) for target in targets))
+
+
+def attained(one: Attainment) -> str:
+    """The measured share: of messages lost, or on time."""
+    if one.objective == "on-time":
+        return share(one.good["min"])
+    return interval(share, one.bad.min / one.of, one.bad.max / one.of) if one.of else NOTHING
+
+
+def interval(say: Callable[[float], str], low: float, high: float) -> str:
+    """`0.12 %`, or `0.12 % – 0.34 %` where both do not read the same."""
+    return say(low) if say(low) == say(high) else f"{say(low)} – {say(high)}"
+
+
+def spent(one: Attainment) -> str:
+    """The share of its budget that is used up, in per cent; without decimals where it is much."""
+    if one.allowed:
+        return interval(percent, one.bad.min / one.allowed, one.bad.max / one.allowed)
+    return NOTHING if not one.of else f"{count(one.bad.max)} where none is allowed"
+
+
+def left(one: Attainment) -> str:
+    if not one.allowed:
+        return NOTHING
+    return interval(percent, 1 - one.bad.max / one.allowed, 1 - one.bad.min / one.allowed)
+
+
+def percent(ratio: float) -> str:
+    """Of a budget: signed, and large where it was overspent."""
+    return f"{100 * ratio:,.0f} %" if abs(ratio) >= 10 else f"-{share(-ratio)}" if ratio < 0 else share(ratio)
+
+
+def verdict_sentences(report: Report) -> list[str]:
+    """One sentence an objective, and what is not known."""
+    sentences = []
+    for one in report.whole.attainments:
+        look, wanted = STATUSES[one.status], promises(one.objective, report.targets)
+        measured = (
+            f"{attained(one)} of {count(one.of)} messages {'lost' if one.objective == 'loss' else 'delivered on time'}"
+            if one.of
+            else "no messages"
+        )
+        sentences.append(f"{OBJECTIVES[one.objective]} {look.word}: {measured}; promised was {wanted}.")
+    return [*sentences, *not_known(report.whole)]
+
+
+def not_known(figures: Figures) -> list[str]:
+    """What has to be said beside a figure: how much of its time nothing is known of."""
+    known, unknown = figures.known, figures.minutes["unknown"]
+    said = []
+    if not known.closed:
+        said.append("No window of this range is closed: there is nothing to report yet.")
+    elif unknown or known.missing:
+        said.append(
+            f"Not known: {minutes(unknown)} without enough evidence for a verdict and {minutes(known.missing)} "
+            f"without a result, together {share(1 - (figures.known_share or 0))} of the time. They never count as good."
+        )
+    if known.cut:
+        said.append(
+            f"Of these, {minutes(known.cut)} are kept only within whole hours that reach across a day or the range's "
+            "rim, since minutes of that age are dropped."
+        )
+    if known.before:
+        said.append(f"{minutes(known.before).capitalize()} lie before the first one that anything is kept of.")
+    if known.to_come:
+        said.append(f"{minutes(known.to_come).capitalize()} are still to come or not closed yet.")
+    return said
+
+
+def minutes(number: int) -> str:
+    return f"{count(number)} minute{'' if number == 1 else 's'}"

@@ -1,0 +1,152 @@
+"""Attainment and error budgets: what is certain, what cannot be ruled out, and what is not known."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.report.attainment import FOREVER_S, Target, judge, overall, target_at, targets_of, targets_within
+from lagloss.budgets import budget
+from lagloss.definition import Definition, parse_definition
+from lagloss.periods import Coverage, Stretch
+from lagloss.rollup import Rollup
+from lagloss.store import StoredPipeline
+from tests.window_documents import CHAIN
+
+HOUR_S = 3_600
+
+
+def definition(loss: float = 0.01, percentile: float = 95) -> Definition:
+    return parse_definition(CHAIN.replace("max: 0.01", f"max: {loss}").replace("95", str(percentile)))
+
+
+def target(loss: float = 0.01, percentile: float = 95) -> Target:
+    return Target.of(1, definition(loss, percentile), 0, HOUR_S)
+
+
+def known(total: Rollup, missing: int = 0) -> Coverage:
+    return Coverage(total.windows + missing, total.windows, 0, 0, missing, 0)
+
+
+def status(total: Rollup, of: Target, missing: int = 0) -> str:
+    return judge("loss", [(Stretch(0, HOUR_S, total), of)], known(total, missing)).status
+
+
+def loss(low: int, high: int, messages: int = 1_000, unknown: int = 0, pending: int = 0) -> Rollup:
+    verdicts = {"ok": 60 - unknown, "unknown": unknown}
+    return Rollup(windows=60, verdicts=verdicts, messages=messages, lost_min=low, lost_max=high, pending=pending)
+
+
+def test_what_is_lost_for_certain_misses_a_target_and_what_may_be_lost_leaves_it_unproven() -> None:
+    assert status(loss(11, 11), target()) == "missed"
+    assert status(loss(10, 10), target()) == "met"
+    assert status(loss(3, 11), target()) == "unproven"
+    assert status(loss(3, 5, pending=6), target()) == "unproven"
+    assert status(loss(3, 5, pending=5), target()) == "met"
+    assert status(Rollup(windows=60, verdicts={"idle": 60}), target()) == "none"
+
+
+def test_minutes_that_are_not_known_never_count_as_good() -> None:
+    # 1,000 messages in 60 minutes: a minute has 17 in the mean, the budget has 20
+    assert status(loss(0, 0), target(0.02)) == "met"
+    assert status(loss(0, 0, unknown=1), target(0.02)) == "met"
+    assert status(loss(0, 0, unknown=2), target(0.02)) == "unproven"
+    assert status(loss(0, 0), target(0.02), missing=2) == "unproven"
+    assert status(loss(21, 21, unknown=30), target(0.02)) == "missed"
+
+
+@pytest.mark.parametrize(("share", "messages"), [(0.29, 100), (0.07, 100), (0.001, 3_000)])
+def test_a_budget_is_exact_however_floats_round(share: float, messages: int) -> None:
+    allowed = round(share * messages)
+    assert status(loss(allowed, allowed, messages), target(share)) == "met"
+    assert status(loss(allowed + 1, allowed + 1, messages), target(share)) == "missed"
+
+
+def test_a_target_of_all_messages_leaves_no_budget() -> None:
+    one = judge("loss", [(Stretch(0, HOUR_S, loss(1, 1)), target(0))], known(loss(1, 1)))
+    assert (one.status, one.allowed, one.spent) == ("missed", 0, {"min": None, "max": None})
+
+
+def test_what_is_late_spends_the_budget_of_the_lag() -> None:
+    total = Rollup(windows=60, verdicts={"ok": 60}, messages=1_000, on_time=960, on_time_of=1_000)
+    one = judge("on-time", [(Stretch(0, HOUR_S, total), target())], known(total))
+    assert (one.status, one.bad.min, one.allowed, one.spent["min"]) == ("met", 40, 50, 0.8)
+    assert one.good == {"min": 0.96, "max": 0.96}
+    assert one.target == 0.95
+
+
+def test_each_version_is_judged_by_its_own_target() -> None:
+    parts = [
+        (Stretch(0, HOUR_S, loss(10, 10)), target(0.01)),
+        (Stretch(HOUR_S, 2 * HOUR_S, loss(90, 90)), target(0.1)),
+    ]
+    one = judge("loss", parts, known(loss(0, 0)))
+    assert (one.status, one.allowed, one.target) == ("met", 110, 1 - 110 / 2_000)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 5_000)), min_size=1, max_size=8))
+def test_a_whole_spends_what_its_parts_spend(found: list[tuple[int, int, int]]) -> None:
+    parts = [(Stretch(0, HOUR_S, loss(low, low + more, of)), target(0.03)) for low, more, of in found]
+    whole = judge("loss", parts, known(loss(0, 0)))
+    each = [judge("loss", [part], known(part[0].total)) for part in parts]
+    assert whole.bad.min == sum(one.bad.min for one in each)
+    assert whole.bad.max == sum(one.bad.max for one in each)
+    assert whole.allowed == pytest.approx(sum(one.allowed for one in each))
+    assert whole.allowed == float(sum(Fraction(3, 100) * of for _, _, of in found))
+
+
+def test_the_worst_objective_says_how_all_fared() -> None:
+    def of(*statuses: str) -> str:
+        made = [
+            judge("loss", [(Stretch(0, HOUR_S, loss(*_BY_STATUS[name])), target())], known(loss(0, 0)))
+            for name in statuses
+        ]
+        return overall(made)
+
+    assert of("met", "missed") == "missed"
+    assert of("unproven", "met") == "unproven"
+    assert of("none", "met") == "met"
+    assert of("none", "none") == "none"
+
+
+_BY_STATUS = {"met": (0, 0), "missed": (50, 50), "unproven": (0, 50), "none": (0, 0, 0)}
+
+
+def test_versions_hold_from_the_first_window_that_begins_after_them_and_the_first_before_it_too() -> None:
+    versions = [
+        StoredPipeline("chain", number, at_ms, definition(loss=share))
+        for number, at_ms, share in [
+            (1, 600_000, 0.01),
+            (2, 1_000_001, 0.01),
+            (3, 3_000_000, 0.02),
+            (4, 3_000_500, 0.05),
+        ]
+    ]
+    targets = targets_of(versions)
+    assert [(one.version, one.loss_max) for one in targets] == [(1, 0.01), (3, 0.02), (4, 0.05)]
+    assert target_at(targets, 0).loss_max == 0.01
+    assert target_at(targets, 2_940).loss_max == 0.01
+    assert target_at(targets, 3_060).loss_max == 0.05
+    within = targets_within(targets, 600, 7_200)
+    assert (within[0].from_s, within[-1].to_s) == (600, 7_200)
+    assert all(early.to_s == late.from_s for early, late in pairwise(within))
+
+
+def test_a_version_that_no_window_began_in_leaves_no_trace() -> None:
+    versions = [
+        StoredPipeline("chain", number, at_ms, definition(loss=share))
+        for number, at_ms, share in [(1, 0, 0.01), (2, 100_000, 0.5), (3, 110_000, 0.01)]
+    ]
+    [only] = targets_of(versions)
+    assert (only.version, only.to_s) == (1, FOREVER_S)
+
+
+def test_alerts_and_reports_speak_of_one_budget() -> None:
+    own = parse_definition(CHAIN + "  alerts: {onTime: {target: 0.9}}\n")
+    assert budget(own, "on-time") == pytest.approx(0.1)
+    assert Target.of(1, own, 0, 60).budget("on-time") == Fraction(1, 10)
+    assert budget(definition(percentile=99), "on-time") == pytest.approx(0.01)

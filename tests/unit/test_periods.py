@@ -1,0 +1,40 @@
+"""What is known of a stretch of time, and counts read of the beginning of what a roll-up is packed in."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lagloss.periods import Stretch, coverage
+from lagloss.rollup import COUNTS_BYTES, CheckpointSums, Rollup
+from lagloss.sketch import Sketch
+
+
+@given(st.integers(0, 500), st.integers(1, 500), st.integers(-100, 700), st.integers(-100, 700), st.floats(0, 1))
+def test_what_is_known_of_a_stretch_adds_up_to_its_minutes(
+    from_min: int, length: int, first_min: int, due_min: int, share: float
+) -> None:
+    due = range(max(from_min, first_min), min(from_min + length, due_min))
+    closed = round(share * len(due))
+    stretch = Stretch(60 * from_min, 60 * (from_min + length), Rollup(windows=closed))
+    known = coverage(stretch, 60 * first_min, 60 * due_min)
+    assert known.minutes == length == known.closed + known.before + known.to_come + known.missing
+    assert known.missing == len(due) - closed
+    assert known.before == len(range(from_min, min(first_min, from_min + length)))
+
+
+def test_the_counts_of_a_rollup_are_read_of_its_beginning_however_large_they_are() -> None:
+    most, lags = 2**62, Sketch.of(np.random.default_rng(1).lognormal(5, 3, 100_000))
+    names = ("windows", "messages", "delivered", "filtered", "dead", "pending", "unexplained")
+    sums = {name: most + at for at, name in enumerate((*names, "lost_min", "lost_max", "on_time", "on_time_of"))}
+    counts = Rollup(
+        verdicts=dict.fromkeys(("idle", "loss", "ok", "unknown"), most),
+        proofs=dict.fromkeys(("beacons", "tallies"), most),
+        **sums,
+    )
+    packed = replace(counts, e2e_lags=lags, checkpoints={"src.in": CheckpointSums(lags, most)}).pack()
+    assert len(packed) > COUNTS_BYTES
+    assert Rollup.unpack_counts(packed[:COUNTS_BYTES]).pack() == counts.pack()
