@@ -18,12 +18,12 @@
 
   // plotly tells of both halves of a double click as clicks
   const DOUBLE_CLICK_MS = 350;
-  let waiting = null;
+  let doubledAt = 0;
   document.addEventListener(
     "mousedown",
     (event) => {
-      if (waiting && event.detail > 1) {
-        waiting.isDouble = true;
+      if (event.detail > 1) {
+        doubledAt = Date.now();
       }
     },
     true,
@@ -54,18 +54,13 @@
         return window.dash_clientside.no_update;
       },
 
-      /** A click on a chart, once it is known that it is not the first half of a double click. */
+      /** A click on a chart, once it is known that it is no half of a double click. */
       singleClick(click) {
         const { no_update } = window.dash_clientside;
-        if (!click || waiting) {
-          return no_update;
-        }
-        const own = { isDouble: false };
-        waiting = own;
         return new Promise((resolve) => {
           setTimeout(() => {
-            waiting = null;
-            resolve(own.isDouble ? no_update : click);
+            const isDouble = Date.now() - doubledAt < 3 * DOUBLE_CLICK_MS;
+            resolve(click && !isDouble ? click : no_update);
           }, DOUBLE_CLICK_MS);
         });
       },

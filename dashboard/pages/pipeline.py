@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.figures import flow_graph, shares
@@ -31,6 +31,8 @@ from lagloss.graph import Graph
 from lagloss.store import Store
 
 _PANELS_PX: Final = 900
+# a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
+_CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
 
 class Id(StrEnum):
@@ -126,7 +128,7 @@ def _panels_head() -> Part:
 def _figure(id_: str, named_by: str, height: int | None) -> Part:
     """A figure that a screen reader takes for a picture with a name."""
     style = {} if height is None else {"height": height}
-    graph = dcc.Graph(id=id_, config={"displayModeBar": False, "responsive": True, "showTips": False}, style=style)
+    graph = dcc.Graph(id=id_, config=_CONFIG, style=style)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
@@ -210,12 +212,14 @@ def _register_drawing(app: Dash, services: Services) -> None:
     )
     async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> dict[str, Any]:
         here, now_s = Address.parse(pathname, search), time.time()
+        # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
+        kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
         name = _name(here)
         found = await services.threads.read(notices.attempt, _draw, services.store, name, here, scheme == "dark", now_s)
         nothing = dict.fromkeys(_OUTPUTS, no_update)
         if isinstance(found, Failed):
             return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
-        return nothing | found
+        return nothing | found | kept
 
 
 def _register_steps(app: Dash) -> None:

@@ -138,7 +138,7 @@ def test_a_drag_is_a_zoom_in_the_address_that_a_double_click_and_the_browser_und
             expect(other.locator("#pipeline-caption")).to_contain_text("11 minutes")
 
         page.mouse.dblclick(*spot_of(page, lossy()))
-        until(lambda: "range=1h" in address(page), "the range before")
+        until(lambda: "clicks?range=1h" in address(page), "the range before")
         until(lambda: drawn_range(page)[1] - drawn_range(page)[0] == whole[1] - whole[0], "the whole axis")
         page.go_back()
         until(lambda: address(page) == zoomed, "the zoom again")
