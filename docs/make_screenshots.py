@@ -34,6 +34,8 @@ IMAGES: Final = Path(__file__).parent / "images"
 WAIT_S: Final = 600
 """The demo's first live window with losses closes within three minutes, on a busy machine within ten."""
 PIPELINE: Final = "clicks"
+SETTLED_MS: Final = 3_000
+"""Charts and grids move to their places for a moment; a page that refreshes itself is never idle."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ def _take(browser: Browser, url: str, shot: Shot, facts: dict[str, str]) -> None
     )
     page.goto(url + shot.path.format(**facts))
     page.locator(shot.shows).first.wait_for(timeout=60_000)
-    page.wait_for_load_state("networkidle")
+    page.wait_for_timeout(SETTLED_MS)
     page.evaluate("document.fonts.ready")
     page.screenshot(path=IMAGES / f"{shot.name}.png", full_page=shot.full_page, animations="disabled")
     page.close()

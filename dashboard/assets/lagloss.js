@@ -16,6 +16,19 @@
 
   nameZone();
 
+  // plotly tells of both halves of a double click as clicks
+  const DOUBLE_CLICK_MS = 350;
+  let doubledAt = 0;
+  document.addEventListener(
+    "mousedown",
+    (event) => {
+      if (event.detail > 1) {
+        doubledAt = Date.now();
+      }
+    },
+    true,
+  );
+
   window.dash_clientside = Object.assign({}, window.dash_clientside, {
     lagloss: {
       /** Dark or light: what the reader chose last, else what the system says. */
@@ -41,22 +54,15 @@
         return window.dash_clientside.no_update;
       },
 
-      /**
-       * The new figure with the reader's zoom. `uirevision` alone no longer keeps it: since Dash 4.4 (plotly/dash
-       * #3882) dcc.Graph writes a zoom back into its figure, and plotly.js then takes it for the app's own range.
-       */
-      keepZoom(next, shown) {
-        const was = (shown || {}).layout || {};
-        if (!next || !next.layout || was.uirevision !== next.layout.uirevision) {
-          return next;
-        }
-        const layout = { ...next.layout };
-        for (const axis of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
-          if (was[axis] && was[axis].autorange === false && was[axis].range) {
-            layout[axis] = { ...layout[axis], range: was[axis].range.slice(), autorange: false };
-          }
-        }
-        return { ...next, layout };
+      /** A click on a chart, once it is known that it is no half of a double click. */
+      singleClick(click) {
+        const { no_update } = window.dash_clientside;
+        return new Promise((resolve) => {
+          setTimeout(() => {
+            const isDouble = Date.now() - doubledAt < 3 * DOUBLE_CLICK_MS;
+            resolve(click && !isDouble ? click : no_update);
+          }, DOUBLE_CLICK_MS);
+        });
       },
     },
   });

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from dashboard.figures import stack
-from dashboard.figures.look import Colours, Numbers, colours, numbers
+from dashboard.figures.look import Colours, colours, numbers
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.reads.buckets import Bucket
 from dashboard.reads.happenings import Happenings
@@ -51,13 +51,13 @@ class Frame:
         """What a bucket is called."""
         return _UNITS[self.series.bucket_s]
 
-    def middle(self, bucket: Bucket) -> float:
+    def middle(self, bucket: Bucket) -> str:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
 
     @cached_property
-    def middles(self) -> Numbers:
+    def middles(self) -> list[str]:
         """Of all buckets, on the axis."""
-        return numbers(self.middle(bucket) for bucket in self.series.buckets)
+        return [self.middle(bucket) for bucket in self.series.buckets]
 
 
 def carrier(frame: Frame, told: list[tuple[Bucket, float, str]], yaxis: str) -> go.Scatter:
@@ -77,7 +77,7 @@ def carrier(frame: Frame, told: list[tuple[Bucket, float, str]], yaxis: str) -> 
 
 def line(frame: Frame, values: list[float | None], **look: Any) -> go.Scatter:
     """A line that ends where a bucket is missing or has no value."""
-    x: list[float] = []
+    x: list[str] = []
     y: list[float | None] = []
     before: int | None = None
     for bucket, value in zip(frame.series.buckets, values, strict=True):
@@ -89,7 +89,7 @@ def line(frame: Frame, values: list[float | None], **look: Any) -> go.Scatter:
         before = bucket.start_s + bucket.length_s
     few = len(x) <= stack.MAX_BARS
     mode = {"mode": "lines+markers", "marker": {"size": 4}} if few else {"mode": "lines"}
-    return go.Scatter(x=np.array(x), y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
+    return go.Scatter(x=x, y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
 
 
 def add_target(figure: go.Figure, frame: Frame, at: float, label: str, yaxis: str) -> None:

@@ -121,7 +121,7 @@ def _area(
 ) -> go.Scatter:
     x, y = outline(edges, starts_s, bucket_s)
     return go.Scatter(
-        x=numbers(None if at is None else axis.at(at) for at in x),
+        x=[None if at is None else axis.at(at) for at in x],
         y=numbers(None if value is None else value / unit_ms for value in y).astype(np.float32),
         mode="lines",
         line={"width": 0},

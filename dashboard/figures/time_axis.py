@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any, Self
 
 from dashboard.figures.look import Colours
@@ -13,7 +14,7 @@ from dashboard.zones import Zone
 @dataclass(frozen=True, slots=True)
 class TimeAxis:
     """[from_s, to_s) in epoch s, drawn `offset_s` ahead of UTC. Plotly knows no zones: it is given times of a clock
-    that is `offset_s` ahead, in ms."""
+    that is `offset_s` ahead, as texts, since it would move numbers to the browser's zone."""
 
     from_s: int
     to_s: int
@@ -26,9 +27,9 @@ class TimeAxis:
         ahead = zone.at(to_s).utcoffset() or timedelta(0)
         return cls(from_s, to_s, int(ahead.total_seconds()), zone.offset(to_s))
 
-    def at(self, epoch_s: float) -> float:
+    def at(self, epoch_s: float) -> str:
         """Where a moment is drawn."""
-        return 1_000.0 * (epoch_s + self.offset_s)
+        return _text(epoch_s + self.offset_s)
 
     def clock(self, epoch_s: float) -> str:
         """`2026-11-21 09:40`, as the axis has it."""
@@ -56,6 +57,11 @@ class TimeAxis:
             "spikedash": "dot",
             "spikecolor": colours.dim,
         }
+
+
+@lru_cache(20_000)
+def _text(clock_s: float) -> str:
+    return datetime.fromtimestamp(clock_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
 def drawn_s(moment: str | float, offset_s: int) -> float:

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, Frame
@@ -30,6 +30,8 @@ from lagloss.graph import Graph
 from lagloss.store import Store
 
 _PANELS_PX: Final = 900
+# a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
+_CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
 
 class Id(StrEnum):
@@ -41,6 +43,7 @@ class Id(StrEnum):
     PATH = "pipeline-path"
     PATH_BOX = "pipeline-path-box"
     PANELS = "pipeline-panels"
+    CLICKED = "pipeline-clicked"
     OFFSET = "pipeline-offset"
     ZOOMED = "pipeline-zoomed"
     SHARES = "pipeline-shares"
@@ -57,6 +60,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
             dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
             live(Id.NOTICE),
             live(Id.INCIDENTS),
+            dcc.Store(id=Id.CLICKED),
             dcc.Store(id=Id.OFFSET),
             dcc.Store(id=Id.ZOOMED, data=[]),
             html.Div(_content(name), id=Id.CONTENT, style={"display": "none"}),
@@ -123,7 +127,7 @@ def _panels_head() -> Part:
 def _figure(id_: str, named_by: str, height: int | None) -> Part:
     """A figure that a screen reader takes for a picture with a name."""
     style = {} if height is None else {"height": height}
-    graph = dcc.Graph(id=id_, config={"displayModeBar": False, "responsive": True, "showTips": False}, style=style)
+    graph = dcc.Graph(id=id_, config=_CONFIG, style=style)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
@@ -208,18 +212,27 @@ def _register_drawing(app: Dash, services: Services) -> None:
     async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> dict[str, Any]:
         here, of = PAGE.asked(pathname, search)
         now_s, dark, name = time.time(), scheme == "dark", of["pipeline"]
+        # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
+        kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
         found = await services.threads.read(notices.attempt, _draw, services.store, name, here, dark, now_s)
         nothing = dict.fromkeys(_OUTPUTS, no_update)
         if isinstance(found, Failed):
             return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
-        return nothing | found
+        return nothing | found | kept
 
 
 def _register_steps(app: Dash) -> None:
     where = [State(Shell.URL, "pathname"), State(Shell.URL, "search")]
     to = Output(Shell.URL, "href", allow_duplicate=True)
 
-    @app.callback(to, Input(Id.PANELS, "clickData"), *where, prevent_initial_call=True)
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "singleClick"),
+        Output(Id.CLICKED, "data"),
+        Input(Id.PANELS, "clickData"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(to, Input(Id.CLICKED, "data"), *where, prevent_initial_call=True)
     def click(clicked: Any, pathname: str | None, search: str | None) -> str:
         here, of = PAGE.asked(pathname, search)
         return step(here, pipeline_steps.of_click(here, of["pipeline"], clicked))

@@ -12,11 +12,12 @@ from urllib.parse import urlsplit
 
 import httpx
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 from lagloss.processes import choose_port
 
 WAIT_S = 20
+expect.set_options(timeout=WAIT_S * 1_000)  # a refresh comes each 5 s, and other tests keep the machine busy
 
 
 @contextmanager
