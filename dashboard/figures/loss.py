@@ -81,7 +81,7 @@ def add_verdicts(figure: go.Figure, frame: Frame) -> None:
         border = 1.5 if look.symbol.endswith("-open") else 0
         figure.add_trace(
             go.Scatter(
-                x=numbers(frame.middle(bucket) for bucket in of_this),
+                x=[frame.middle(bucket) for bucket in of_this],
                 y=np.zeros(len(of_this)),
                 name=look.word.lower(), uid=f"verdict-{verdict}", mode="markers", yaxis="y4", hoverinfo="skip",
                 marker={"color": look.hex, "symbol": look.symbol, "size": size,

@@ -64,12 +64,10 @@ def _text(clock_s: float) -> str:
     return datetime.fromtimestamp(clock_s, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
-def drawn_s(moment: str | float, offset_s: int) -> float:
-    """Epoch s of a moment as plotly tells it: a number of ms, or `2026-11-21 09:40:12.345`.
+def drawn_s(moment: str, offset_s: int) -> float:
+    """Epoch s of a moment as plotly tells it, `2026-11-21 09:40:12.345`.
 
     Raises:
-        ValueError: it is neither.
+        ValueError: it is none.
     """
-    if isinstance(moment, int | float):
-        return moment / 1_000 - offset_s
     return datetime.fromisoformat(moment).replace(tzinfo=UTC).timestamp() - offset_s

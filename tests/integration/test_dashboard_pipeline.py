@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from urllib.parse import unquote
+from zoneinfo import ZoneInfo
 
 import httpx
 import pytest
@@ -264,3 +265,13 @@ def test_incidents_go_when_they_are_over(url: str, store: Store, browser: Browse
             for table in (IncidentChange, Incident):
                 connection.execute(delete(table))
         expect(page.locator("#pipeline-incidents")).to_be_empty()
+
+
+def test_the_axis_has_the_times_of_the_zone_in_the_address_wherever_the_browser_is(url: str, browser: Browser) -> None:
+    berlin = ZoneInfo("Europe/Berlin")
+    shown = {datetime.fromtimestamp(now() - ago_s, berlin).strftime("%H:%M") for ago_s in range(-60, 3_660, 60)}
+    with Watched(browser, zone="Asia/Tokyo") as page:
+        open_page(page, url)
+        ticks = page.locator("#pipeline-panels .xtick text").all_text_contents()
+        assert ticks
+        assert set(ticks) <= shown

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboard.figures.time_axis import TimeAxis
 from dashboard.links import Address
 from dashboard.pages import pipeline_parts, pipeline_steps
 from dashboard.reads import buckets
@@ -43,7 +44,8 @@ def test_a_click_beside_everything_leads_nowhere(click: Any) -> None:
 
 @given(st.integers(0, 86_400), st.integers(1, 86_400), st.sampled_from([0, 19_800, -34_200]))
 def test_a_drag_shows_the_whole_minutes_it_went_over(first: int, length: int, offset_s: int) -> None:
-    ends = [1_000.0 * (START + first + offset_s), 1_000.0 * (START + first + length + offset_s)]
+    clock = TimeAxis(START, START + 60, offset_s, "")
+    ends = [clock.at(START + first), clock.at(START + first + length)]
     for zoom in ({"xaxis.range": ends}, {"xaxis.range[0]": ends[1], "xaxis.range[1]": ends[0]}):
         span = asked_span(pipeline_steps.of_zoom(HERE, zoom, offset_s).query, NOW)
         assert span.from_s <= START + first < START + first + length <= span.to_s
