@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from dash import ClientsideFunction, Dash, Input, Output, State, ctx, no_update
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx
 
 from dashboard import links, shell
 from dashboard.links import Address
 from dashboard.login import account
 from dashboard.pages import directory, notices
+from dashboard.pages.base import step
 from dashboard.services import Services
 from dashboard.shell import REFRESH_MS, Shell
 from dashboard.span import RANGES_S, Span, shown_span
@@ -113,8 +114,7 @@ def _register_controls(app: Dash, services: Services) -> None:
         search: str | None,
     ) -> Any:
         here = Address.parse(pathname, search)
-        wanted = _navigated(here, str(ctx.triggered_id), pipeline, range_, zone, from_, to)
-        return no_update if wanted.href == here.href else wanted.href
+        return step(here, _navigated(here, str(ctx.triggered_id), pipeline, range_, zone, from_, to))
 
 
 def _navigated(

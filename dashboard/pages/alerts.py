@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
-from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
 from dashboard.pages import alerts_trials, incident_forms, notices
@@ -143,9 +142,7 @@ def _register_drawing(app: Dash, services: Services) -> None:
         Input(alerts_trials.Id.TESTED, "data"),
     )
     async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
-        if PAGE.match(here.path) is None:
-            raise PreventUpdate
+        here, _of = PAGE.asked(pathname, search)
         now_s = time.time()
         drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
         if isinstance(drawn, Failed):
@@ -166,9 +163,7 @@ def _register_filters(app: Dash, services: Services) -> None:
         Input(Shell.URL, "search"),
     )
     async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
-        if PAGE.match(here.path) is None:
-            raise PreventUpdate
+        here, _ = PAGE.asked(pathname, search)
         names = await services.threads.read(notices.or_nothing, services.store.names) or []
         filters, tab = filters_of(here), Tab.of_address(here)
         of_deleted = {filters.pipeline} - {None, *names}
@@ -194,7 +189,7 @@ def _register_filters(app: Dash, services: Services) -> None:
     def filter_by(
         pipeline: str | None, kind: str | None, severity: str | None, pathname: str | None, search: str | None
     ) -> Any:
-        here = Address.parse(pathname, search)
+        here, _ = PAGE.asked(pathname, search)
         if Filters(pipeline, kind, severity) == filters_of(here):
             return no_update
         return here.asking(pipeline=pipeline, kind=kind, severity=severity, page=None).href

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import dash_mantine_components as dmc
 from dash import Dash, html
+from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
 from dashboard.services import Services
@@ -39,6 +40,30 @@ class Page:
     def match(self, path: str) -> dict[str, str] | None:
         found = self.pattern.fullmatch(path)
         return None if found is None else found.groupdict()
+
+    def asked(self, pathname: str | None, search: str | None) -> tuple[Address, dict[str, str]]:
+        """Where the reader is, and what that is of; for callbacks, which are asked once more when the reader has gone
+        on to another page.
+
+        Raises:
+            PreventUpdate: it is not this page.
+        """
+        here = Address.parse(pathname, search)
+        of = self.match(here.path)
+        if of is None:
+            raise PreventUpdate
+        return here, of
+
+
+def step(here: Address, wanted: Address) -> str:
+    """Where a control leads, for the location's `href`.
+
+    Raises:
+        PreventUpdate: the reader is there already: the control was only filled from the address.
+    """
+    if wanted.href == here.href:
+        raise PreventUpdate
+    return wanted.href
 
 
 def aria(**attributes: str) -> dict[str, Any]:

@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
 
 from dashboard import light, links, shell
 from dashboard.links import Address
 from dashboard.pages import health_parts, notices
-from dashboard.pages.base import Page, Part, live
+from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
 from dashboard.reads.health import read_health
 from dashboard.reads.reports_topic import Ends, ReportsTopic
@@ -75,7 +74,7 @@ def register(app: Dash, services: Services) -> None:
         running=shell.WHILE_BUSY,
     )
     async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, Any]:
-        here = _here(pathname, search)
+        here, _ = PAGE.asked(pathname, search)
         ends = await services.threads.read_log(topic.ends)
         now_s = time.time()
         drawn = await services.threads.read(notices.attempt, draw, services.store, ends, here, now_s)
@@ -90,7 +89,7 @@ def register(app: Dash, services: Services) -> None:
         State(Shell.URL, "pathname"),
     )
     async def fill(search: str | None, pathname: str | None) -> tuple[list[str], str | None]:
-        here = _here(pathname, search)
+        here, _ = PAGE.asked(pathname, search)
         names = await services.threads.read(notices.or_nothing, services.store.names)
         return names or [], here.query.get("pipeline")
 
@@ -102,17 +101,8 @@ def register(app: Dash, services: Services) -> None:
         prevent_initial_call=True,
     )
     def choose(pipeline: str | None, pathname: str | None, search: str | None) -> Any:
-        here = _here(pathname, search)
-        wanted = here.asking(pipeline=pipeline or None)
-        return no_update if wanted.href == here.href else wanted.href
-
-
-def _here(pathname: str | None, search: str | None) -> Address:
-    """This page's address; the callbacks are asked once more when the reader has gone on to another page."""
-    here = Address.parse(pathname, search)
-    if PAGE.match(here.path) is None:
-        raise PreventUpdate
-    return here
+        here, _ = PAGE.asked(pathname, search)
+        return step(here, here.asking(pipeline=pipeline or None))
 
 
 PAGE: Final = Page(

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html, no_update
-from dash.exceptions import PreventUpdate
 
 from dashboard import links, words
 from dashboard.links import Address
@@ -196,10 +195,7 @@ def register(app: Dash, services: Services) -> None:
         Input(Form.DONE, "data"),
     )
     async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
-        of = PAGE.match(here.path)
-        if of is None:
-            raise PreventUpdate
+        here, of = PAGE.asked(pathname, search)
         now_s = time.time()
         drawn = await services.threads.read(notices.attempt, draw, services.store, of["incident"], here, now_s)
         if isinstance(drawn, Failed):

@@ -9,12 +9,12 @@ from functools import partial
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html, no_update
+from dash import Dash, Input, Output, State, html
 from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, live
+from dashboard.pages.base import NAME, Page, Part, live, step
 from dashboard.pages.message_parts import message_part
 from dashboard.pages.notices import Failed
 from dashboard.reads.message import MessageRead, read_message
@@ -83,7 +83,8 @@ def register(app: Dash, services: Services) -> None:
         running=[(Output(Id.BUSY, "children"), "Searching, half a minute at most …", "")],
     )
     async def find(pathname: str | None, search: str | None, scheme: str | None) -> Any:
-        here, pipeline = _asked(pathname, search)
+        here, of = PAGE.asked(pathname, search)
+        pipeline = of["pipeline"]
         asked = here.query.get("id", "")
         if not asked:
             told = "Its beacons are found by the id alone; a time to look around makes it faster."
@@ -104,7 +105,7 @@ def register(app: Dash, services: Services) -> None:
         State(Shell.URL, "pathname"),
     )
     def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
-        here, _ = _asked(pathname, search)
+        here, _ = PAGE.asked(pathname, search)
         around_s = _time_s(here.query.get("around"), time.time())
         typed = None if around_s is None else here.zone.clock(around_s, seconds=True, date=True)
         return here.query.get("id", ""), typed
@@ -127,13 +128,13 @@ def register(app: Dash, services: Services) -> None:
         pathname: str | None,
         search: str | None,
     ) -> Any:
-        here, _ = _asked(pathname, search)
+        here, _ = PAGE.asked(pathname, search)
         if not (clicks or submits):
             raise PreventUpdate
         around_s = here.zone.parse(around) if around else None
         around_text = None if around_s is None else rfc3339(around_s)
         wanted = here.asking(id=asked or None, around=around_text, before=None)
-        return no_update if wanted.query == here.query else wanted.href
+        return step(here, wanted)
 
 
 def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
@@ -151,14 +152,6 @@ def _time_s(text: str | None, now_s: float) -> float | None:
         return parse_time_s(text, now_s) if text else None
     except BadTime:
         return None
-
-
-def _asked(pathname: str | None, search: str | None) -> tuple[Address, str]:
-    here = Address.parse(pathname, search)
-    of = PAGE.match(here.path)
-    if of is None:
-        raise PreventUpdate
-    return here, of["pipeline"]
 
 
 PAGE: Final = Page(

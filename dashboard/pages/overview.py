@@ -8,12 +8,11 @@ from typing import Any, Final
 
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
-from dash.exceptions import PreventUpdate
 
 from dashboard import light, links, shell
 from dashboard.links import Address
 from dashboard.pages import notices, overview_parts
-from dashboard.pages.base import Page, Part, live
+from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
 from dashboard.reads import standing
 from dashboard.reads.overview import read_overview
@@ -84,7 +83,7 @@ def register(app: Dash, services: Services) -> None:
         running=shell.WHILE_BUSY,
     )
     async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, ...]:
-        here = _here(pathname, search)
+        here, _ = PAGE.asked(pathname, search)
         now_s = time.time()
         drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
         if isinstance(drawn, Failed):
@@ -93,7 +92,8 @@ def register(app: Dash, services: Services) -> None:
 
     @app.callback(Output(_FIND, "value"), Input(Shell.URL, "search"), State(Shell.URL, "pathname"))
     def fill(search: str | None, pathname: str | None) -> str:
-        return _here(pathname, search).query.get("q", "")
+        here, _ = PAGE.asked(pathname, search)
+        return here.query.get("q", "")
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
@@ -103,17 +103,8 @@ def register(app: Dash, services: Services) -> None:
         prevent_initial_call=True,
     )
     def find(text: str | None, pathname: str | None, search: str | None) -> Any:
-        here = _here(pathname, search)
-        wanted = here.asking(q=(text or "").strip() or None)
-        return no_update if wanted.href == here.href else wanted.href
-
-
-def _here(pathname: str | None, search: str | None) -> Address:
-    """This page's address; the callbacks are asked once more when the reader has gone on to another page."""
-    here = Address.parse(pathname, search)
-    if PAGE.match(here.path) is None:
-        raise PreventUpdate
-    return here
+        here, _ = PAGE.asked(pathname, search)
+        return step(here, here.asking(q=(text or "").strip() or None))
 
 
 PAGE: Final = Page(

@@ -9,14 +9,13 @@ from typing import Any, Final
 
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
-from dash.exceptions import PreventUpdate
 
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, Frame
 from dashboard.figures.panels import panels_figure
 from dashboard.links import Address
 from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
-from dashboard.pages.base import NAME, Page, Part, aria, live
+from dashboard.pages.base import NAME, Page, Part, aria, live, step
 from dashboard.pages.notices import Failed
 from dashboard.reads.alerts import read_open
 from dashboard.reads.incident_filters import Filters
@@ -211,11 +210,11 @@ def _register_drawing(app: Dash, services: Services) -> None:
         running=WHILE_BUSY,
     )
     async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> dict[str, Any]:
-        here, now_s = Address.parse(pathname, search), time.time()
+        here, of = PAGE.asked(pathname, search)
+        now_s, dark, name = time.time(), scheme == "dark", of["pipeline"]
         # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
         kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
-        name = _name(here)
-        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, scheme == "dark", now_s)
+        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, dark, now_s)
         nothing = dict.fromkeys(_OUTPUTS, no_update)
         if isinstance(found, Failed):
             return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
@@ -235,14 +234,13 @@ def _register_steps(app: Dash) -> None:
 
     @app.callback(to, Input(Id.CLICKED, "data"), *where, prevent_initial_call=True)
     def click(clicked: Any, pathname: str | None, search: str | None) -> str:
-        here = Address.parse(pathname, search)
-        return _step(here, pipeline_steps.of_click(here, _name(here), clicked))
+        here, of = PAGE.asked(pathname, search)
+        return step(here, pipeline_steps.of_click(here, of["pipeline"], clicked))
 
     @app.callback(to, Input(Id.PATH, "value"), *where, prevent_initial_call=True)
     def choose(path: str | None, pathname: str | None, search: str | None) -> str:
-        here = Address.parse(pathname, search)
-        _name(here)
-        return _step(here, pipeline_steps.of_path(here, path))
+        here, _ = PAGE.asked(pathname, search)
+        return step(here, pipeline_steps.of_path(here, path))
 
     @app.callback(
         to,
@@ -257,27 +255,12 @@ def _register_steps(app: Dash) -> None:
     def zoom(
         zoomed: Any, offset_s: int | None, before: list[str] | None, pathname: str | None, search: str | None
     ) -> tuple[str, list[str], None]:
-        here = Address.parse(pathname, search)
-        _name(here)
+        here, _ = PAGE.asked(pathname, search)
         if pipeline_steps.is_double_click(zoomed):
             wanted, left = pipeline_steps.back(here, before or [], time.time())
         else:
             wanted, left = pipeline_steps.of_zoom(here, zoomed, offset_s or 0), [*(before or []), here.search]
-        return _step(here, wanted), left, None
-
-
-def _name(here: Address) -> str:
-    """The pipeline that the address is of; what belongs to another page is not ours to answer."""
-    of = PAGE.match(here.path)
-    if of is None:
-        raise PreventUpdate
-    return of["pipeline"]
-
-
-def _step(here: Address, wanted: Address) -> str:
-    if wanted.href == here.href:
-        raise PreventUpdate
-    return wanted.href
+        return step(here, wanted), left, None
 
 
 PAGE: Final = Page(

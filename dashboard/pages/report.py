@@ -9,12 +9,12 @@ from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, html, no_update
+from dash import Dash, Input, Output, State, ctx, html
 
 from dashboard import shell
 from dashboard.links import Address
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, alert, aria
+from dashboard.pages.base import NAME, Page, Part, alert, aria, step
 from dashboard.pages.report_parts import report_part
 from dashboard.report import Report, make_report
 from dashboard.report.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
@@ -67,10 +67,7 @@ def register(app: Dash, services: Services) -> None:
         running=shell.WHILE_BUSY,
     )
     async def draw(pathname: str | None, search: str | None, scheme: str | None) -> tuple[Any, str]:
-        here = Address.parse(pathname, search)
-        of = PAGE.match(here.path)
-        if of is None:
-            return no_update, "false"
+        here, of = PAGE.asked(pathname, search)
         return await services.threads.read(content, services, of["pipeline"], here, scheme == "dark"), "false"
 
 
@@ -110,9 +107,7 @@ def _register_controls(app: Dash) -> None:
         Input(Shell.URL, "search"),
     )
     def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here = Address.parse(pathname, search)
-        if PAGE.match(here.path) is None:
-            return (no_update,) * 4
+        here, _ = PAGE.asked(pathname, search)
         chosen = "" if "from" in here.query else here.query.get("range", DEFAULT)
         names = dict.fromkeys([*PRESETS, *_LAST, *([chosen] if chosen else [])])
         try:
@@ -141,15 +136,12 @@ def _register_controls(app: Dash) -> None:
         pathname: str | None,
         search: str | None,
     ) -> Any:
-        here = Address.parse(pathname, search)
-        wanted = _navigated(here, str(ctx.triggered_id), range_, from_, to)
-        return no_update if wanted.href == here.href else wanted.href
+        here, _ = PAGE.asked(pathname, search)
+        return step(here, _navigated(here, str(ctx.triggered_id), range_, from_, to))
 
 
 def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to: str | None) -> Address:
     """Where a control leads. What only repeats the address leads nowhere."""
-    if PAGE.match(here.path) is None:
-        return here
     match by:
         case Ids.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
             return here.asking(range=range_, from_=None, to=None)

@@ -11,7 +11,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page
+from dashboard.pages.base import NAME, Page, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.window_difference import draw_difference
 from dashboard.pages.window_layout import EVERYTHING, Id, layout, start_of
@@ -161,15 +161,14 @@ def _register_controls(app: Dash) -> None:
         here, _, _ = _asked(pathname, search)
         chosen = {"only": None if only == EVERYTHING else only, "where": where, "text": text, "a": a, "b": b}
         wanted = here.asking(**{name: value or None for name, value in chosen.items()})
-        return no_update if wanted.query == here.query else wanted.href
+        return step(here, wanted)
 
 
 def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
     """Where the reader is, if that is here."""
-    here = Address.parse(pathname, search)
-    of = PAGE.match(here.path)
-    start_s = start_of(of) if of is not None else None
-    if of is None or start_s is None:
+    here, of = PAGE.asked(pathname, search)
+    start_s = start_of(of)
+    if start_s is None:
         raise PreventUpdate
     return here, of["pipeline"], start_s
 
