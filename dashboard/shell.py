@@ -172,7 +172,7 @@ def account_part(of: Account) -> Part | None:
     name = dmc.Text(f"{of.name} ({of.role})", size="sm")
     if not of.can_log_out:
         return name
-    out = dmc.Button("Log out", type="submit", variant="subtle", size="compact-xs")
+    out = html.Button("Log out", type="submit", className="log-out")
     return dmc.Group([name, html.Form(out, method="post", action=LOGOUT_PATH)], gap="xs")
 
 

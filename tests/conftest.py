@@ -21,6 +21,8 @@ from lagloss.store import Store, migrate
 from lagloss.topics import create_topics
 
 TEMPLATE = "migrated_template"
+QUICK_IN_A_BROWSER = "test_dashboard_shell.py"
+"""Of the tests in a browser, those that `make test` runs, too: five to twenty seconds each is too long for all."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -33,6 +35,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in ("integration", "acceptance"):
             item.add_marker(pytest.mark.servers)
+        if "browser" in getattr(item, "fixturenames", ()) and item.path.name != QUICK_IN_A_BROWSER:
+            item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(600))
             item.add_marker(pytest.mark.flaky(reruns=1))
