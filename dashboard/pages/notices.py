@@ -79,11 +79,7 @@ def of_condition(
     zone, name = here.zone, definition.name
     match found:
         case Condition.NOT_CLOSED:
-            told = (
-                f"Beacons of {name} come in, and its first minute is judged "
-                f"{words.lag(definition.spec.grace)} after it ends. Until then there are live numbers only."
-            )
-            return alert("Not closed yet", told, "blue", "…")
+            return alert("Not closed yet", _not_closed(fresh, definition), "blue", "…")
         case Condition.BLIND:
             return alert("Blind", _blind(fresh, name, zone, now_s), "red", "✖")
         case Condition.IDLE:
@@ -111,8 +107,22 @@ def _blind(fresh: Freshness, name: str, zone: Zone, now_s: float) -> str:
     )
 
 
+def _not_closed(fresh: Freshness, definition: Definition) -> str:
+    if fresh.live_s is None:
+        return (
+            f"Emitters of {definition.name} report, and none has sent a beacon yet. Its first minute is judged "
+            f"{words.lag(definition.spec.grace)} after it ends."
+        )
+    return (
+        f"Beacons of {definition.name} come in, and its first minute is judged {words.lag(definition.spec.grace)} "
+        "after it ends. Until then there are live numbers only."
+    )
+
+
 def _stale(fresh: Freshness, definition: Definition, now_s: float) -> str:
-    age_s = now_s - (fresh.newest_s or 0) - WINDOW_S
+    if fresh.newest_s is None:
+        return "Beacons come in, and no minute has been judged though some are due: look at Health, and the aggregator."
+    age_s = now_s - fresh.newest_s - WINDOW_S
     return (
         f"The newest closed minute ended {words.ago(age_s)}; with a grace of {words.lag(definition.spec.grace)} a "
         "newer one should be there. Nothing after it is judged: look at Health, and at the aggregator."

@@ -144,9 +144,11 @@ def condition(fresh: Freshness, grace_s: float, now_s: float, has_windows: bool,
     """`has_windows`: whether there is anything to draw in the range that was asked for; `ends_now`: whether that range
     holds this moment, so that something should be there."""
     if fresh.newest_s is None:
-        if fresh.live_s is not None:
-            return Condition.NOT_CLOSED
-        return Condition.IDLE if fresh.reporting else Condition.BLIND
+        # idle is a verdict: before the first one nobody knows that nothing comes in
+        is_late = fresh.live_s is not None and now_s - fresh.live_s - WINDOW_S > grace_s + STALE_AFTER_GRACE_S
+        if not is_late:
+            return Condition.NOT_CLOSED if fresh.reporting or fresh.live_s is not None else Condition.BLIND
+        return Condition.STALE if fresh.reporting else Condition.BLIND
     if not has_windows and not ends_now:
         return Condition.NOTHING_IN_RANGE
     is_late = now_s - fresh.newest_s - WINDOW_S > grace_s + STALE_AFTER_GRACE_S

@@ -131,11 +131,11 @@ def judge(objective: Objective, parts: Sequence[tuple[Stretch, Target]], known: 
     allowed = sum((share * messages for share, messages in by_budget.items()), Fraction(0))
     unseen = ceil(Fraction(of * (unknown + known.missing), closed)) if closed else 0
     status: Status = "unproven"
-    if not of:
+    if not of and not unknown and not known.missing:
         status = "none"
     elif bad_min > allowed:
         status = "missed"
-    elif bad_max + unseen <= allowed:
+    elif of and bad_max + unseen <= allowed:
         status = "met"
     return Attainment(objective, status, of, Interval(bad_min, bad_max), float(allowed), unseen)
 

@@ -245,8 +245,10 @@ def fresh(**known: Any) -> Freshness:
     ("known", "has_windows", "ends_now", "wanted"),
     [
         ({}, False, True, Condition.BLIND),
-        ({"emitters": 1, "reporting": 1}, False, True, Condition.IDLE),
+        ({"emitters": 1, "reporting": 1}, False, True, Condition.NOT_CLOSED),
         ({"live_s": NOW - 60, "emitters": 1, "reporting": 1}, True, True, Condition.NOT_CLOSED),
+        ({"live_s": NOW - 9_000, "emitters": 1, "reporting": 1}, True, True, Condition.STALE),
+        ({"live_s": NOW - 9_000, "emitters": 1}, True, True, Condition.BLIND),
         ({"newest_s": NOW - 180, "verdict": "ok", "emitters": 1, "reporting": 1}, True, True, Condition.FINE),
         ({"newest_s": NOW - 180, "verdict": "idle"}, True, True, Condition.IDLE),
         ({"newest_s": NOW - 180, "verdict": "unknown", "emitters": 1}, True, True, Condition.BLIND),

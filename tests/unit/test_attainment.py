@@ -59,6 +59,13 @@ def test_minutes_that_are_not_known_never_count_as_good() -> None:
     assert status(loss(21, 21, unknown=30), target(0.02)) == "missed"
 
 
+def test_no_messages_are_nothing_to_judge_only_where_all_minutes_are_known() -> None:
+    blind = Rollup(windows=60, verdicts={"unknown": 60})
+    assert status(blind, target()) == "unproven"
+    assert status(Rollup(), target(), missing=60) == "unproven"
+    assert status(Rollup(windows=60, verdicts={"idle": 60}), target(), missing=1) == "unproven"
+
+
 @pytest.mark.parametrize(("share", "messages"), [(0.29, 100), (0.07, 100), (0.001, 3_000)])
 def test_a_budget_is_exact_however_floats_round(share: float, messages: int) -> None:
     allowed = round(share * messages)

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 
 from dashboard import light, words
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
-from dashboard.pages.overview_parts import totals
+from dashboard.links import Address
+from dashboard.pages.overview_parts import table, totals
 from dashboard.reads.condition import Condition, Freshness
+from dashboard.reads.condition import condition as condition_of
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, worst_first
 
@@ -47,6 +49,22 @@ def test_states_are_ordered_worst_first() -> None:
     shuffled = random.Random(7).sample(in_order, len(in_order))
     assert worst_first(shuffled) == in_order
     assert [standing.state for standing in in_order] == list(State)
+
+
+@given(
+    live_s=st.none() | st.integers(0, 10_000),
+    reporting=st.integers(0, 2),
+    now_s=st.integers(0, 20_000),
+    shown=st.booleans(),
+)
+def test_before_its_first_verdict_a_pipeline_is_shown_whatever_is_known_of_it(
+    live_s: int | None, reporting: int, now_s: int, shown: bool
+) -> None:
+    fresh = replace(FRESH, newest_s=None, verdict=None, live_s=live_s, reporting=reporting)
+    found = condition_of(fresh, 60, now_s, shown)
+    standing = replace(WELL, condition=found, fresh=fresh, newest=None, budgets={})
+    assert standing.state in (State.NOT_CLOSED, State.BLIND, State.STALE)
+    assert table([standing], Address("/"), float(now_s))
 
 
 @given(

@@ -86,7 +86,7 @@ def test_csv_has_a_row_a_stretch_and_no_formulas() -> None:
     whole, days = rows[0], rows[2:9]
     for column in ("messages", "lost_min", "on_time", "missing", "minutes"):
         assert int(whole[column]) == sum(int(day[column]) for day in days)
-    assert days[3]["status"] == "none"
+    assert days[3]["status"] == "unproven"
     assert days[3]["e2e_p95_ms"] == ""
 
 
