@@ -82,7 +82,7 @@ def doer(typed: str | None) -> str:
         BadText: nobody is called that.
     """
     person = require_operator()
-    if person != LOCAL:
+    if person is not LOCAL:
         return person.name
     return " ".join(_short("a name", typed or "", MAX_NAME).split()) or LOCAL.name
 

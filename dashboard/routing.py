@@ -15,7 +15,7 @@ from dashboard.pages.base import step
 from dashboard.services import Services
 from dashboard.shell import REFRESH_MS, Shell
 from dashboard.span import RANGES_S, Span, shown_span
-from dashboard.who import asking
+from dashboard.who import LOCAL, asking
 from lagloss.wire import WINDOW_S
 
 _SLOWER: Final = ((6 * 3_600, 1), (2 * 86_400, 3))
@@ -61,7 +61,7 @@ def _register_mounting(app: Dash, services: Services) -> None:
     )
     def mount(pathname: str | None, search: str | None) -> tuple[Any, ...]:
         here = Address.parse(pathname, search)
-        who = shell.account_part(account(asking(), services.settings))
+        who = None if asking() is LOCAL else shell.account_part(account(asking(), services.settings))
         found = directory.find(here.path)
         if found is None:
             return notices.no_such_page(here), "no such page", shell.nav(here, ""), {"display": "none"}, who

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaException
@@ -35,11 +35,11 @@ class Services:
             NotConfigured, KafkaUnreachable: there is no Kafka, or it does not answer.
         """
         bootstrap = self.settings.require_kafka()
-        opened = BeaconLog(bootstrap, topics.BEACONS)
         try:
-            yield opened
+            with closing(BeaconLog(bootstrap, topics.BEACONS)) as opened:
+                yield opened
         except KafkaException as error:
             detail = topics.kafka_error(error).str()
             raise KafkaUnreachable(bootstrap=bootstrap, detail=detail) from error
-        finally:
-            opened.close()
+        except TimeoutError as error:  # of a future of the admin client
+            raise KafkaUnreachable(bootstrap=bootstrap, detail="no answer in time") from error

@@ -13,7 +13,6 @@ from dashboard.login import Account
 from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria
 from dashboard.span import RANGES_S
-from dashboard.who import LOCAL
 
 REFRESH_MS: Final = 5_000
 
@@ -165,10 +164,8 @@ def nav(here: links.Address, current: str) -> Part:
     return dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs")
 
 
-def account_part(of: Account) -> Part | None:
-    """Who is logged in, and the way out; nothing where nobody has to log in."""
-    if of.name == LOCAL.name:
-        return None
+def account_part(of: Account) -> Part:
+    """Who is logged in, and the way out."""
     name = dmc.Text(f"{of.name} ({of.role})", size="sm")
     if not of.can_log_out:
         return name

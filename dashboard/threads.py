@@ -18,7 +18,11 @@ _LOG_READS: Final = 2
 _DOCUMENTS: Final = 1
 """A PDF keeps one core busy for seconds."""
 _ACTS: Final = 4
-"""What people do, of which a test of a receiver waits half a minute for its alerter."""
+"""What people do, which is written in milliseconds."""
+_TRIALS: Final = 2
+"""Tests of receivers, which wait half a minute for the alerter, and backtests, which take longer."""
+_GLANCES: Final = 2
+"""Questions to the broker with a short time limit."""
 
 
 class Threads:
@@ -29,6 +33,8 @@ class Threads:
         self._log_reads = ThreadPoolExecutor(_LOG_READS, "log")
         self._documents = ThreadPoolExecutor(_DOCUMENTS, "document")
         self._acts = ThreadPoolExecutor(_ACTS, "act")
+        self._trials = ThreadPoolExecutor(_TRIALS, "trial")
+        self._glances = ThreadPoolExecutor(_GLANCES, "glance")
 
     async def read(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
         """A read of PostgreSQL, and drawing what was read."""
@@ -46,9 +52,18 @@ class Threads:
         """Something that a person does."""
         return await _run(self._acts, work, *args, **named)
 
+    async def trial(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """Something that a person tries out and waits for."""
+        return await _run(self._trials, work, *args, **named)
+
+    async def glance(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
+        """A look at what the broker says of itself."""
+        return await _run(self._glances, work, *args, **named)
+
     def close(self) -> None:
         """Lets go of what has not begun yet."""
-        for pool in (self._reads, self._log_reads, self._documents, self._acts):
+        pools = (self._reads, self._log_reads, self._documents, self._acts, self._trials, self._glances)
+        for pool in pools:
             pool.shutdown(wait=False, cancel_futures=True)
 
 

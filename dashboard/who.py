@@ -19,7 +19,8 @@ class Person:
 
 
 LOCAL: Final = Person("local", "operator")
-"""Whoever reaches a dashboard without a login, which listens on loopback only: they have this machine anyway."""
+"""Whoever reaches a dashboard without a login, which listens on loopback only: they have this machine anyway. Told by
+identity: somebody who logs in may have the same name."""
 
 NOBODY: Final = Person("nobody", "viewer")
 """Who asks where no request is answered: they must not act."""

@@ -177,5 +177,5 @@ def _add_receivers(routes: APIRouter, services: Services) -> None:
     @routes.post("/receivers/{name}/test", responses=documented(403, 404, 503))
     async def test(name: str) -> dict[str, Any]:
         """Sends it a test by way of the alerter, and waits up to 30 s: `sent`, `refused` for good, or `retried`."""
-        found = await threads.act(acts.rehearse, store, name, wait_s=WAIT_S)
+        found = await threads.trial(acts.rehearse, store, name, wait_s=WAIT_S)
         return {"receiver": name, "outcome": found.outcome, "attempts": found.attempts, "error": found.error}

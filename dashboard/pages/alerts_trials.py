@@ -139,7 +139,7 @@ def _register_test(app: Dash, services: Services) -> None:
         if not receiver:
             return alert("No receiver chosen", "Choose one first.", "orange", "!"), time.time()
         try:
-            outcome = await services.threads.act(acts.rehearse, services.store, receiver)
+            outcome = await services.threads.trial(acts.rehearse, services.store, receiver)
         except LaglossError as error:
             title = "No alerter sent it" if isinstance(error, NoAlerter) else "Not done"
             return alert(title, str(error), "red", "✖"), time.time()
@@ -175,7 +175,7 @@ def _register_backtest(app: Dash, services: Services) -> None:
             return alert("No pipeline chosen", "Choose one first.", "orange", "!")
         span = shown_span(here.query, time.time()).pinned()
         try:
-            found = await services.threads.act(backtest, services.store, services.settings, pipeline, span)
+            found = await services.threads.trial(backtest, services.store, services.settings, pipeline, span)
         except LaglossError as error:
             return alert("No backtest", str(error), "red", "✖")
         return backtested(found, here.zone)

@@ -75,7 +75,7 @@ def register(app: Dash, services: Services) -> None:
     )
     async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, Any]:
         here, _ = PAGE.asked(pathname, search)
-        ends = await services.threads.read_log(topic.ends)
+        ends = await services.threads.glance(topic.ends)
         now_s = time.time()
         drawn = await services.threads.read(notices.attempt, draw, services.store, ends, here, now_s)
         if isinstance(drawn, Failed):

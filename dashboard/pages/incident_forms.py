@@ -183,7 +183,7 @@ def _register_opening(app: Dash, services: Services) -> None:
             raise PreventUpdate
         may = asking().role == "operator"
         opened = [may and asked is not None and asked.do == do for do in _WINDOWS]
-        box = {} if asking() == LOCAL else {"display": "none"}
+        box = {} if asking() is LOCAL else {"display": "none"}
         typed: tuple[Any, ...] = (no_update, no_update, no_update)
         if asked is not None:
             matchers = await services.threads.read(notices.or_nothing, _matchers_of, services.store, asked.of)
