@@ -184,10 +184,24 @@ class Store:
 
     def pipelines(self) -> list[StoredPipeline]:
         """The newest version of every pipeline that is not deleted, by name."""
-        newest: dict[str, StoredPipeline] = {}
-        for stored in self.versions():
-            newest[stored.name] = stored
-        return list(newest.values())
+        table, later = tables.table_of(tables.Pipeline), aliased(tables.table_of(tables.Pipeline))
+        is_newest = ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
+        asked = select(table).where(table.c.deleted_at.is_(None), is_newest).order_by(table.c.name)
+        with self.engine.connect() as connection:
+            return [_stored(row) for row in connection.execute(asked)]
+
+    def versions_of(self, name: str) -> list[StoredPipeline]:
+        """Every version of one pipeline, oldest first.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        table = tables.table_of(tables.Pipeline)
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.version)).all()
+        if not rows or rows[-1].deleted_at is not None:
+            raise self._unknown(name)
+        return [_stored(row) for row in rows]
 
     def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
         """Every version of every pipeline that is not deleted, by name and version; of those `known` only later ones
@@ -204,10 +218,7 @@ class Store:
             for at in range(0, len(wanted), 1_000):
                 chosen = tuple_(table.c.name, table.c.version).in_(wanted[at : at + 1_000])
                 found += connection.execute(select(table).where(chosen).order_by(table.c.name, table.c.version)).all()
-        return [
-            StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
-            for row in found
-        ]
+        return [_stored(row) for row in found]
 
     def names(self) -> list[str]:
         """The pipelines that are not deleted, by name."""
@@ -296,16 +307,20 @@ class Store:
             newest = _newest_version(connection, name)
         if newest is None or newest.deleted_at is not None:
             raise self._unknown(name)
-        return StoredPipeline(name, newest.version, newest.applied_at, Definition.model_validate(newest.definition))
+        return _stored(newest)
 
     def _unknown(self, name: str) -> UnknownPipeline:
         names = self.names()
         return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
 
+    def definition_at(self, name: str, window_start_s: int) -> Definition:
+        """The definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        versions = self.versions_of(name)
+        return versions[in_force(versions, window_start_s)].definition
+
     def graph_at(self, name: str, window_start_s: int) -> Graph:
-        """The graph of the version in force at a window's start."""
-        versions = [stored for stored in self.versions() if stored.name == name]
-        return Graph(versions[in_force(versions, window_start_s)].definition)
+        """The graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        return Graph(self.definition_at(name, window_start_s))
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
         """Where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
@@ -394,6 +409,10 @@ def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
     return connection.execute(
         select(tables.table_of(row)).where(row.name == name).order_by(row.version.desc()).limit(1)
     ).one_or_none()
+
+
+def _stored(row: Row[Any]) -> StoredPipeline:
+    return StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
 
 
 def _closed_document(row: Row[Any]) -> dict[str, Any]:

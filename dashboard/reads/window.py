@@ -74,7 +74,7 @@ class WindowRead:
 
 def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:
     """Raises UnknownPipeline."""
-    definition = store.pipeline(pipeline).definition
+    definition = store.definition_at(pipeline, start_s)
     found = store.windows(pipeline, start_s, start_s + WINDOW_S)
     window = found[0] if found else None
     is_unsure = window is not None and (window["verdict"] is None or _lacks_evidence(window))
@@ -82,7 +82,7 @@ def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) ->
         pipeline=pipeline,
         start_s=start_s,
         definition=definition,
-        graph=store.graph_at(pipeline, start_s),
+        graph=Graph(definition),
         window=window,
         gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
         revisions=read_revisions(store, pipeline, start_s, window),
@@ -121,7 +121,6 @@ def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) ->
     Raises:
         UnknownPipeline, UnknownCheckpoint.
     """
-    store.pipeline(pipeline)
     graph = store.graph_at(pipeline, start_s)
     check_points(graph, *checkpoints)
     return graph

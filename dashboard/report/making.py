@@ -31,9 +31,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
     Raises:
         UnknownPipeline: there is none of this name.
     """
-    versions = [stored for stored in store.versions() if stored.name == pipeline]
-    if not versions:
-        store.pipeline(pipeline)  # says which there are
+    versions = store.versions_of(pipeline)
     definition = versions[-1].definition
     due_s = now_s - WINDOW_S - definition.spec.grace / 1_000 - CLOSES_WITHIN_S
     reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s)
