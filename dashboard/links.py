@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlencode
 from dashboard.span import Span
 from dashboard.zones import Zone
 from lagloss.result import rfc3339
+from lagloss.wire import WINDOW_S
 
 API: Final = "/api/v1"
 OVERVIEW: Final = "/"
@@ -59,6 +60,11 @@ class Address:
         """The same page over this span."""
         query = {key: value for key, value in self.query.items() if key not in ("range", "from", "to")}
         return Address(self.path, {**query, **span.query()})
+
+    def between(self, from_: str, to: str) -> Address:
+        """The same page over the whole minutes between two moments, in either order, as date pickers hold them."""
+        from_s, to_s = sorted(int(self.zone.parse(typed)) // WINDOW_S * WINDOW_S for typed in (from_, to))
+        return self.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
 
     def to(self, path: str, **query: str | None) -> Address:
         """Another page, looked at in the same way: the zone and the span go along."""

@@ -16,7 +16,6 @@ from dashboard.services import Services
 from dashboard.shell import REFRESH_MS, Shell
 from dashboard.span import RANGES_S, Span, shown_span
 from dashboard.who import LOCAL, asking
-from lagloss.wire import WINDOW_S
 
 _SLOWER: Final = ((6 * 3_600, 1), (2 * 86_400, 3))
 """Up to so long a range is refreshed each so many times `REFRESH_MS`; longer ones each minute: a look costs more, and
@@ -135,8 +134,7 @@ def _navigated(
         case Shell.ZONE if zone and zone != here.zone.name:
             return here.asking(zone=zone)
         case Shell.APPLY if from_ and to:
-            from_s, to_s = sorted((_read(here, from_), _read(here, to)))
-            return here.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
+            return here.between(from_, to)
     return here
 
 
@@ -153,11 +151,6 @@ def _of_pipeline(here: Address, pipeline: str) -> Address:
 
 def _typed(here: Address, epoch_s: int) -> str:
     return here.zone.at(epoch_s).strftime("%Y-%m-%d %H:%M:%S")
-
-
-def _read(here: Address, typed: str) -> int:
-    """Epoch s of what a date picker holds, whole minutes; it knows no zone."""
-    return int(here.zone.parse(typed)) // WINDOW_S * WINDOW_S
 
 
 def _interval_ms(span: Span) -> int:

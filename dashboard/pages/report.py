@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime
 from enum import StrEnum
 from typing import Any, Final
 
@@ -22,7 +21,6 @@ from dashboard.services import Services
 from dashboard.shell import Shell
 from dashboard.span import Span
 from lagloss.errors import UnknownPipeline, UsageError
-from lagloss.wire import WINDOW_S
 
 _LAST: Final = ("7d", "30d", "90d")
 
@@ -154,9 +152,7 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
                 return here.asking(range=before.name, from_=None, to=None)
             return here.over(Span(before.from_s, before.to_s))
         case Ids.APPLY if from_ and to:
-            typed = sorted(datetime.fromisoformat(text).replace(tzinfo=here.zone.info) for text in (from_, to))
-            from_s, to_s = (int(moment.timestamp()) // WINDOW_S * WINDOW_S for moment in typed)
-            return here.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
+            return here.between(from_, to)
     return here
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterator
 from typing import Any, Final
 
+from dashboard.csv_text import csv_lines
 from dashboard.report.model import Figures, Report
 from lagloss.result import Lags, rfc3339
 
@@ -16,17 +15,12 @@ COLUMNS: Final = (
     *("lost_min", "lost_max", "loss_budget", "on_time", "on_time_of", "on_time_budget"),
     *("e2e_p50_ms", "e2e_p95_ms", "e2e_p99_ms", "e2e_max_ms", "windows"),
 )
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def spreadsheet(report: Report, base_url: str = "") -> str:
     """`what` is whole, previous, day or hour (one of the worst). Lags of days and hours are not told."""
-    out = io.StringIO(newline="")
-    writer = csv.writer(out)  # ends lines with CR LF, as RFC 4180 wants
-    writer.writerow(COLUMNS)
-    for what, figures in _stretches(report):
-        writer.writerow([_safe(value) for value in _row(report, what, figures, base_url)])
-    return out.getvalue()
+    rows = (_row(report, what, figures, base_url) for what, figures in _stretches(report))
+    return "".join(csv_lines(COLUMNS, rows))
 
 
 def _stretches(report: Report) -> Iterator[tuple[str, Figures]]:
@@ -46,8 +40,3 @@ def _row(report: Report, what: str, figures: Figures, base_url: str) -> list[Any
         *(total.on_time, total.on_time_of, on_time.allowed, lags.p50, lags.p95, lags.p99, lags.max),
         report.links(figures.from_s, figures.to_s, base_url)["windows"],
     ]
-
-
-def _safe(value: Any) -> Any:
-    """Text that a spreadsheet would read as a formula gets an apostrophe, which makes it text."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
