@@ -20,6 +20,8 @@ from lagloss.wire import MAX_ID_BYTES
 
 ID_HEADER: Final = "lagloss-id"
 TIME_HEADER: Final = "lagloss-event-time"
+REPLAY_HEADER: Final = "lagloss-replay"
+"""The replay's name, on a message that a replay brings back."""
 
 
 class Identity(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -20,29 +20,46 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from pipeline_under_test.event import Event
-from pipeline_under_test.topology import CONSUMERS, dead_topic, group_of, topic_of
+from pipeline_under_test.topology import (
+    CONSUMERS,
+    dead_topic,
+    group_of,
+    routes_topic,
+    schemas_topic,
+    tier_topic,
+    tiers_group,
+    topic_of,
+)
 
 log = logging.getLogger(__name__)
 
 PARTITIONS: Final = 3
+MAX_COPIES: Final = 3
 ADMIN_TIMEOUT_S: Final = 15.0
 MAX_IN_FLIGHT: Final = 10_000
 """Unacknowledged records a producer may have before its node stops taking in more."""
 RETRY_S: Final = 0.5
 
 
-def create_topics(bootstrap: str, pipeline: str) -> None:
-    """Creates the pipeline's topics where they are missing.
+def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
+    """Creates the pipeline's topics where they are missing: each record on three brokers where there are so many, and
+    acknowledged by two of them.
 
     They are stamped with the append time: how far a lane has been taken in is measured in times of the broker's clock.
 
     Raises:
         KafkaException: if the broker cannot be reached or refuses.
     """
-    names = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
-    config = {"message.timestamp.type": "LogAppendTime"}
-    topics = [NewTopic(name, num_partitions=PARTITIONS, config=config) for name in names]
     admin = AdminClient({"bootstrap.servers": bootstrap})
+    copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
+    common = {"min.insync.replicas": str(max(1, copies - 1))}
+    appended = {**common, "message.timestamp.type": "LogAppendTime"}
+    compacted = {**common, "cleanup.policy": "compact"}
+    streams = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    streams += [tier_topic(pipeline, seconds) for seconds in tiers_s]
+    topics = [NewTopic(name, PARTITIONS, copies, config=appended) for name in streams]
+    tables = (routes_topic(pipeline), schemas_topic(pipeline))
+    topics += [NewTopic(name, 1, copies, config=compacted) for name in tables]
     for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
         try:
             future.result(ADMIN_TIMEOUT_S)
@@ -52,18 +69,20 @@ def create_topics(bootstrap: str, pipeline: str) -> None:
                 raise
 
 
-def consumer_for(bootstrap: str, pipeline: str, node: str) -> Consumer:
-    """A consumer that forgets nothing: it begins at the oldest record and commits only when it is told to."""
+def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Consumer:
+    """A consumer that forgets nothing: it begins at the oldest record and commits only when it is told to. It reads no
+    record of a transaction that is not committed."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
-            "group.id": group_of(pipeline, node),
-            "client.id": node,
+            "group.id": group,
+            "client.id": client_id,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
             "fetch.wait.max.ms": 100,
+            **more,
         }
     )
 
@@ -88,12 +107,12 @@ class ReliableProducer:
         self._again: list[tuple[float, Callable[[], None]]] = []
         self.in_flight = 0
 
-    def send(self, topic: str, event: Event, acknowledged: Callable[[], None], reason: str = "") -> None:
+    def send(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
         """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it."""
         self.in_flight += 1
-        self._produce(topic, event, acknowledged, reason)
+        self._produce(topic, event, acknowledged)
 
-    def _produce(self, topic: str, event: Event, acknowledged: Callable[[], None], reason: str) -> None:
+    def _produce(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
         def report(error: KafkaError | None, _record: Message) -> None:
             if error is None:
                 self.in_flight -= 1
@@ -105,12 +124,12 @@ class ReliableProducer:
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:
-            self._produce(topic, event, acknowledged, reason)
+            self._produce(topic, event, acknowledged)
 
         while True:
             try:
                 self._producer.produce(
-                    topic, event.body, event.id.encode(), headers=event.headers(reason), on_delivery=report
+                    topic, event.body, event.id.encode(), headers=event.headers(), on_delivery=report
                 )
                 return
             except BufferError:
@@ -139,12 +158,19 @@ class GroupWatcher:
 
     def backlog(self, node: str) -> int:
         """Records in the node's topic that it has not committed: 0 once all it was sent is done and accounted for."""
-        topic, group = topic_of(self._pipeline, node), group_of(self._pipeline, node)
-        places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+        return self._left([topic_of(self._pipeline, node)], group_of(self._pipeline, node))
+
+    def waiting(self, tiers_s: Iterable[float]) -> int:
+        """Records that wait in the global retrier's tiers."""
+        topics = [tier_topic(self._pipeline, seconds) for seconds in tiers_s]
+        return self._left(topics, tiers_group(self._pipeline)) if topics else 0
+
+    def _left(self, topics: Collection[str], group: str) -> int:
+        places = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
         ends = self._ask("list_offsets", {place: OffsetSpec.latest() for place in places})
         committed = self._ask("list_consumer_group_offsets", [ConsumerGroupTopicPartitions(group, places)])[group]
-        done = {place.partition: max(place.offset, 0) for place in committed.topic_partitions}
-        return sum(end.offset - done.get(place.partition, 0) for place, end in ends.items())
+        done = {(place.topic, place.partition): max(place.offset, 0) for place in committed.topic_partitions}
+        return sum(end.offset - done.get((place.topic, place.partition), 0) for place, end in ends.items())
 
     def all_assigned(self, nodes: Collection[str]) -> bool:
         """Whether every one of these nodes has consumers that have all the partitions between them."""

@@ -26,6 +26,7 @@ Fate = Literal[
     "dead",
     "duplicated",
     "delayed",
+    "corrupted",  # its body is about to be changed on the link at `place`
     "delivered",  # the receiver has it
 ]
 WINDOW_MS: Final = 60_000

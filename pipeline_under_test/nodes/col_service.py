@@ -1,8 +1,9 @@
 """col-service: takes events in over HTTP and answers once the broker has them.
 
-``POST /events`` takes one event or a list. An event is a JSON object with `url`, `kind` and whatever else; `event_id`
-and `event_time` (ms since the epoch) are optional and set here, at the source, if missing. The answer says what became
-of each event, by position::
+``POST /events`` takes one event or a list. An event is a JSON object with `url`, `kind` and, if it likes, the other
+fields of the schema; `event_id` and `event_time` (ms since the epoch) are optional and set here, at the source, if
+missing. The answer says what became of each event, by position, and it is sent *after* the broker has acknowledged them
+on all in-sync replicas: an event that was answered is never lost::
 
     {"accepted": [{"index": 0, "event_id": "a"}], "rejected": [{"index": 1, "event_id": "b", "reason": "malformed"}]}
 
@@ -31,11 +32,15 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from lagloss.emitter import Emitter
-from pipeline_under_test.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka import producer_config
 from pipeline_under_test.ledger import Entry
+from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
+from pipeline_under_test.nodes.mischief import corrupted, poisoned
+from pipeline_under_test.nodes.serving import beating
+from pipeline_under_test.schema import Schema, packaged
+from pipeline_under_test.schema_topic import SchemaTopic
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of
 
@@ -76,12 +81,23 @@ def _fits(message_id: str) -> bool:
         return False
 
 
-def accept(event: Event) -> Decision:
-    """An event with a URL and a kind is passed on; another is handed back to its sender."""
-    content = json.loads(event.body)
-    if not isinstance(content, dict) or not all(isinstance(content.get(name), str) for name in ("url", "kind")):
-        return Filtered(MALFORMED)
-    return Pass(event, (EVENT_NORM,))
+class Acceptor:
+    """An event that fits the schema is passed on, as Avro; another is handed back to its sender. Fields that the schema
+    does not know are left out."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._fields = {field["name"] for field in schema.parsed["fields"]}
+
+    def __call__(self, event: Event) -> Decision:
+        told = json.loads(event.body)
+        if not isinstance(told, dict):
+            return Filtered(MALFORMED)
+        try:
+            body = self._schema.encode({name: value for name, value in told.items() if name in self._fields})
+        except ValueError:
+            return Filtered(MALFORMED)
+        return Pass(event.with_body(body), (EVENT_NORM,))
 
 
 @dataclass(slots=True)
@@ -114,6 +130,9 @@ class Intake:
         self._topic = topic_of(settings.pipeline, EVENT_NORM)
         self._faults = settings.faults_of(COL_SERVICE)
         self._ledger = settings.ledger_of(COL_SERVICE)
+        schema = Schema(settings.schema_path.read_text()) if settings.schema_path else packaged()
+        SchemaTopic(settings.bootstrap, settings.pipeline).publish(schema)
+        self._accept = Acceptor(schema)
         self._emitter = Emitter(settings.pipeline, COL_SERVICE, settings.bootstrap, first=True)
         timeout_ms = int(ACK_TIMEOUT_S * 1000)
         self._producer = Producer(
@@ -139,9 +158,9 @@ class Intake:
                     outcomes.append(Outcome(index, None, str(problem)))
                     continue
                 self._emitter.taken_in(event.id, event.event_time_ms)
-                plan = self._faults.plan(event.id)
+                plan = self._faults.plan(event)
                 outcomes.append(Outcome(index, event.id))
-                arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, accept)))
+                arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, self._accept)))
             self._ledger.write(
                 entry for at in arrivals for entry in ledger_entries(COL_SERVICE, at.event, at.plan, at.decision)
             )
@@ -155,10 +174,12 @@ class Intake:
         match arrival.decision:
             case Filtered(reason) | Dead(reason):
                 self._hand_back(arrival, reason)
-            case Pass() if EVENT_NORM in plan.lost_links:
-                self._emitter.sent_out(event.id, event.event_time_ms)
-            case Pass():
-                sent = await asyncio.gather(*(self._produce(event) for _ in range(plan.copies)))
+            case Pass(passed) if EVENT_NORM in plan.lost_links:
+                self._beacon_out(passed)
+            case Pass(passed):
+                if plan.poisoned:
+                    passed = poisoned(passed)
+                sent = await asyncio.gather(*(self._produce(passed, plan) for _ in range(plan.copies)))
                 if not all(sent):
                     here = place_of_node(COL_SERVICE)
                     entry = Entry("filtered", event.id, event.event_time_ms, here, NOT_ACKNOWLEDGED)
@@ -171,23 +192,25 @@ class Intake:
         arrival.outcome.reason = reason
         self._emitter.filtered(arrival.event.id, arrival.event.event_time_ms, reason)
 
-    async def _produce(self, event: Event) -> bool:
+    def _beacon_out(self, event: Event) -> None:
+        self._emitter.sent_out(event.id, event.event_time_ms, payload_crc=event.crc)
+
+    async def _produce(self, event: Event, plan: Plan) -> bool:
         """Sends the event; whether all in-sync replicas acknowledged it."""
+        sent = corrupted(event) if EVENT_NORM in plan.corrupted_links else event
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[bool] = loop.create_future()
 
         def report(error: KafkaError | None, _record: Message) -> None:  # in the polling thread
             if error is None:
-                self._emitter.sent_out(event.id, event.event_time_ms)
+                self._beacon_out(event)
             elif error.fatal():  # this producer is at its end: so is this process, another one takes its place
                 log.error("producer: %s", error)
                 os.kill(os.getpid(), signal.SIGTERM)
             loop.call_soon_threadsafe(acknowledged.set_result, error is None)
 
         try:
-            self._producer.produce(
-                self._topic, event.body, event.id.encode(), headers=event.headers(), on_delivery=report
-            )
+            self._producer.produce(self._topic, sent.body, sent.id.encode(), headers=sent.headers(), on_delivery=report)
         except (BufferError, KafkaException) as error:
             log.warning("%s not produced: %s", event.id, error)
             return False
@@ -219,7 +242,8 @@ def create_app(settings: Settings) -> FastAPI:
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         intakes.append(Intake(settings))
-        yield
+        async with beating(settings):
+            yield
         await asyncio.to_thread(intakes.pop().close)
 
     app = FastAPI(title=COL_SERVICE, lifespan=lifespan)

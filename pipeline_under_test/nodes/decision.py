@@ -70,3 +70,5 @@ def ledger_entries(node: str, event: Event, plan: Plan, decision: Decision | Los
             for receiver in to:
                 if receiver in plan.lost_links:
                     yield Entry("lost", event.id, event.event_time_ms, place_of_link(node, receiver))
+                elif receiver in plan.corrupted_links:
+                    yield Entry("corrupted", event.id, event.event_time_ms, place_of_link(node, receiver))

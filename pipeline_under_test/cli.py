@@ -1,0 +1,212 @@
+"""The command `pipeline`: runs the reference pipeline or a process of it, breaks it, and tells what became of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from confluent_kafka import KafkaException
+
+from lagloss.settings import Settings as LaglossSettings
+from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.settings import NotThere, Retry, Settings
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
+
+EXIT_OK, EXIT_DIFFERS, EXIT_USAGE, EXIT_UNREACHABLE = 0, 1, 2, 3
+
+app = typer.Typer(name="pipeline", help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+def default_data_dir() -> Path:
+    return LaglossSettings().data_dir / "pipeline"
+
+
+def _fault(text: str) -> Fault:
+    try:
+        return parse(text)
+    except BadFault as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+DataDir = Annotated[
+    Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=default_data_dir, help="its settings, ledger, logs")
+]
+FaultOption = Annotated[list[Fault], typer.Option(parser=_fault, metavar="FAULT", help="from the start; see `fault`")]
+Rate = Annotated[float, typer.Option(min=0, help="events a second")]
+
+
+@app.command()
+def run(
+    data_dir: DataDir,
+    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
+    pipeline: Annotated[str, typer.Option(help="topics and groups begin with it")] = PIPELINE,
+    rate: Rate = 100.0,
+    minutes: Annotated[float | None, typer.Option(help="of load; without it, until Ctrl-C")] = None,
+    settle: Annotated[float, typer.Option(help="seconds that the nodes stay at the end")] = 8.0,
+    fault: FaultOption = [],  # noqa: B006 (typer copies it)
+    seed: Annotated[int, typer.Option(help="of faults and traffic")] = 0,
+    exactly_once: Annotated[bool, typer.Option(help="event-norm works in transactions")] = False,
+    retry: Annotated[Retry, typer.Option(help="what connectors do with what a vendor does not take")] = "global",
+    batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
+    parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
+    tier: Annotated[list[float], typer.Option(help="seconds in a tier of the retrier, once a tier")] = list(TIERS_S),  # noqa: B006
+) -> None:
+    """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
+    from pipeline_under_test.running.runner import NotStarted, Runner
+
+    settings = Settings(
+        data_dir=data_dir.absolute(),
+        bootstrap=bootstrap or LaglossSettings.load().require_kafka(),
+        pipeline=pipeline,
+        seed=seed,
+        exactly_once=exactly_once,
+        retry=retry,
+        batch=batch,
+        parallel=parallel,
+        tiers_s=tuple(tier),
+    )
+    settings.injections().add_from_the_start(fault)
+    runner = Runner(settings, rate, minutes, settle)
+    _on_end(runner.stop)
+    try:
+        for progress in runner.steps():
+            _say(progress)
+    except NotStarted as problem:
+        _fail(str(problem), EXIT_UNREACHABLE)
+
+
+@app.command()
+def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_dir: DataDir) -> None:
+    """Run one process of a consuming node of a running pipeline."""
+    from pipeline_under_test.nodes.process import PROCESSES
+
+    if node not in PROCESSES:
+        _fail(f"expected one of {', '.join(PROCESSES)}, found {node!r}", EXIT_USAGE)
+    loop, outlet = PROCESSES[node](Settings.load(data_dir))
+    _on_end(loop.stop)
+    loop.run(outlet)
+
+
+@app.command(name=COL_SERVICE)
+def col_service(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+    """Run the first node, over HTTP."""
+    from pipeline_under_test.nodes import col_service
+    from pipeline_under_test.nodes.serving import serve
+
+    serve(col_service.create_app(Settings.load(data_dir)), port)
+
+
+@app.command()
+def receiver(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+    """Run the vendors' stand-in."""
+    from pipeline_under_test.nodes import receiver
+    from pipeline_under_test.nodes.serving import serve
+
+    serve(receiver.create_app(Settings.load(data_dir)), port)
+
+
+@app.command()
+def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
+    """Send events to col-service until told to end."""
+    from pipeline_under_test.load import Load, Mix
+
+    async def send() -> None:
+        load = Load(Settings.load(data_dir), rate, Mix())
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, load.stop)
+        await load.run()
+
+    asyncio.run(send())
+
+
+@app.command()
+def history(
+    data_dir: DataDir,
+    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
+    pipeline: Annotated[str, typer.Option(help="its name")] = PIPELINE,
+    minutes: Annotated[int, typer.Option(min=1, help="of the past")] = 60,
+    rate: Rate = 15.0,
+    seed: Annotated[int, typer.Option(help="of the traffic")] = 0,
+) -> None:
+    """Send an hour of the past: beacons only, as the nodes would have sent them."""
+    from pipeline_under_test.history import History
+
+    bootstrap = bootstrap or LaglossSettings.load().require_kafka()
+    settings = Settings(data_dir=data_dir.absolute(), bootstrap=bootstrap, pipeline=pipeline, seed=seed)
+    for sent, beacons in History(settings, rate).send(minutes):
+        _say({"minutes": sent, "of": minutes, "beacons": beacons})
+
+
+@app.command()
+def ledger(data_dir: DataDir) -> None:
+    """Print what the ledger adds up to, as one JSON document."""
+    from pipeline_under_test.ledger import LedgerReader
+    from pipeline_under_test.truth import Truth
+
+    truth = Truth()
+    truth.add(LedgerReader(data_dir / "ledger").new_entries())
+    _say({"windows": truth.documents()})
+
+
+@app.command(
+    epilog="Faults: see pipeline_under_test/faults/grammar.py or docs/reference-pipeline.md, for instance "
+    "lose:link:event-norm->event-router:0.02 or crash:conn-ga"
+)
+def fault(
+    data_dir: DataDir,
+    fault: Annotated[Fault | None, typer.Argument(parser=_fault, metavar="FAULT")] = None,
+    seconds: Annotated[float | None, typer.Option("--for", min=0, help="seconds; without it, until --end-all")] = None,
+    wait: Annotated[float, typer.Option("--in", min=0, help="seconds until it begins")] = 1.0,
+    end_all: Annotated[bool, typer.Option("--end-all", help="end all faults that are on")] = False,
+) -> None:
+    """Inject a fault into a running pipeline."""
+    injections = Settings.load(data_dir).injections()
+    if end_all == (fault is not None):
+        _fail("expected a FAULT or --end-all", EXIT_USAGE)
+    if fault is None:
+        injections.end_all()
+        return
+    made = injections.add(fault, seconds, wait)
+    _say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
+
+
+def _say(document: object) -> None:
+    print(json.dumps(document, separators=(",", ":")), flush=True)  # noqa: T201 (it is the output)
+
+
+def _fail(why: str, code: int) -> None:
+    typer.echo(why, err=True)
+    raise typer.Exit(code)
+
+
+def _on_end(call: Callable[[], None]) -> None:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: call())
+
+
+@contextmanager
+def _said() -> Iterator[None]:
+    """Errors that a user can do something about, in a sentence and with their exit code."""
+    try:
+        yield
+    except NotThere as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(EXIT_USAGE)
+    except KafkaException as problem:
+        typer.echo(f"Kafka: {problem}", err=True)
+        sys.exit(EXIT_UNREACHABLE)
+
+
+def main() -> None:
+    """Runs a command; ends with its exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    with _said():
+        app()

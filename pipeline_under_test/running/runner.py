@@ -1,0 +1,224 @@
+"""The whole pipeline as child processes: started, looked after, and ended in the order in which events flow."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any, Final
+
+from lagloss.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
+from pipeline_under_test.kafka import GroupWatcher, create_topics
+from pipeline_under_test.ledger import LedgerReader
+from pipeline_under_test.load import LOAD
+from pipeline_under_test.nodes.receiver import RECEIVER
+from pipeline_under_test.routes import DEFAULT_ROUTES
+from pipeline_under_test.running.group import Group
+from pipeline_under_test.running.process_faults import ProcessFaults
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.table_topic import TableTopic
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, routes_topic
+from pipeline_under_test.truth import Truth
+
+log = logging.getLogger(__name__)
+
+START_TIMEOUT_S: Final = 60.0
+DRAIN_TIMEOUT_S: Final = 120.0
+"""How long events may take to get through once the load has ended, on top of what they wait in the retrier's tiers."""
+STOP_TIMEOUT_S: Final = 30.0
+SETTLE_S: Final = 8.0
+"""How long the nodes stay after the last event is through: a place has overtaken a message 5 s after it was last seen,
+so nodes that ended earlier would leave the last losses pending."""
+GIVE_UP_STARTING: Final = 3
+"""Deaths of one process before all are ready, after which a setting is wrong and not the weather."""
+TICK_S: Final = 0.2
+PROGRESS_EVERY_S: Final = 1.0
+
+
+class NotStarted(RuntimeError):
+    """A process of the pipeline did not get ready."""
+
+
+class Runner:
+    """Runs the pipeline under load: `steps` does the work and gives progress to show; `stop` ends it.
+
+    Args:
+        settings: the pipeline's; the addresses of receiver and col-service are chosen here.
+        rate: events a second; 0: no load of its own.
+        minutes: of load; None: until `stop`.
+        settle_s: how long the nodes stay at the end.
+        most: how many processes each node may have.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        rate: float,
+        minutes: float | None,
+        settle_s: float = SETTLE_S,
+        most: int = 4,
+    ) -> None:
+        receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
+        self._settings = settings.model_copy(
+            update={
+                "receiver_url": f"http://{LOOPBACK}:{receiver_port}",
+                "collector_url": f"http://{LOOPBACK}:{collector_port}",
+            }
+        )
+        self._settings.save()
+        self._rate = rate
+        self._minutes = minutes
+        self._settle_s = settle_s
+        words: dict[str, tuple[str, ...]] = {RECEIVER: (RECEIVER, "--port", str(receiver_port))}
+        words[COL_SERVICE] = (COL_SERVICE, "--port", str(collector_port))
+        words |= {node: ("node", node) for node in CONSUMERS}
+        self.groups = {node: self._group(node, told, 1 if node == RECEIVER else most) for node, told in words.items()}
+        self._faults = ProcessFaults(settings.injections(), self.groups)
+        self._load_process: subprocess.Popen[bytes] | None = None
+        self._ledger = LedgerReader(settings.ledger_dir)
+        self._truth = Truth()
+        self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline)
+        self._next_progress = 0.0
+        self._generated = (time.monotonic(), 0)
+        self._stops = 0
+
+    def _group(self, node: str, words: tuple[str, ...], most: int) -> Group:
+        settings = self._settings
+        arguments = (*words, "--data-dir", str(settings.data_dir))
+        return Group(node, arguments, settings.log_dir, settings.beats_dir, most=most, stop_timeout_s=STOP_TIMEOUT_S)
+
+    def stop(self) -> None:
+        """Once: no more events, then an orderly end. Twice: the end now."""
+        self._stops += 1
+
+    def _told_to_stop(self, times: int = 1) -> bool:
+        return self._stops >= times
+
+    def steps(self) -> Iterator[dict[str, Any]]:
+        """Runs everything, giving a progress document about once a second.
+
+        Raises:
+            NotStarted: if a process does not get ready.
+            KafkaException: if the broker cannot be reached.
+        """
+        try:
+            yield from self._start()
+            yield from self._load()
+            yield from self._drain()
+            yield from self._end()
+        finally:
+            for group in self.groups.values():
+                for member in group.members:
+                    if member.process is not None:
+                        terminate(member.process, 0)
+            if self._load_process is not None:
+                terminate(self._load_process, 0)
+
+    def _start(self) -> Iterator[dict[str, Any]]:
+        settings = self._settings
+        create_topics(settings.bootstrap, settings.pipeline, settings.tiers_s)
+        self._seed_routes()
+        deadline = time.monotonic() + START_TIMEOUT_S
+        self._tend()
+        while not self._ready():
+            if self._told_to_stop():
+                return
+            if time.monotonic() > deadline:
+                raise NotStarted(f"not ready after {START_TIMEOUT_S:.0f} s; logs in {settings.log_dir}")
+            for group in self.groups.values():
+                for member in group.members:
+                    if member.deaths >= GIVE_UP_STARTING:
+                        raise NotStarted(f"{member.name} died {member.deaths} times: {log_tail(member.log_path)}")
+            yield from self._tick("starting")
+
+    def _seed_routes(self) -> None:
+        """Gives a new pipeline its routes; one that has some keeps them."""
+        table = TableTopic(self._settings.bootstrap, routes_topic(self._settings.pipeline))
+        if not list(table.read_whole()):
+            for name, route in DEFAULT_ROUTES.items():
+                table.write(name, route.model_dump_json().encode())
+        table.close()
+
+    def _ready(self) -> bool:
+        return all(group.is_ready for group in self.groups.values()) and self._watcher.all_assigned(CONSUMERS)
+
+    def _load(self) -> Iterator[dict[str, Any]]:
+        if self._told_to_stop():
+            return
+        if self._rate:
+            words = [sys.executable, "-m", "pipeline_under_test", "load", "--rate", str(self._rate)]
+            words += ["--data-dir", str(self._settings.data_dir)]
+            self._load_process = spawn(words, self._settings.log_dir / f"{LOAD}.log")
+        end = None if self._minutes is None else time.monotonic() + self._minutes * 60
+        while not self._told_to_stop() and (end is None or time.monotonic() < end):
+            if self._load_process is not None and (code := self._load_process.poll()) is not None:
+                why = log_tail(self._settings.log_dir / f"{LOAD}.log")
+                raise NotStarted(f"the load ended with {code}: {why}")
+            yield from self._tick("load")
+        if self._load_process is not None:
+            terminate(self._load_process, STOP_TIMEOUT_S)
+
+    def _drain(self) -> Iterator[dict[str, Any]]:
+        deadline = time.monotonic() + DRAIN_TIMEOUT_S + sum(self._settings.tiers_s)
+        while not self._told_to_stop(times=2):
+            left = sum(map(self._watcher.backlog, CONSUMERS)) + self._watcher.waiting(self._settings.tiers_s)
+            if not left:
+                break
+            if time.monotonic() > deadline:
+                log.error("%d records are still under way", left)
+                break
+            yield from self._tick("draining")
+        settled = time.monotonic() + self._settle_s
+        while not self._told_to_stop(times=2) and time.monotonic() < settled:
+            yield from self._tick("settling")
+
+    def _end(self) -> Iterator[dict[str, Any]]:
+        if self._told_to_stop(times=2):
+            for group in self.groups.values():
+                group.terminate()
+        for node in (COL_SERVICE, *CONSUMERS, RECEIVER):
+            self.groups[node].end()
+            if self._is_progress_due():
+                yield self._progress("ending")
+        yield self._progress("ended")
+
+    def _tick(self, phase: str) -> Iterator[dict[str, Any]]:
+        """A moment's pause, in which processes are looked after and the ledger is read."""
+        time.sleep(TICK_S)
+        self._tend()
+        if self._is_progress_due():
+            yield self._progress(phase)
+
+    def _tend(self) -> None:
+        self._faults.step()
+        for group in self.groups.values():
+            group.tend()
+
+    def _is_progress_due(self) -> bool:
+        return time.monotonic() >= self._next_progress
+
+    def _progress(self, phase: str) -> dict[str, Any]:
+        self._next_progress = time.monotonic() + PROGRESS_EVERY_S
+        touched = self._truth.add(self._ledger.new_entries())
+        now, generated = time.monotonic(), self._truth.entries["generated"]
+        since, before = self._generated
+        self._generated = (now, generated)
+        return {
+            "phase": phase,
+            "collector_url": self._settings.collector_url,
+            "pids": {node: group.pids for node, group in self.groups.items()},
+            "restarts": sum(group.restarts for group in self.groups.values()),
+            "events_per_s": round((generated - before) / max(now - since, 0.001), 1),
+            "answered": self._truth.entries["answered"],
+            "delivered": self._truth.entries["delivered"],
+            "lost": self._truth.entries["lost"],
+            "windows": [_headline(self._truth.document(start)) for start in sorted(touched)],
+        }
+
+
+def _headline(document: dict[str, Any]) -> dict[str, Any]:
+    """A window's counts without the ids."""
+    lost_at = {place: len(ids) for place, ids in document["lost_at"].items()}
+    return {**document, "lost_at": lost_at, "unaccounted": len(document["unaccounted"])}
