@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import fastavro
+import fastavro.validation
 
 PATH: Final = Path(__file__).parent / "schemas" / "click.avsc"
 _MARK: Final = b"\xc3\x01"
@@ -45,12 +46,13 @@ class Schema:
         Raises:
             ValueError: for content that the schema does not allow.
         """
+        try:
+            fastavro.validation.validate(dict(content), self.parsed)
+        except fastavro.validation.ValidationError as error:
+            raise ValueError(f"expected an event as in {self.parsed['name']}: {error}") from error
         out = io.BytesIO()
         out.write(_MARK + self.fingerprint)
-        try:
-            fastavro.schemaless_writer(out, self.parsed, dict(content), strict_allow_default=True)
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise ValueError(f"expected an event as in {self.parsed['name']}: {error}") from error
+        fastavro.schemaless_writer(out, self.parsed, dict(content))
         return out.getvalue()
 
 
