@@ -73,7 +73,7 @@ def run(
         parallel=parallel,
         tiers_s=tuple(tier),
     )
-    settings.injections().add_from_the_start(fault)
+    settings.injections().begin_anew(fault)
     runner = Runner(settings, rate, minutes, settle)
     _on_end(runner.stop)
     try:

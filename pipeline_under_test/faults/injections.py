@@ -64,8 +64,10 @@ class Injections:
         self._write([made])
         return made
 
-    def add_from_the_start(self, faults: Iterable[Fault]) -> None:
-        """Asks for faults that hold at any time."""
+    def begin_anew(self, faults: Iterable[Fault]) -> None:
+        """Ends what an earlier run left, and asks for faults that hold at any time."""
+        if self.path.exists():
+            self.end_all()
         self._write(Injection(fault) for fault in faults)
 
     def end_all(self) -> None:

@@ -158,7 +158,7 @@ def disturbed(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) ->
             for at, node, how in ((300, "event-norm", signal.SIGKILL), (600, "conn-fb", signal.SIGTERM)):
                 if progress["answered"] >= at and node not in done:
                     done.add(node)
-                    os.kill(progress["pids"][node], how)
+                    os.kill(progress["pids"][node][0], how)
 
     options = ["--rate", "100", "--minutes", "0.25", "--settle", "0"]
     return run_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("disturbed"), options, disturb)
