@@ -29,7 +29,7 @@ demo: setup ## run the main job and show injected losses beside measured ones; M
 
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadgroup)
 
 .PHONY: unit
 unit: $(VENV)/.project ## run the tests that need no server (under a minute)
