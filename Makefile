@@ -48,7 +48,7 @@ format: $(VENV)/.project ## format the code and fix what can be fixed
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: setup ## measure how fast windows close, beside a bare read of the same blocks
+bench: setup ## measure how fast windows close, live numbers, intake, paging, and the dashboard on generated databases
 	@$(BIN)/python -m benchmarks
 
 .PHONY: screenshots

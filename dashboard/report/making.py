@@ -14,13 +14,10 @@ from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, L
 from dashboard.report.ranges import CalendarSpan, day_edges, previous
 from lagloss.incident_times import Times, overlapping_courses
 from lagloss.incidents import incidents
-from lagloss.periods import Coverage, Stretch, coverage, first_known, hour_edges, series
+from lagloss.periods import Coverage, Stretch, coverage, due_s, first_known, hour_edges, series
 from lagloss.rollup import Rollup, period_of
 from lagloss.store import DAY_S, Store, StoredPipeline
-from lagloss.wire import WINDOW_S
 
-CLOSES_WITHIN_S: Final = 60
-"""A window is not missed before it is due for this long: closing takes a moment."""
 HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""
 
@@ -33,8 +30,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
     """
     versions = store.versions_of(pipeline)
     definition = versions[-1].definition
-    due_s = now_s - WINDOW_S - definition.spec.grace / 1_000 - CLOSES_WITHIN_S
-    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s)
+    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s(definition, now_s))
     whole, before = reading.whole(span), previous(span)
     hours = reading.by_hour(span)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
