@@ -12,18 +12,18 @@ from pydantic import AfterValidator, Field, model_validator
 
 from lagloss.alert_rules import Alerts
 from lagloss.fields import DurationMs, Name, Strict, refuse
+from lagloss.matchers import INCIDENT_LABELS
 from lagloss.wire import SAMPLE_ALL
 from lagloss.yaml_files import load_yaml, parse_yaml
 
 MAX_CHECKPOINTS = 200
-OWN_LABELS = frozenset({"pipeline", "rule", "kind", "severity"})
-"""Labels that every incident has: a definition's may not stand in their way."""
 
 
 def _are_free(labels: dict[str, str]) -> dict[str, str]:
-    taken = sorted(OWN_LABELS & labels.keys())
+    """A definition's labels may not stand in the way of those that every incident has."""
+    taken = sorted(labels.keys() & INCIDENT_LABELS)
     if taken:
-        raise ValueError(f"expected labels other than {', '.join(sorted(OWN_LABELS))}, found {', '.join(taken)}")
+        raise ValueError(f"expected labels other than {', '.join(sorted(INCIDENT_LABELS))}, found {', '.join(taken)}")
     return labels
 
 

@@ -19,9 +19,10 @@ from dashboard.reads.alerts import Board, History, Pending
 from dashboard.reads.deliveries import Deliveries, Leader
 from dashboard.reads.incident_filters import PAGE_SIZE
 from dashboard.who import Person
+from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
 from lagloss.incident_times import Times
-from lagloss.incidents import Delivery, Incident
+from lagloss.incidents import Incident
 from lagloss.presenting import duration
 
 LEADS_FOR_S: Final = 30.0

@@ -17,7 +17,8 @@ from dashboard.pages.base import Part, badge, icon, moment
 from dashboard.reads.alerts import OpenIncident
 from dashboard.who import Person
 from dashboard.zones import Zone, utc
-from lagloss.incidents import Delivery, Incident, place_words
+from lagloss.deliveries import Delivery
+from lagloss.incidents import Incident, place_words
 
 _SHOWN: Final = 10
 _SHOWN_PLACES: Final = 3

@@ -11,7 +11,7 @@ from uuid import UUID
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from lagloss import incident_actions, incidents
 from lagloss.alert_tables import PendingBreach
@@ -113,7 +113,7 @@ def test_an_incident_tells_all_of_it_and_html_in_it_stays_text(served: Served, b
         for part in ("link src->mid: 94 lost", HTML, "opened (then 3.2 %, at worst 5 %)", "hook", "HTTP 410"):
             expect(page.locator("#incident-content")).to_contain_text(part)
         expect(page.locator("#incident-content img")).to_have_count(0)
-        links = {text: page.get_by_role("link", name=text).get_attribute("href") for text in ("m-1", "Runbook")}
+        links = {name: page.get_by_role("link", name=name).get_attribute("href") for name in ("m-1", "Runbook")}
         assert links == {"m-1": "/pipelines/chain/messages?zone=UTC&id=m-1", "Runbook": "/runbooks/loss"}
         around = page.get_by_role("link", name="The pipeline at that time").get_attribute("href")
         assert around is not None
@@ -185,6 +185,24 @@ def test_a_silence_withholds_at_once_and_ends_on_demand(served: Served, browser:
         page.locator(".alert-tab", has_text="Firing").click()
         expect(page.locator(".incident", has_text="loss/silence")).to_be_visible()
     assert incident_actions.silences(served.store) == []
+
+
+def test_what_the_database_did_not_take_is_told_and_what_is_typed_stays(served: Served, browser: Browser) -> None:
+    def rename(table: str, to: str) -> None:
+        with served.store.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} RENAME TO {to}"))
+
+    with Watched(browser) as page:
+        page.goto(f"{served.url}/alerts?zone=UTC&do=silence&of={served.firing}")
+        form = page.get_by_role("dialog")
+        form.get_by_label("Reason").fill("known")
+        rename("silence", "silence_away")
+        try:
+            form.get_by_role("button", name="Silence", exact=True).click()
+            expect(form).to_contain_text("PostgreSQL did not answer")
+        finally:
+            rename("silence_away", "silence")
+        expect(form.get_by_label("Reason")).to_have_value("known")
 
 
 def test_a_backtest_says_what_would_have_been_told(served: Served, browser: Browser) -> None:

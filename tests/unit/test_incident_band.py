@@ -16,8 +16,9 @@ from dashboard.pages.band import band, broken, failures
 from dashboard.reads.alerts import OpenIncident
 from dashboard.runbook_page import runbook_html
 from dashboard.who import Person
+from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
-from lagloss.incidents import Delivery, Incident, place_words
+from lagloss.incidents import Incident, place_words
 from lagloss.runbooks import KINDS, runbook
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
