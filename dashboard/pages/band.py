@@ -128,6 +128,8 @@ def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
         found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person))
     if shown.silence is None:
         found.append(act_link("Silence", Do.SILENCE, of, here, person))
+    else:
+        found.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, here, person))
     return found
 
 

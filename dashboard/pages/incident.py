@@ -181,7 +181,7 @@ def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
             each.change,
             str(each.attempts),
             at(each.done_at or each.created_at, zone),
-            each.last_error or words.NOTHING,
+            html.Span(each.last_error or words.NOTHING, className="breaks"),
         ]
         for each in deliveries
     ]

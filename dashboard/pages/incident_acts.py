@@ -15,8 +15,8 @@ from dashboard.pages.band import at
 from dashboard.pages.base import Part
 from dashboard.zones import Zone
 from lagloss.errors import LaglossError
-from lagloss.incident_actions import matched_words
-from lagloss.incidents import incident
+from lagloss.incident_actions import matched_words, silences
+from lagloss.incidents import Incident, incident
 from lagloss.store import Store
 
 Typed: TypeAlias = Mapping[str, str]
@@ -51,15 +51,23 @@ class Submitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Fresh:
+    """A form as it is opened. `subject`: of what, in words."""
+
+    subject: str
+    typed: Typed
+
+
+@dataclass(frozen=True, slots=True)
 class Act:
-    """`title`: of the form and its button; `about`: what comes of it. `fresh`: what stands in the fields when the form
-    is opened of something. `perform` does it and returns what is told under `done`; it raises LaglossErrors."""
+    """`title`: of the form and its button; `about`: what comes of it. `fresh`: how the form stands when it is opened of
+    something. `perform` does it and returns what is told under `done`; it raises LaglossErrors."""
 
     do: Do
     title: str
     about: str
     fields: tuple[Part, ...]
-    fresh: Callable[[Store, str], Typed]
+    fresh: Callable[[Store, str], Fresh]
     perform: Callable[[Store, Submitted], Any]
     done: str
 
@@ -86,13 +94,35 @@ def _end_silence(store: Store, given: Submitted) -> str:
     return "Receivers are told of what is still open."
 
 
-def _matchers_of(store: Store, incident_id: str) -> str:
-    """What chooses just this incident's rule in its pipeline; nothing where there is no such incident."""
+def _fresh_acknowledgement(store: Store, incident_id: str) -> Fresh:
+    found = _found(store, incident_id)
+    return Fresh("There is no such incident." if found is None else _words(found), {Field.NOTE: ""})
+
+
+def _fresh_silence(store: Store, incident_id: str) -> Fresh:
+    """With matchers that choose just this incident's rule in its pipeline."""
+    found = _found(store, incident_id)
+    matchers = "" if found is None else f"pipeline={found.pipeline}\nrule={found.rule}"
+    typed: Typed = {Field.MATCHERS: matchers, Field.DURATION: str(_SILENT_FOR_S["2 hours"]), Field.REASON: ""}
+    return Fresh("" if found is None else _words(found), typed)
+
+
+def _fresh_end(store: Store, silence_id: str) -> Fresh:
+    for each in silences(store):
+        if each.id == silence_id:
+            return Fresh(f"{' '.join(each.matchers)}, by {each.author}: {each.reason}", {})
+    return Fresh("This silence does not hold any more.", {})
+
+
+def _found(store: Store, incident_id: str) -> Incident | None:
     try:
-        found = incident(store, incident_id)
+        return incident(store, incident_id)
     except LaglossError:
-        return ""
-    return f"pipeline={found.pipeline}\nrule={found.rule}"
+        return None
+
+
+def _words(of: Incident) -> str:
+    return f"{of.pipeline}: {of.rule}, {of.text}"
 
 
 _NOTE: Final = dmc.Textarea(
@@ -101,6 +131,7 @@ _NOTE: Final = dmc.Textarea(
     description="what you know or are going to do",
     autosize=True,
     minRows=3,
+    **{"data-autofocus": True},
 )
 _MATCHERS: Final = dmc.Textarea(
     id=Field.MATCHERS,
@@ -117,7 +148,13 @@ _DURATION: Final = dmc.Select(
     allowDeselect=False,
 )
 _REASON: Final = dmc.Textarea(
-    id=Field.REASON, label="Reason", description="everybody sees it", required=True, autosize=True, minRows=2
+    id=Field.REASON,
+    label="Reason",
+    description="everybody sees it",
+    required=True,
+    autosize=True,
+    minRows=2,
+    **{"data-autofocus": True},
 )
 
 ACTS: Final = (
@@ -126,7 +163,7 @@ ACTS: Final = (
         title="Acknowledge the incident",
         about="It is not escalated any further, and no reminders of it are sent.",
         fields=(_NOTE,),
-        fresh=lambda _store, _of: {Field.NOTE: ""},
+        fresh=_fresh_acknowledgement,
         perform=_acknowledge,
         done="Acknowledged",
     ),
@@ -135,11 +172,7 @@ ACTS: Final = (
         title="Silence",
         about="Nobody is told of incidents that match all of these. They are recorded all the same.",
         fields=(_MATCHERS, _DURATION, _REASON),
-        fresh=lambda store, of: {
-            Field.MATCHERS: _matchers_of(store, of),
-            Field.DURATION: str(_SILENT_FOR_S["2 hours"]),
-            Field.REASON: "",
-        },
+        fresh=_fresh_silence,
         perform=_silence,
         done="Silenced",
     ),
@@ -148,7 +181,7 @@ ACTS: Final = (
         title="End the silence",
         about="Receivers are told of what is still open, and of what comes.",
         fields=(),
-        fresh=lambda _store, _of: {},
+        fresh=_fresh_end,
         perform=_end_silence,
         done="Silence ended",
     ),

@@ -19,7 +19,7 @@ from dashboard.links import Address
 from dashboard.pages import notices
 from dashboard.pages.act_links import Do
 from dashboard.pages.base import Part, alert, live
-from dashboard.pages.incident_acts import ACTS, Act, Submitted
+from dashboard.pages.incident_acts import ACTS, Act, Submitted, Typed
 from dashboard.pages.notices import Failed
 from dashboard.services import Services
 from dashboard.shell import Shell
@@ -54,6 +54,10 @@ class _Ids:
     @property
     def name_box(self) -> str:
         return f"{self.do}-name-box"
+
+    @property
+    def subject(self) -> str:
+        return f"{self.do}-subject"
 
     @property
     def wrong(self) -> str:
@@ -91,6 +95,7 @@ def forms() -> Part:
 def _form(act: Act, ids: _Ids) -> Part:
     name = dmc.TextInput(id=ids.name, label="Your name", placeholder=LOCAL.name)
     inside = [
+        dmc.Text(id=ids.subject, fw=600, className="breaks"),
         dmc.Text(act.about, size="sm"),
         *act.fields,
         html.Div(name, id=ids.name_box),
@@ -117,6 +122,7 @@ def register(app: Dash, services: Services) -> None:
 def _register_opening(app: Dash, services: Services) -> None:
     @app.callback(
         *(Output(ids.form, "opened") for ids in _IDS),
+        *(Output(ids.subject, "children") for ids in _IDS),
         *(Output(ids.wrong, "children") for ids in _IDS),
         *(Output(ids.name_box, "style") for ids in _IDS),
         *(Output(field, "value") for field in _FIELDS),
@@ -133,13 +139,21 @@ def _register_opening(app: Dash, services: Services) -> None:
         may = asking().role == "operator"
         opened = [may and asked is not None and asked.do == act.do for act in ACTS]
         box = {} if asking() is LOCAL else {"display": "none"}
-        fresh: dict[str, str] = {}
+        subjects: dict[Do, str] = {}
+        typed: Typed = {}
         for act in ACTS:
             if asked is not None and asked.do == act.do:
-                read = await services.threads.read(notices.or_nothing, act.fresh, services.store, asked.of)
-                fresh.update(read or {})
-        typed = [fresh.get(field, no_update) for field in _FIELDS]
-        return *opened, *(None for _ in ACTS), *(box for _ in ACTS), *typed, key
+                fresh = await services.threads.read(notices.or_nothing, act.fresh, services.store, asked.of)
+                if fresh is not None:
+                    subjects[act.do], typed = fresh.subject, fresh.typed
+        return (
+            *opened,
+            *(subjects.get(act.do, no_update) for act in ACTS),
+            *(None for _ in ACTS),
+            *(box for _ in ACTS),
+            *(typed.get(field, no_update) for field in _FIELDS),
+            key,
+        )
 
 
 def _register_closing(app: Dash) -> None:
