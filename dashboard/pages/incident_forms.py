@@ -41,34 +41,19 @@ class Form(StrEnum):
 class _Ids:
     """Ids of one act's form."""
 
-    do: Do
+    form: str
+    subject: str
+    name: str
+    name_box: str
+    wrong: str
+    submit: str
 
-    @property
-    def form(self) -> str:
-        return f"{self.do}-form"
-
-    @property
-    def name(self) -> str:
-        return f"{self.do}-name"
-
-    @property
-    def name_box(self) -> str:
-        return f"{self.do}-name-box"
-
-    @property
-    def subject(self) -> str:
-        return f"{self.do}-subject"
-
-    @property
-    def wrong(self) -> str:
-        return f"{self.do}-wrong"
-
-    @property
-    def submit(self) -> str:
-        return f"{self.do}-it"
+    @classmethod
+    def of(cls, do: Do) -> _Ids:
+        return cls(*(f"{do}-{part}" for part in ("form", "subject", "name", "name-box", "wrong", "it")))
 
 
-_IDS = [_Ids(act.do) for act in ACTS]
+_IDS = [_Ids.of(act.do) for act in ACTS]
 _FIELDS = [field.id for act in ACTS for field in act.fields]
 
 
@@ -89,7 +74,7 @@ class Asked:
 def forms() -> Part:
     """To be put on a page once, outside of what is redrawn."""
     shared = [dcc.Store(id=Form.DONE), dcc.Store(id=Form.SHOWN), live(Form.TOLD)]
-    return html.Div([*shared, *(_form(act, _Ids(act.do)) for act in ACTS)])
+    return html.Div([*shared, *(_form(act, _Ids.of(act.do)) for act in ACTS)])
 
 
 def _form(act: Act, ids: _Ids) -> Part:
@@ -173,7 +158,7 @@ def _register_closing(app: Dash) -> None:
 
 
 def _register_submitting(app: Dash, services: Services, act: Act) -> None:
-    ids, fields = _Ids(act.do), [field.id for field in act.fields]
+    ids, fields = _Ids.of(act.do), [field.id for field in act.fields]
 
     @app.callback(
         Output(Form.TOLD, "children", allow_duplicate=True),
@@ -200,7 +185,7 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
         except LaglossError as error:
             return _refused(_why(error, here.zone))
         if isinstance(told, Failed):
-            return _refused(alert("Not done", f"PostgreSQL did not answer: {told.detail}", "red", "✖"))
+            return _refused(notices.not_done(told))
         return alert(act.done, told, "teal", "✔"), None, time.time(), _closed(here)
 
 
