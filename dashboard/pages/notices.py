@@ -53,6 +53,11 @@ def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
     return alert("Query failed", [told, html.Br(), tried], "red", "✖")
 
 
+def not_done(failed: Failed) -> Part:
+    """What somebody asked for was not written down."""
+    return alert("Not done", f"PostgreSQL did not answer: {failed.detail}. Try again.", "red", "✖")
+
+
 def no_pipeline() -> Part:
     lines = ["Declare one and store it; this page finds it by itself:", dmc.Code(_THREE_LINES, block=True, mt="xs")]
     return alert("No pipeline yet", lines, "blue", "＋")
