@@ -87,7 +87,7 @@ def _register_controls(app: Dash, services: Services) -> None:
         span = shown_span(here.query, time.time())
         found = directory.find(here.path)
         pipeline = found[1].get("pipeline") if found else None
-        moments = (_typed(here, span.from_s), _typed(here, span.to_s))
+        moments = (here.zone.typed(span.from_s), here.zone.typed(span.to_s))
         return names or [], pipeline, span.range or "", *moments, here.zone.name, _interval_ms(span)
 
     @app.callback(
@@ -147,10 +147,6 @@ def _of_pipeline(here: Address, pipeline: str) -> Address:
     if page is not None and page.name == "report":
         return Address(links.report(pipeline), here.query)
     return here.to(links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline))
-
-
-def _typed(here: Address, epoch_s: int) -> str:
-    return here.zone.at(epoch_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _interval_ms(span: Span) -> int:

@@ -52,8 +52,12 @@ class Zone:
     def at(self, epoch_s: float) -> datetime:
         return datetime.fromtimestamp(epoch_s, self.info)
 
+    def typed(self, epoch_s: float) -> str:
+        """What a date picker is filled with, which knows no zone; `parse` reads it."""
+        return self.clock(epoch_s, seconds=True, date=True)
+
     def parse(self, typed: str) -> float:
-        """Epoch s of what a date picker holds, which knows no zone.
+        """Epoch s of what a date picker holds.
 
         Raises:
             ValueError: it is no date and time.

@@ -11,7 +11,7 @@ from dashboard import links, words
 from dashboard.figures.gantt import gantt
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert, badge, moment, sideways
-from dashboard.reads.message import MessageRead
+from dashboard.reads.message import MessageRead, Where
 from dashboard.reads.stays import stays
 from dashboard.zones import Zone, utc
 from lagloss.result import rfc3339
@@ -42,7 +42,7 @@ def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
         parts += [_fate(found, here), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
     elif found.told is not None:
         parts.append(_fate(found, here))
-    elif found.search is not None:
+    if found.search is not None and found.trail is None and (found.told is None or found.search.is_cut):
         parts.append(_not_found(found, found.search, here))
     return dmc.Stack(parts, gap="sm")
 
@@ -53,18 +53,27 @@ def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
     if search.from_s is not None and search.to_s is not None:
         looked = f"looked through {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
     if search.is_cut:
-        go_on = here.asking(before=rfc3339(search.from_s or 0), around=None).href
-        told: list[Any] = [f"Not there so far: {looked}, newest first, as far as half a minute goes. "]
-        told.append(dmc.Anchor("Go on with earlier ones", href=go_on, underline="always"))
-        return alert("Not found yet", told, "blue", "…")
+        return alert("Not found yet", _not_yet(found.where, search, looked, here), "blue", "…")
     reach = ""
     if search.oldest_s is not None:
         reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
     sample = " Its hash is not in the sample that this pipeline sends beacons of." if found.is_sampled_out else ""
     told = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
-    if "before" in here.query:
-        told.append(" Only windows before a certain time were asked for.")
+    if found.where.goes_on:
+        told.append(" Only windows that an earlier search had not looked through were asked for.")
     return alert("Not found", told, "orange", "∅")
+
+
+def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[Any]:
+    """Where to go on: a search around a time has left out windows on both its sides."""
+    order = "newest first" if where.around_s is None else f"from {here.zone.moment(where.around_s)} on both sides"
+    earlier = here.asking(before=rfc3339(search.from_s or 0), after=None)
+    told: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
+    told.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
+    if where.around_s is not None:
+        later = here.asking(after=rfc3339(search.to_s or 0), before=None)
+        told += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
+    return told
 
 
 def _fate(found: MessageRead, here: Address) -> Part:

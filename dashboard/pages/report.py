@@ -112,7 +112,7 @@ def _register_controls(app: Dash) -> None:
             span = asked(here, time.time())
         except UsageError:
             return list(names), chosen, None, None
-        return list(names), chosen, *(f"{here.zone.clock(at, date=True)}:00" for at in (span.from_s, span.to_s))
+        return list(names), chosen, here.zone.typed(span.from_s), here.zone.typed(span.to_s)
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
