@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from dashboard.figures.look import faded, hatch, numbers, safe
+from dashboard.figures.look import Moments, faded, hatch, moments, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
 from lagloss.hops import Hop
 
@@ -31,7 +31,8 @@ def traces(
     """One trace a hop that any of the stacks has. Positive values are stacked upwards from zero, negative ones down."""
     drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
     if len(starts_s) <= MAX_BARS:
-        return [_bars(hop, stacks, starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
+        middles = moments(axis.at(at + bucket_s / 2) for at in starts_s)
+        return [_bars(hop, stacks, middles, bucket_s, unit_ms, hues[hop.node], yaxis) for hop in drawn]
     edges = stacked(drawn, stacks)
     return [_area(hop, edges[hop], starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
 
@@ -92,17 +93,16 @@ def _runs(edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], 
 def _bars(
     hop: Hop,
     stacks: Sequence[Stack],
-    starts_s: Sequence[int],
+    middles: Moments,
     bucket_s: int,
-    axis: TimeAxis,
     unit_ms: float,
     hue: str,
     yaxis: str,
 ) -> go.Bar:
     values = [stack.get(hop) for stack in stacks]
     return go.Bar(
-        x=[axis.at(at + bucket_s / 2) for at in starts_s],
-        y=[None if value is None else value / unit_ms for value in values],
+        x=middles,
+        y=numbers(None if value is None else value / unit_ms for value in values),
         width=1_000 * bucket_s * 0.87,
         marker={"color": _fill(hop, hue), "line": {"width": 0}, "pattern": _pattern(hop, hue)},
         **_named(hop, yaxis),
@@ -121,7 +121,7 @@ def _area(
 ) -> go.Scatter:
     x, y = outline(edges, starts_s, bucket_s)
     return go.Scatter(
-        x=[None if at is None else axis.at(at) for at in x],
+        x=moments(None if at is None else axis.at(at) for at in x),
         y=numbers(None if value is None else value / unit_ms for value in y).astype(np.float32),
         mode="lines",
         line={"width": 0},
