@@ -36,11 +36,6 @@ def add(
         figure.add_annotation(
             x=0.5, xref="paper", y=-1, yref=yaxis, text=told, showarrow=False, font={"color": colours.dim}
         )
-    if happenings.more_incidents:
-        figure.add_annotation(
-            x=1, xref="paper", xanchor="right", y=-LANES, yref=yaxis, yanchor="bottom", showarrow=False,
-            text=f"and {happenings.more_incidents:,} more incidents", font={"color": colours.dim},
-        )  # fmt: skip
     lanes: list[float] = []
     for incident in happenings.incidents:
         ends_s = end_s(incident, now_s)

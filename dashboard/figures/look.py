@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
-Moments: TypeAlias = npt.NDArray[np.object_]
+Moments: TypeAlias = npt.NDArray[np.str_] | npt.NDArray[np.object_]
 HUES: Final = ("#4c78d8", "#1fa187", "#d9822b", "#a05fc4", "#4fa8c9", "#c2557e", "#8a8d2f", "#7a6ff0")
 """One a node, told apart by colour-blind readers too, and readable on white and on near-black."""
 CERTAIN: Final = "#e03131"
@@ -58,8 +58,10 @@ def numbers(values: Iterable[float | None]) -> Numbers:
 
 
 def moments(texts: Iterable[str | None]) -> Moments:
-    """Places on a time axis for plotly, None where a line ends; as `numbers`."""
-    return np.array(list(texts), object)
+    """Places on a time axis for plotly, None where a line ends; as `numbers`. An array of texts alone is copied at once,
+    one of objects one by one."""
+    given = list(texts)
+    return np.array(given, object) if None in given else np.array(given, np.str_)
 
 
 def faded(hue: str) -> str:

@@ -22,9 +22,9 @@ from lagloss.wire import WINDOW_S
 _DOMAINS: Final = {"y": (0.8, 1.0), "y2": (0.42, 0.755), "y3": (0.195, 0.375), "y4": (0.135, 0.17), "y5": (0.0, 0.11)}
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
 _LEGEND: Final[Mapping[str, Any]] = {
-    "orientation": "h", "yref": "container", "y": 1, "yanchor": "top", "maxheight": 44, "tracegroupgap": 0
+    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "maxheight": 44,
 }  # fmt: skip
-"""Two lines; what is not in them is scrolled to."""
+"""Two lines; the rest is scrolled to."""
 _UNTOLD: Final = f"<b>{words.NOTHING} messages</b>: nobody has told whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""

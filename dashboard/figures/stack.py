@@ -14,6 +14,8 @@ from lagloss.hops import Hop
 
 MAX_BARS: Final = 120
 """A browser draws ten areas of 1,440 steps in the time of some hundred bars."""
+_LAST: Final = 1_001
+"""In the legend, which has room for two lines: the shares of hops beside the panels name their colours, too."""
 Stack = Mapping[Hop, float]
 """What each hop on the path adds in one bucket, in ms, signed."""
 
@@ -137,6 +139,7 @@ def _named(hop: Hop, yaxis: str) -> dict[str, Any]:
         "name": safe(hop.label),
         "uid": f"{hop.kind}-{hop.source}-{hop.node}",  # what a reader hid stays hidden when other hops are drawn
         "yaxis": yaxis,
+        "legendrank": _LAST,
         "hoverinfo": "skip",
     }
 
