@@ -58,8 +58,8 @@ def numbers(values: Iterable[float | None]) -> Numbers:
 
 
 def moments(texts: Iterable[str | None]) -> Moments:
-    """Places on a time axis for plotly, None where a line ends; as `numbers`. An array of texts alone is copied at once,
-    one of objects one by one."""
+    """Places on a time axis for plotly, None where a line ends; as `numbers`. An array of texts alone is copied at
+    once, one of objects one by one."""
     given = list(texts)
     return np.array(given, object) if None in given else np.array(given, np.str_)
 
