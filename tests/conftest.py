@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
@@ -19,6 +20,10 @@ from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.store import Store, migrate
 from lagloss.topics import create_topics
+
+# How long an example takes says more about the machine's other work than about the code.
+hypothesis.settings.register_profile("lagloss")
+hypothesis.settings.load_profile("lagloss")
 
 TEMPLATE = "migrated_template"
 QUICK_IN_A_BROWSER = "test_dashboard_shell.py"

@@ -149,7 +149,7 @@ def test_hours_and_days_and_totals_agree_with_merging_every_minute(store: Store)
 def test_the_total_of_any_span_is_that_of_its_minutes(store: Store) -> None:
     windows = fill(store, list(range(MIDNIGHT, MIDNIGHT + 2 * DAY, 1_200)))
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.integers(0, 2 * 24 * 60), st.integers(1, 2 * 24 * 60))
     def holds(first: int, length: int) -> None:
         from_s, to_s = MIDNIGHT + 60 * first, MIDNIGHT + 60 * (first + length)
