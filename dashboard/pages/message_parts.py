@@ -30,6 +30,8 @@ _WHY: Final = {
     "overdue": "nobody has gone past it, and it has been pending longer than maxWait",
     "pending": "its place has not come past it yet: late, not lost",
 }
+_SHOWN_BEACONS: Final = 500
+"""A producer that gives every message the same id makes one message of them."""
 
 
 def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
@@ -88,7 +90,7 @@ def _fate(found: MessageRead, here: Address) -> Part:
         f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
     )
     return dmc.Paper(
-        dmc.Group(
+        html.Div(
             [
                 _badge(found),
                 html.Div(
@@ -104,8 +106,7 @@ def _fate(found: MessageRead, here: Address) -> Part:
                     className="grows",
                 ),
             ],
-            align="flex-start",
-            wrap="nowrap",
+            className="said",
         ),
         p="sm",
         withBorder=True,
@@ -148,7 +149,7 @@ def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
     event_ms = trail.event_ms if trail.event_ms is not None else (trail.window_start_s + WINDOW_S) * 1_000
     kind = found.told.kind if found.told is not None else ""
     missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in found.missing_at}
-    there = stays(found.graph, trail.beacons)
+    there = stays(found.graph, trail.beacons[:_SHOWN_BEACONS])
     figure = gantt(there, missing, event_ms, trail.last_seen_ms, here.zone, dark)
     config: Any = {"displayModeBar": False, "responsive": True, "showTips": False}
     unknown = "" if trail.event_ms is not None else " Its event time is not known: the end of its minute stands in."
@@ -167,7 +168,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
     heads = ("Checkpoint", "Observed at", "Lag", "Emitter", "Note")
     seen: dict[str, int] = {}
     rows = []
-    for beacon in trail.beacons:
+    for beacon in trail.beacons[:_SHOWN_BEACONS]:
         seen[beacon.checkpoint] = seen.get(beacon.checkpoint, 0) + 1
         notes = [f"time {seen[beacon.checkpoint]} here"] if seen[beacon.checkpoint] > 1 else []
         notes += [f"replay {beacon.replay}"] if beacon.replay else []
@@ -182,9 +183,10 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
         )
         head = dmc.TableTh(beacon.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint")
         rows.append(dmc.TableTr([head, *(dmc.TableTd(cell) for cell in cells)]))
+    first = f", the first {_SHOWN_BEACONS} are shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
     return dmc.Paper(
         [
-            dmc.Title(f"{len(trail.beacons)} beacons", order=2, fz=16, mb="xs"),
+            dmc.Title(f"{words.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),
             sideways(
                 "beacons",
                 dmc.Table(

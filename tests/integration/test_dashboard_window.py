@@ -173,6 +173,11 @@ def test_the_matrix_has_every_message_and_footers_as_in_the_talk(url: str, brows
         first = page.locator(".ag-center-cols-container .ag-row").first
         expect(first.locator("[col-id='c0']")).to_have_text("● 10 ms")
         expect(page.locator(".cell-missing").first).to_have_text("✖ missing")
+        colours = {
+            kind: page.locator(f".cell-{kind}").first.evaluate("cell => getComputedStyle(cell).color")
+            for kind in ("there", "missing", "absent")
+        }
+        assert len(set(colours.values())) == 3
 
 
 def test_filters_stand_in_the_address_and_back_undoes_them(url: str, browser: Browser) -> None:
