@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import httpx
 import pytest
 from playwright.sync_api import Browser, expect
-from sqlalchemy import insert
+from sqlalchemy import Connection, insert
 from typer.testing import CliRunner
 
 from dashboard.report import make_report
@@ -31,12 +31,12 @@ from lagloss import tables
 from lagloss.definition import parse_definition
 from lagloss.errors import LaglossError, UnknownPipeline
 from lagloss.result import Interval, rfc3339
-from lagloss.rollup import Rollup
+from lagloss.rollup import Period, Rollup, period_of
 from lagloss.sketch import Sketch
 from lagloss.store import DAY_S, Store
 from tests.incident_rows import store_incident
 from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
-from tests.window_documents import CHAIN, chain, clicks, document, store_window
+from tests.window_documents import CHAIN, chain, clicks, document, facts, store_window
 
 HOUR_S = 3_600
 GAP_DAY = 4
@@ -68,6 +68,15 @@ def hour(number: int) -> Rollup:
     )
 
 
+def store_rollups(connection: Connection, pipeline: str, rows: list[tuple[Period, int, Rollup]]) -> None:
+    kept = [
+        {"pipeline": pipeline, "period": period, "start": start, "computed_at": 0, "packed": found.pack()}
+        | found.headline()
+        for period, start, found in rows
+    ]
+    connection.execute(insert(tables.Rollup), kept)
+
+
 def store_month(store: Store, span: CalendarSpan) -> int:
     """Roll-ups of a month, two incidents and a stricter version of the definition; how many hours."""
     store.apply(chain(), 0)
@@ -78,17 +87,12 @@ def store_month(store: Store, span: CalendarSpan) -> int:
         for start in range(span.from_s, span.to_s, HOUR_S)
         if (start - span.from_s) // DAY_S != GAP_DAY
     ]
-    rows = [("hour", start, found) for start, found in hours]
+    rows: list[tuple[Period, int, Rollup]] = [("hour", start, found) for start, found in hours]
     for day in {start // DAY_S * DAY_S for start, _ in hours}:
         rows.append(("day", day, Rollup.merged(found for start, found in hours if day <= start < day + DAY_S)))
-    kept = [
-        {"pipeline": "chain", "period": period, "start": start, "computed_at": 0, "packed": found.pack()}
-        | found.headline()
-        for period, start, found in rows
-    ]
     begun = datetime.fromtimestamp(span.from_s, UTC)
     with store.engine.begin() as connection:
-        connection.execute(insert(tables.Rollup), kept)
+        store_rollups(connection, "chain", rows)
         for opened, lasted in ((-2, 1), (-1, 3), (200, 2), (40 * 24, 1)):
             at = begun + timedelta(hours=opened)
             store_incident(connection, opened_at=at, resolved_at=at + timedelta(hours=lasted), because="recovered")
@@ -247,6 +251,7 @@ def minutes(month: Month) -> CalendarSpan:
     """25 hours of `clicks`, as when the clocks go back, and the 25 before; every 20th minute has a result."""
     to_s = int(time.time()) // HOUR_S * HOUR_S - HOUR_S
     month.store.apply(clicks(), 0)
+    hours: dict[int, list[Rollup]] = {}
     with month.store.engine.begin() as connection:
         for at, start_s in enumerate(range(to_s - 50 * HOUR_S, to_s, 1_200)):
             lost = {"conn-ga": (at % 3, at % 5 + at % 3)}
@@ -255,6 +260,8 @@ def minutes(month: Month) -> CalendarSpan:
             )
             window["on_time_share"] -= at % 7 / (1_000 + at)
             store_window(connection, window, start_s, notify=False)
+            hours.setdefault(period_of("hour", start_s), []).append(Rollup.of_window(window, facts(window)))
+        store_rollups(connection, "clicks", [("hour", start, Rollup.merged(parts)) for start, parts in hours.items()])
     return CalendarSpan(to_s - 25 * HOUR_S, to_s, "UTC")
 
 
@@ -355,6 +362,10 @@ def test_controls_of_the_page_write_the_address_and_are_filled_from_it(
         page.go_back()
         expect(page.locator("#report-range")).to_have_value(month.span.name)
         expect(page.get_by_text("Loss UNPROVEN")).to_be_visible(timeout=1_000 * WAIT_S)
+        shown = urlencode({"from": rfc3339(month.span.from_s), "to": rfc3339(month.span.to_s)}, safe=":")
+        for name in ("Pipeline", "Messages", "Alerts"):
+            link = page.get_by_role("link", name=name, exact=True)
+            expect(link).to_have_attribute("href", re.compile(f"zone=UTC&{re.escape(shown)}$"))
         with page.expect_download() as got:
             page.get_by_role("link", name="CSV").click()
         assert got.value.suggested_filename == f"lagloss-chain-{month.span.name}.csv"
@@ -366,3 +377,17 @@ def test_an_address_that_makes_no_sense_is_told_so(url: str, browser: Browser) -
         expect(page.get_by_text("No such range")).to_be_visible()
         page.goto(f"{url}/pipelines/nobody/report?zone=UTC")
         expect(page.get_by_text("There is no pipeline named nobody.")).to_be_visible()
+
+
+def test_a_report_is_drawn_anew_with_the_clock(url: str, browser: Browser, month: Month) -> None:
+    fresh = parse_definition(CHAIN.replace("name: chain", "name: fresh"))
+    month.store.apply(fresh, 0)
+    with Watched(browser) as page:
+        page.goto(f"{url}/pipelines/fresh/report?zone=UTC&range=24h")
+        nothing = page.get_by_text("No window of this range is closed")
+        expect(nothing).to_be_visible()
+        start_s = int(time.time()) // 60 * 60 - 600
+        with month.store.engine.begin() as connection:
+            store_window(connection, document(fresh, start_s), start_s)
+        page.evaluate("dash_clientside.set_props('tick', {n_intervals: 99})")  # as a minute later
+        expect(nothing).to_have_count(0)
