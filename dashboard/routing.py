@@ -55,7 +55,6 @@ def _register_mounting(app: Dash, services: Services) -> None:
     @app.callback(
         Output(Shell.PAGE, "children"),
         Output(Shell.TITLE, "data"),
-        Output(Shell.NAV, "children"),
         Output(Shell.RANGE_BOX, "style"),
         Output(Shell.ACCOUNT, "children"),
         Input(Shell.URL, "pathname"),
@@ -66,10 +65,20 @@ def _register_mounting(app: Dash, services: Services) -> None:
         who = None if asking() is LOCAL else shell.account_part(account(asking(), services.settings))
         found = directory.find(here.path)
         if found is None:
-            return notices.no_such_page(here), "no such page", shell.nav(here, ""), {"display": "none"}, who
+            return notices.no_such_page(here), "no such page", {"display": "none"}, who
         page, of = found
         shown = {} if page.ranged else {"display": "none"}
-        return page.layout(of, here), page.title(of), shell.nav(here, page.name), shown, who
+        return page.layout(of, here), page.title(of), shown, who
+
+    @app.callback(
+        Output(Shell.NAV, "children"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+    )
+    def lead(pathname: str | None, search: str | None) -> Any:
+        here = Address.parse(pathname, search)
+        found = directory.find(here.path)
+        return shell.nav(here, "") if found is None else shell.nav(found[0].elsewhere(here), found[0].name)
 
 
 def _register_controls(app: Dash, services: Services) -> None:
@@ -91,7 +100,8 @@ def _register_controls(app: Dash, services: Services) -> None:
         found = directory.find(here.path)
         pipeline = found[1].get("pipeline") if found else None
         moments = (here.zone.typed(span.from_s), here.zone.typed(span.to_s))
-        return names or [], pipeline, span.range or "", *moments, here.zone.name, _interval_ms(span)
+        interval_ms = (found[0].refresh_ms if found else None) or _interval_ms(span)
+        return names or [], pipeline, span.range or "", *moments, here.zone.name, interval_ms
 
     @app.callback(
         Output(Shell.URL, "href"),
