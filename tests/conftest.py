@@ -22,7 +22,7 @@ from lagloss.store import Store, migrate
 from lagloss.topics import create_topics
 
 # How long an example takes says more about the machine's other work than about the code.
-hypothesis.settings.register_profile("lagloss")
+hypothesis.settings.register_profile("lagloss", deadline=None)
 hypothesis.settings.load_profile("lagloss")
 
 TEMPLATE = "migrated_template"

@@ -13,7 +13,7 @@ def agenda(*, closed: bool = False) -> Agenda:
     found = Agenda(grace_ms=60_000)
     found.tally_changed(W, basis=1, changed_at=END_MS)
     if closed:
-        found.closed(W, basis=1)
+        found.closed(W, basis=1, deadline=None)
     return found
 
 
@@ -59,7 +59,7 @@ def waits(found: Agenda, changed_at: int) -> int:
     """After how long (ms) a window is closed again that changes now, and then no more."""
     found.tally_changed(W, basis=changed_at, changed_at=changed_at)
     wait = next(wait for wait in range(0, 1_000_000, 1_000) if list(found.to_close(DUE_MS, changed_at + wait)))
-    found.closed(W, basis=changed_at)
+    found.closed(W, basis=changed_at, deadline=None)
     return wait
 
 
@@ -88,7 +88,7 @@ def test_what_is_done_is_forgotten_and_known_again_from_the_database() -> None:
     found = Agenda(grace_ms=60_000)
     for minute in range(100):
         found.tally_changed(W + 60 * minute, basis=1, changed_at=END_MS)
-        found.closed(W + 60 * minute, basis=1)
+        found.closed(W + 60 * minute, basis=1, deadline=None)
     assert list(found.to_close(DUE_MS, DUE_MS)) == []
     assert found.size == 0
     found.tally_changed(W, basis=7, changed_at=DUE_MS, known=Entry(basis=9))
