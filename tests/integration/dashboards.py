@@ -90,7 +90,7 @@ class Watched:
         if kind is None:
             assert {host for host in self.hosts if not host.startswith(("data:", "blob:"))} <= {"127.0.0.1"}
             unexpected = [said for said in self.complaints if not any(part in said for part in self.expected)]
-            assert unexpected == []
+            assert not unexpected, unexpected
 
 
 def serious_faults(page: Page) -> list[str]:
