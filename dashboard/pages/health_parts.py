@@ -124,7 +124,9 @@ def _closings(health: Health, here: Address) -> Light:
         waits = words.lag(1_000 * found.waits_s(health.now_s)) if is_late else words.NOTHING
         at = link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
         newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
-        rows.append((is_late, [at, _status(is_late, "in time", "late"), newest, words.count(found.due), waits]))
+        is_unknown = found.newest_s is None and not found.due  # nothing came in yet that could be closed
+        status = words.NOTHING if is_unknown else _status(is_late, "in time", "late")
+        rows.append((is_late, [at, status, newest, words.NOTHING if is_unknown else words.count(found.due), waits]))
     columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
     return _table(columns, rows, "No pipeline is declared yet.")
 
