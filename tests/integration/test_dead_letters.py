@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from lagloss.topics import create_topics as create_lagloss_topics
 from pipeline_under_test.event import Event
 from pipeline_under_test.kafka import GroupWatcher
 from pipeline_under_test.nodes.dead_letters import DeadLetters
+from pipeline_under_test.nodes.kept_letters import LetterFile
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, topic_of
 from tests.integration.closers import wait_until
@@ -161,6 +162,31 @@ def test_letters_outlive_a_process_that_has_no_broker_and_the_next_one_sends_the
     stepped(second, lambda: not office.on_disk())
     assert office.arrived() == ["a", "b", "c"]
     second.close()
+
+
+def test_an_end_between_the_queues_acknowledgement_and_the_disks_sends_letters_twice_and_loses_none(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def die(file: LetterFile, left: Sequence[bytes]) -> None:
+        file._locked.close()
+        raise OSError("killed")
+
+    office.create(**TINY)
+    letters = office.opened()
+    office.send(letters, "a", "b")
+    stepped(letters, lambda: len(office.safe) == 2)
+    letters.close()
+    configure(office.bootstrap, office.topic, **WHOLE)
+    with monkeypatch.context() as patch:
+        patch.setattr(LetterFile, "settle", die)
+        killed = office.opened()
+        stepped(killed, lambda: killed._next_round > 0)
+        killed.close()
+    assert office.arrived() == ["a", "b"]
+    successor = office.opened()
+    stepped(successor, lambda: not office.on_disk())
+    assert office.arrived() == ["a", "a", "b", "b"]
+    successor.close()
 
 
 def test_what_is_on_its_way_at_the_end_is_kept(office: Office) -> None:
