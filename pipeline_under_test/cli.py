@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +16,14 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from lagloss.errors import BadTime
+from lagloss.result import rfc3339
 from lagloss.settings import Settings as LaglossSettings
+from lagloss.times import parse_time_s
+from lagloss.wire import name_fits
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.redrive import Busy, Wanted, redriven
+from pipeline_under_test.replay import REPLAY_RATE, replayed
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
 
@@ -33,6 +40,13 @@ def _fault(text: str) -> Fault:
     try:
         return parse(text)
     except BadFault as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+def _time_s(text: str) -> float:
+    try:
+        return parse_time_s(text)
+    except BadTime as problem:
         raise typer.BadParameter(str(problem)) from problem
 
 
@@ -176,6 +190,45 @@ def fault(
         return
     made = injections.add(fault, seconds, wait)
     _say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
+
+
+@app.command()
+def replay(
+    data_dir: DataDir,
+    from_: Annotated[float, typer.Option("--from", parser=_time_s, metavar="T", help="RFC 3339, or relative: -2h")],
+    to: Annotated[float | None, typer.Option(parser=_time_s, metavar="T", help="by default until now")] = None,
+    name: Annotated[str, typer.Option(help="of the replay, in beacons; by default the time")] = "",
+    rate: Annotated[float, typer.Option(min=1, help="events a second, at most")] = REPLAY_RATE,
+) -> None:
+    """Bring events of the past through the pipeline again; progress as JSON lines."""
+    until = time.time() if to is None else to
+    if from_ >= until:
+        _fail("expected --from to be before --to", EXIT_USAGE)
+    if not name_fits(name):
+        _fail("expected --name to have 500 bytes at most", EXIT_USAGE)
+    for progress in replayed(Settings.load(data_dir), name or _name("replay"), from_, until, rate):
+        _say(progress)
+
+
+@app.command()
+def redrive(
+    data_dir: DataDir,
+    node: Annotated[str | None, typer.Option(help="only what this node set aside")] = None,
+    reason: Annotated[str, typer.Option(help="only what was set aside for a reason that holds this")] = "",
+    most: Annotated[int | None, typer.Option("--max", min=1, help="so many at most")] = None,
+) -> None:
+    """Send letters from the dead-letter queue back to their nodes; progress as JSON lines."""
+    if node is not None and node not in CONSUMERS:
+        _fail(f"expected one of {', '.join(CONSUMERS)}, found {node!r}", EXIT_USAGE)
+    try:
+        for progress in redriven(Settings.load(data_dir), _name("redrive"), Wanted(node, reason, most)):
+            _say(progress)
+    except Busy as problem:
+        _fail(str(problem), EXIT_USAGE)
+
+
+def _name(kind: str) -> str:
+    return f"{kind}-{rfc3339(int(time.time()))}"
 
 
 def _say(document: object) -> None:
