@@ -46,6 +46,9 @@ def _register_client(app: Dash) -> None:
         Input(Shell.URL, "search"),
         prevent_initial_call=True,
     )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("watchdog", "expectEach"), Input(Shell.TICK, "interval")
+    )
 
 
 def _register_mounting(app: Dash, services: Services) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from sqlalchemy import delete
 from lagloss import tables
 from lagloss.alert_tables import Incident, IncidentChange
 from lagloss.definition import parse_definition
+from lagloss.processes import choose_port
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from tests.incident_rows import store_incident
@@ -211,10 +213,32 @@ def test_empty_states_are_told_apart(url: str, store: Store, browser: Browser) -
         try:
             expect(notice).to_contain_text("Query failed")
             expect(page.locator("#pipeline-caption")).to_be_visible()  # what was read before stays
+            expect(notice).to_contain_text(re.compile(r"was read (\d+ s|[\d.]+ min) ago"))
         finally:
             with store.engine.begin() as connection:
                 connection.exec_driver_sql("ALTER TABLE pipeline_away RENAME TO pipeline")
         expect(notice).to_be_empty()
+
+
+def test_an_open_page_says_how_old_it_is_while_its_server_is_away(
+    module_database_url: str, store: Store, browser: Browser
+) -> None:
+    port, watched = choose_port("a dashboard that goes away"), Watched(browser)
+    watched.expected = ["net::ERR_", "503", "server did not respond"]
+    with watched as page:
+        banner, refreshed = page.locator(".stale-banner"), page.locator("#pipeline-headline")
+        with serving(module_database_url, port) as url:
+            open_page(page, url)
+            was_read = re.search(r"read at [\d:]+", refreshed.text_content() or "")
+            expect(banner).to_be_hidden()
+        expect(banner).to_contain_text("The server does not answer", timeout=40_000)
+        expect(banner).to_contain_text(re.compile(r"was read \d+ s ago"))
+        expect(page.locator("#pipeline-caption")).to_be_visible()
+        assert serious_faults(page) == []
+        with serving(module_database_url, port):
+            expect(banner).to_be_hidden(timeout=30_000)
+            assert was_read is not None
+            expect(refreshed).not_to_contain_text(was_read[0])
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
