@@ -40,13 +40,19 @@ class Metadata(Strict):
     labels: Labels = Field(default_factory=dict)
 
 
+GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
+"""As Kafka's clients call it: `group.id`."""
+
+
 class NodeSpec(Strict):
-    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier."""
+    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
+    Kafka consumer group of its processes, of which the consumer lag is to be watched."""
 
     name: Name
     to: tuple[Name, ...] = ()
     copy_: Literal["all"] | None = Field(default=None, alias="copy")
     retries: Name | None = None
+    group: GroupId | None = None
     description: str = ""
 
 
@@ -111,6 +117,11 @@ class Definition(Strict):
         return max(1, int(self.spec.sample * SAMPLE_ALL))
 
     @property
+    def groups(self) -> dict[str, str]:
+        """The consumer group of each node that names one."""
+        return {node.name: node.group for node in self.spec.nodes if node.group is not None}
+
+    @property
     def retriers(self) -> tuple[str, ...]:
         """Names of the nodes that others hand messages back to, in the order they are first named."""
         return tuple(dict.fromkeys(node.retries for node in self.spec.nodes if node.retries))
@@ -122,6 +133,10 @@ def _graph_problem(nodes: Sequence[NodeSpec]) -> str | None:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         return f"expected each node once, found {', '.join(sorted(twice))} twice"
+    groups = [node.group for node in nodes if node.group is not None]
+    shared = {group for group in groups if groups.count(group) > 1}
+    if shared:  # its lag would be told of each of them, and is one's alone
+        return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
     retriers = {node.retries for node in nodes if node.retries}
     for node in nodes:
         if len(set(node.to)) < len(node.to):

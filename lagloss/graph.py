@@ -139,7 +139,7 @@ class Graph:
         if node in self.retriers or node in other.retriers:
             return set(self.users(node)) == set(other.users(node))
         alike = [
-            graph._specs[node].model_copy(update={"description": ""}) if node in graph._specs else None
+            graph._specs[node].model_copy(update={"description": "", "group": None}) if node in graph._specs else None
             for graph in (self, other)
         ]
         return alike[0] == alike[1] and self.neighbours(node) == other.neighbours(node)
