@@ -203,7 +203,7 @@ def test_markers_of_transactions_are_no_lag_and_what_is_not_committed_yet_has_no
     producer.flush(20)
     assert group.ask()[0] == (4, None)
     producer.abort_transaction(20)
-    assert group.ask()[0] == (0, 0)
+    wait_for(lambda: group.ask()[0] == (0, 0), what="the marker of a transaction that was given up")
 
 
 def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_prometheus(
