@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Select, Subquery, case, cast, func, null, select
 from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
@@ -19,6 +19,8 @@ from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
 
 By = Literal["node", "partition"]
+NOW_S: Final = 120
+"""What was asked longer ago does not tell of now."""
 
 
 class Of(NamedTuple):
@@ -53,6 +55,14 @@ class LagBucket:
             "offsets": {"last": self.offsets, "max": self.offsets_max},
             "behind_ms": {"last": self.behind_ms, "max": self.behind_max_ms},
         }
+
+
+@dataclass(frozen=True, slots=True)
+class LagNow:
+    """Of a node, as its buckets have it; None: not known."""
+
+    offsets: int | None
+    behind_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +103,27 @@ def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) 
     return ConsumerLag(stored.name, span, length_s, stored.definition.groups, series)
 
 
-def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
-    """Minute by minute. What is not known of one partition is not known of its node."""
+def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[tuple[str, str], LagNow]:
+    """What was last known within two minutes, by pipeline and node."""
     row = tables.ConsumerLag
+    asked = (
+        select(row.pipeline, row.node, _of_all(func.sum, row.offsets), _of_all(func.max, row.behind_ms))
+        .where(tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - NOW_S)
+        .group_by(row.pipeline, row.node, row.window_start)
+        .order_by(row.window_start)
+    )
+    with store.engine.connect() as connection:
+        return {(name, node): LagNow(*values) for name, node, *values in connection.execute(asked)}
 
-    def of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
-        return case((func.count() == func.count(column), cast(total(column), BigInteger))).label(column.key)
 
+def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
+    """Over all partitions; what is not known of one is not known of all."""
+    return case((func.count() == func.count(column), cast(total(column), BigInteger))).label(column.key)
+
+
+def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
+    """Minute by minute."""
+    row = tables.ConsumerLag
     of: list[Any] = [row.node, row.consumer_group]
     inputs: list[Any] = [row.topic, row.topic_partition]
     return (
@@ -107,8 +131,8 @@ def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
             *of,
             *(inputs if by == "partition" else [null().label(column.key) for column in inputs]),
             row.window_start,
-            *(of_all(func.sum, column) for column in (row.offsets, row.offsets_max)),
-            *(of_all(func.max, column) for column in (row.behind_ms, row.behind_max_ms)),
+            *(_of_all(func.sum, column) for column in (row.offsets, row.offsets_max)),
+            *(_of_all(func.max, column) for column in (row.behind_ms, row.behind_max_ms)),
         )
         .where(row.pipeline == pipeline, row.window_start >= span.from_s, row.window_start < span.to_s)
         .group_by(*of, *(inputs if by == "partition" else ()), row.window_start)
