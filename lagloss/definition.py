@@ -135,7 +135,7 @@ def _graph_problem(nodes: Sequence[NodeSpec]) -> str | None:
         return f"expected each node once, found {', '.join(sorted(twice))} twice"
     groups = [node.group for node in nodes if node.group is not None]
     shared = {group for group in groups if groups.count(group) > 1}
-    if shared:  # its lag would be told of each of them, and is one's alone
+    if shared:  # its lag would be told of each of them
         return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
     retriers = {node.retries for node in nodes if node.retries}
     for node in nodes:

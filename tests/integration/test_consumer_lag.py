@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,10 +21,13 @@ from aggregator.consumer_lag import ConsumerLags, NodeGroup, PartitionLag
 from aggregator.consumer_lag_watch import ConsumerLagWatch, keep
 from aggregator.metrics import Metrics
 from lagloss import tables
+from lagloss.definition import parse_definition
 from lagloss.identity import REPLAY_HEADER, Identity
 from lagloss.processes import choose_port
 from lagloss.store import Store, ensure_days
+from lagloss.topics import create_topics
 from tests.integration.kafka_log import consumer_of, wait_for
+from tests.integration.test_aggregator_process import aggregator, health, metric
 
 MINUTE = 1_795_250_400
 Answer = tuple[int | None, int | None]
@@ -281,6 +285,28 @@ def test_rows_hold_the_newest_and_the_highest_whatever_the_rounds_and_however_of
         assert row["behind_max_ms"] == highest(behind_ms for _, behind_ms, _ in told)
 
     check()
+
+
+@pytest.mark.slow
+def test_a_running_aggregator_watches_the_groups_that_definitions_name(
+    group: Group, kafka_bootstrap: str, database_url: str, store: Store, tmp_path: Path
+) -> None:
+    create_topics(kafka_bootstrap)
+    group.send(5)
+    group.take(2)
+    nodes = f"{{name: src, to: [mid]}}, {{name: mid, group: {group.of.group}}}"
+    head = "apiVersion: lagloss/v1, kind: Pipeline, metadata: {name: orders}"
+    with aggregator(kafka_bootstrap, database_url, tmp_path) as process:
+        wait_for(lambda: health(process)[0] == 200, timeout_s=60, what="the aggregator")
+        store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{nodes}]}}}}"))
+        wait_for(lambda: len(stored(store)) > 0, timeout_s=30, what="rows of consumer lag")
+        assert {(row["node"], row["topic_partition"], row["offsets"]) for row in stored(store)} == {
+            ("mid", 0, 3),
+            ("mid", 1, 0),
+        }
+        assert metric(process.url, "lagloss_consumer_lag_offsets") == 3
+        process.terminate()
+        assert process.wait(20) == 0
 
 
 def highest(values: Any) -> int | None:
