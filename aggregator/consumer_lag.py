@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -60,16 +60,41 @@ def offset_lag(committed: int | None, log: Log) -> int | None:
     return lag if lag >= 0 else None
 
 
-def told(lag: int | None, end: int, waiting: Waiting | None, asked_ms: int) -> tuple[int | None, int | None]:
-    """(offsets, behind_ms) of a partition of which the log ended at `end` and `waiting` was found where the group goes
-    on. Where nothing but markers of transactions is left, nothing waits."""
-    if not lag:
-        return lag, lag
+def told(lag: int, end: int, waiting: Waiting | None, asked_ms: int) -> tuple[int, int | None]:
+    """(offsets, behind_ms) where something waits: `lag` offsets up to `end`, and `waiting` is what a reader found
+    first. Where nothing but markers of transactions is left, nothing waits."""
     if waiting is None:
         return lag, None
     if waiting.is_end:
         return (0, 0) if waiting.offset >= end else (lag, None)
     return lag, None if waiting.event_time_ms is None else asked_ms - waiting.event_time_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A partition that a group reads: what it has committed of it (None: nothing), and what the log holds (None: not
+    known)."""
+
+    group: NodeGroup
+    key: Key
+    committed: int | None
+    log: Log | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.log is None else offset_lag(self.committed, self.log)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the group goes on, if anything waits there."""
+        return Place(self.key, next_offset(self.committed, self.log)) if self.log is not None and self.lag else None
+
+    def judged(self, waiting: Mapping[Place, Waiting], asked_ms: int) -> PartitionLag:
+        """By what was found where the groups go on."""
+        if self.log is None or not self.lag:
+            return PartitionLag(self.group, *self.key, self.lag, self.lag)  # nothing is behind where nothing waits
+        found = waiting.get(Place(self.key, next_offset(self.committed, self.log)))
+        return PartitionLag(self.group, *self.key, *told(self.lag, self.log.end, found, asked_ms))
 
 
 class ConsumerLags:
@@ -80,6 +105,8 @@ class ConsumerLags:
         self._admin = AdminClient(config)
         self._bounds = LogBounds(config)
         self._records = WaitingRecords(config)
+        self.trouble: str | None = None
+        """Why something was left out of the last reading."""
 
     def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
         """When it was asked (epoch ms), and the lag of every partition of the topics that these groups have committed
@@ -88,21 +115,21 @@ class ConsumerLags:
         Raises:
             KafkaException, TimeoutError: the brokers did not answer.
         """
+        self.trouble = None
         committed = self._committed({group.group for group in groups})
         keys = self._partitions({topic for offsets in committed.values() for topic, _ in offsets})
         # In this order: ends that were asked for later are never before offsets that were committed earlier.
         logs = self._logs([key for partitions in keys.values() for key in partitions])
         asked_ms = int(time.time() * 1_000)
-        found = [
-            (group, key, committed[group.group].get(key), logs.get(key))
+        inputs = [
+            Input(group, key, committed[group.group].get(key), logs.get(key))
             for group in groups
             for topic in sorted({topic for topic, _ in committed.get(group.group, ())})
             for key in keys.get(topic, ())
         ]
-        waiting = self._records.read(
-            place for _, place in sorted(_lagging((key, offset, log) for _, key, offset, log in found), reverse=True)
-        )
-        return asked_ms, [_judged(group, key, offset, log, waiting, asked_ms) for group, key, offset, log in found]
+        most_first = sorted(inputs, key=lambda each: each.lag or 0, reverse=True)
+        waiting = self._records.read({each.place: None for each in most_first if each.place is not None})
+        return asked_ms, [each.judged(waiting, asked_ms) for each in inputs]
 
     def close(self) -> None:
         self._bounds.close()
@@ -119,7 +146,7 @@ class ConsumerLags:
             group: {
                 (place.topic, place.partition): place.offset for place in answer.topic_partitions if place.offset >= 0
             }
-            for group, answer in _answers(futures).items()
+            for group, answer in self._answers(futures).items()
         }
 
     def _partitions(self, topics: Collection[str]) -> dict[str, list[Key]]:
@@ -130,7 +157,7 @@ class ConsumerLags:
         futures: dict[str, Any] = self._admin.describe_topics(asked, request_timeout=ANSWER_TIMEOUT_S)
         return {
             topic: sorted((topic, partition.id) for partition in answer.partitions)
-            for topic, answer in _answers(futures).items()
+            for topic, answer in self._answers(futures).items()
         }
 
     def _logs(self, keys: Collection[Key]) -> dict[Key, Log]:
@@ -138,43 +165,23 @@ class ConsumerLags:
         if not keys:
             return {}
         starts, ends = self._bounds.begins(keys), self._bounds.ends(keys)
-        return {key: Log(starts[key], ends[key]) for key in starts.keys() & ends.keys()}
+        found = {key: Log(starts[key], ends[key]) for key in starts.keys() & ends.keys()}
+        if len(found) < len(keys):
+            self.trouble = self._bounds.trouble
+        return found
 
-
-def _answers(futures: Mapping[str, Any]) -> dict[str, Any]:
-    """What was answered, without what does not exist; the last trouble is raised if that is all there is."""
-    deadline = time.monotonic() + ANSWER_TIMEOUT_S
-    found: dict[str, Any] = {}
-    trouble: KafkaException | TimeoutError | None = None
-    for name, future in futures.items():
-        try:
-            found[name] = future.result(max(0.0, deadline - time.monotonic()))
-        except (KafkaException, TimeoutError) as error:
-            if not (isinstance(error, KafkaException) and kafka_error(error).code() in NOT_THERE):
-                trouble = error
-    if trouble is not None and not found:
-        raise trouble
-    return found
-
-
-def _lagging(partitions: Iterable[tuple[Key, int | None, Log | None]]) -> set[tuple[int, Place]]:
-    """Where something waits, and how much."""
-    waits = set()
-    for key, committed, log in partitions:
-        if log is not None and (lag := offset_lag(committed, log)):
-            waits.add((lag, Place(key, next_offset(committed, log))))
-    return waits
-
-
-def _judged(
-    group: NodeGroup,
-    key: Key,
-    committed: int | None,
-    log: Log | None,
-    waiting: Mapping[Place, Waiting],
-    asked_ms: int,
-) -> PartitionLag:
-    if log is None:
-        return PartitionLag(group, *key, None, None)
-    found = waiting.get(Place(key, next_offset(committed, log)))
-    return PartitionLag(group, *key, *told(offset_lag(committed, log), log.end, found, asked_ms))
+    def _answers(self, futures: Mapping[str, Any]) -> dict[str, Any]:
+        """What was answered, without what does not exist; trouble is told, and raised if that is all there is."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        found: dict[str, Any] = {}
+        trouble: KafkaException | TimeoutError | None = None
+        for name, future in futures.items():
+            try:
+                found[name] = future.result(max(0.0, deadline - time.monotonic()))
+            except (KafkaException, TimeoutError) as error:
+                if not (isinstance(error, KafkaException) and kafka_error(error).code() in NOT_THERE):
+                    trouble = error
+                    self.trouble = f"{name}: {str(error) or 'no answer in time'}"
+        if trouble is not None and not found:
+            raise trouble
+        return found

@@ -41,7 +41,7 @@ class ConsumerLagWatch:
         self._engine = engine
         self._groups = groups
         self._metrics = metrics
-        self._trouble = ""
+        self._trouble: str | None = None
         self._day: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
@@ -69,8 +69,9 @@ class ConsumerLagWatch:
         except Exception as error:  # a fault of ours costs a round, and not the watch
             self._failed(repr(error))
             return
-        self._trouble = ""
-        self._metrics.consumer_lag(found)
+        self._note(lags.trouble)
+        if not self._stop.is_set():
+            self._metrics.consumer_lag(found)
 
     def _run(self) -> None:
         with closing(ConsumerLags(self._bootstrap)) as lags:
@@ -80,11 +81,15 @@ class ConsumerLagWatch:
                 self._stop.wait(max(0.0, began + EVERY_S - time.monotonic()))
 
     def _failed(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            log.warning("consumer lag not known", trouble=trouble)
-        self._trouble = trouble
-        self._metrics.consumer_lag_failures.inc()
+        self._note(trouble)
         self._metrics.consumer_lag(())
+
+    def _note(self, trouble: str | None) -> None:
+        if trouble is not None:
+            self._metrics.consumer_lag_failures.inc()
+            if trouble != self._trouble:
+                log.warning("consumer lag not known", trouble=trouble)
+        self._trouble = trouble
 
     def _keep(self, asked_ms: int, found: Sequence[PartitionLag]) -> None:
         day = asked_ms // 1_000 // DAY_S

@@ -109,7 +109,9 @@ class Metrics:
         )
 
         self.consumer_lag_failures = Counter(
-            "lagloss_consumer_lag_failures", "Rounds in which consumer lag could not be learnt", registry=self.registry
+            "lagloss_consumer_lag_failures",
+            "Rounds in which some consumer lag could not be learnt",
+            registry=self.registry,
         )
         self._consumer_lags = _ConsumerLags()
         self.registry.register(self._consumer_lags)

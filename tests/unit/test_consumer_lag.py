@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.consumer_lag import Log, NodeGroup, PartitionLag, next_offset, offset_lag, told
+from aggregator.consumer_lag import Input, Log, NodeGroup, PartitionLag, next_offset, offset_lag
 from aggregator.metrics import Metrics
-from aggregator.waiting_records import Waiting
+from aggregator.waiting_records import Place, Waiting
 
 OFFSETS = st.integers(0, 60)
 LOGS = st.builds(lambda start, length: Log(start, start + length), OFFSETS, OFFSETS)
@@ -47,28 +47,27 @@ def test_the_group_goes_on_where_the_lag_is_counted_from(log: Log, committed: in
 def test_seconds_behind_are_zero_where_nothing_waits_and_else_those_of_the_record_that_waits(
     log: Log, committed: int | None, age_ms: int | None
 ) -> None:
-    lag = offset_lag(committed, log)
-    event_time_ms = None if age_ms is None else NOW_MS - age_ms
-    waiting = Waiting(next_offset(committed, log), event_time_ms)
-    offsets, behind_ms = told(lag, log.end, waiting, NOW_MS)
-    assert offsets == lag
-    assert behind_ms == (lag if not lag else age_ms)
+    entry = Input(MID, ("in", 0), committed, log)
+    waiting = {Place(("in", 0), next_offset(committed, log)): Waiting(0, None if age_ms is None else NOW_MS - age_ms)}
+    found = entry.judged(waiting, NOW_MS)
+    assert found.offsets == offset_lag(committed, log)
+    assert found.behind_ms == (age_ms if found.offsets else found.offsets)
+    assert (entry.place is not None) == bool(found.offsets)
 
 
 @given(LOGS, COMMITTED, st.integers(0, 150))
 def test_what_is_left_is_nothing_only_if_a_reader_came_to_the_end_that_was_counted_to(
     log: Log, committed: int | None, reached: int
 ) -> None:
-    lag = offset_lag(committed, log)
-    found = told(lag, log.end, Waiting(reached, is_end=True), NOW_MS)
-    if not lag:
-        assert found == (lag, lag)
-    else:
-        assert found == ((0, 0) if reached >= log.end else (lag, None))
+    entry = Input(MID, ("in", 0), committed, log)
+    if entry.place is not None:
+        found = entry.judged({entry.place: Waiting(reached, is_end=True)}, NOW_MS)
+        assert (found.offsets, found.behind_ms) == ((0, 0) if reached >= log.end else (entry.lag, None))
 
 
-def test_a_record_that_could_not_be_read_leaves_its_age_unknown() -> None:
-    assert told(3, 10, None, NOW_MS) == (3, None)
+def test_what_could_not_be_read_leaves_the_age_unknown_and_what_was_not_answered_both() -> None:
+    assert Input(MID, ("in", 0), 7, Log(0, 10)).judged({}, NOW_MS) == PartitionLag(MID, "in", 0, 3, None)
+    assert Input(MID, ("in", 0), 7, None).judged({}, NOW_MS) == PartitionLag(MID, "in", 0, None, None)
 
 
 def test_prometheus_is_told_what_is_known_now_and_nothing_of_a_partition_that_is_gone() -> None:
