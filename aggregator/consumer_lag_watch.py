@@ -17,7 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from aggregator.consumer_lag import ConsumerLags, NodeGroup, PartitionLag
 from aggregator.metrics import Metrics
 from lagloss import tables
-from lagloss.store import DAY_S, make_days_ahead
+from lagloss.store import make_days_ahead
 from lagloss.wire import WINDOW_S
 
 log = structlog.get_logger()
@@ -42,11 +42,12 @@ class ConsumerLagWatch:
         self._groups = groups
         self._metrics = metrics
         self._trouble: str | None = None
-        self._day: int | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
     def start(self) -> None:
+        """Makes the first days' partitions, which upkeep goes on with, before there are others who would; then asks."""
+        make_days_ahead(self._engine, time.time())
         self._thread.start()
 
     def close(self) -> None:
@@ -62,7 +63,8 @@ class ConsumerLagWatch:
         try:
             asked_ms, found = lags.read(groups) if groups else (0, [])
             if found and not self._stop.is_set():
-                self._keep(asked_ms, found)
+                with self._engine.begin() as connection:
+                    keep(connection, asked_ms, found)
         except (KafkaException, TimeoutError, DBAPIError) as error:
             self._failed(str(error) or type(error).__name__)
             return
@@ -90,14 +92,6 @@ class ConsumerLagWatch:
             if trouble != self._trouble:
                 log.warning("consumer lag not known", trouble=trouble)
         self._trouble = trouble
-
-    def _keep(self, asked_ms: int, found: Sequence[PartitionLag]) -> None:
-        day = asked_ms // 1_000 // DAY_S
-        if self._day != day:
-            make_days_ahead(self._engine, asked_ms / 1_000)
-            self._day = day
-        with self._engine.begin() as connection:
-            keep(connection, asked_ms, found)
 
 
 def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:

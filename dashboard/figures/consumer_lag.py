@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import Final
 
 import plotly.graph_objects as go
 
@@ -12,7 +13,7 @@ from dashboard.figures.look import hues, safe
 from dashboard.reads.consumer_lag import LagBucket, Of
 from lagloss.graph import Graph
 
-_LAST = 1_002
+_LAST: Final = 1_002
 """In the legend, behind the hops, whose colours these are."""
 
 

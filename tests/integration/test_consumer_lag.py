@@ -24,7 +24,7 @@ from lagloss import tables
 from lagloss.definition import parse_definition
 from lagloss.identity import REPLAY_HEADER, Identity
 from lagloss.processes import choose_port
-from lagloss.store import Store, ensure_days
+from lagloss.store import Store, ensure_days, make_days_ahead
 from lagloss.topics import create_topics
 from tests.integration.kafka_log import consumer_of, wait_for
 from tests.integration.test_aggregator_process import aggregator, health, metric
@@ -214,7 +214,7 @@ def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_p
     group: Group, store: Store
 ) -> None:
     metrics = Metrics()
-    watch = ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics)
+    watch = watching(group, store, metrics)
     group.send(8, age_s=60)
     group.take(1)
     watch.round(group.lags)
@@ -247,7 +247,7 @@ def test_a_round_that_fails_is_counted_and_the_next_is_right(
     group: Group, store: Store, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics = Metrics()
-    watch = ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics)
+    watch = watching(group, store, metrics)
     group.send(2)
     group.take(1)
 
@@ -307,6 +307,12 @@ def test_a_running_aggregator_watches_the_groups_that_definitions_name(
         assert metric(process.url, "lagloss_consumer_lag_offsets") == 3
         process.terminate()
         assert process.wait(20) == 0
+
+
+def watching(group: Group, store: Store, metrics: Metrics) -> ConsumerLagWatch:
+    """A watch whose rounds are the test's."""
+    make_days_ahead(store.engine, time.time())
+    return ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics)
 
 
 def highest(values: Any) -> int | None:
