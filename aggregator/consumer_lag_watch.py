@@ -69,9 +69,9 @@ class ConsumerLagWatch:
             self._failed(str(error) or type(error).__name__)
             return
         except Exception as error:  # a fault of ours costs a round, and not the watch
-            self._failed(repr(error))
+            self._failed(repr(error), is_fault=True)
             return
-        self._note(lags.trouble)
+        self._note(lags.trouble if groups else None)
         if not self._stop.is_set():
             self._metrics.consumer_lag(found)
 
@@ -82,15 +82,15 @@ class ConsumerLagWatch:
                 self.round(lags)
                 self._stop.wait(max(0.0, began + EVERY_S - time.monotonic()))
 
-    def _failed(self, trouble: str) -> None:
-        self._note(trouble)
+    def _failed(self, trouble: str, *, is_fault: bool = False) -> None:
+        self._note(trouble, is_fault=is_fault)
         self._metrics.consumer_lag(())
 
-    def _note(self, trouble: str | None) -> None:
+    def _note(self, trouble: str | None, *, is_fault: bool = False) -> None:
         if trouble is not None:
             self._metrics.consumer_lag_failures.inc()
             if trouble != self._trouble:
-                log.warning("consumer lag not known", trouble=trouble)
+                log.warning("consumer lag not known", trouble=trouble, exc_info=is_fault)
         self._trouble = trouble
 
 
