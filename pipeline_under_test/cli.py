@@ -15,6 +15,7 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from lagloss.errors import LaglossError
 from lagloss.settings import Settings as LaglossSettings
 from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.settings import NotThere, Retry, Settings
@@ -40,6 +41,7 @@ DataDir = Annotated[
     Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=default_data_dir, help="its settings, ledger, logs")
 ]
 FaultOption = Annotated[list[Fault], typer.Option(parser=_fault, metavar="FAULT", help="from the start; see `fault`")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 Rate = Annotated[float, typer.Option(min=0, help="events a second")]
 
 
@@ -156,6 +158,21 @@ def ledger(data_dir: DataDir) -> None:
     _say({"windows": truth.documents()})
 
 
+@app.command()
+def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
+    """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
+    from pipeline_under_test.tables import show_verdict
+    from pipeline_under_test.verdict import verdict_of
+
+    found = verdict_of(Settings.load(data_dir), LaglossSettings.load())
+    if as_json:
+        _say(found.document())
+    else:
+        show_verdict(found.document())
+    if not found.agrees:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
 @app.command(
     epilog="Faults: see pipeline_under_test/faults/grammar.py or docs/reference-pipeline.md, for instance "
     "lose:link:event-norm->event-router:0.02 or crash:conn-ga"
@@ -200,6 +217,9 @@ def _said() -> Iterator[None]:
     except NotThere as problem:
         typer.echo(str(problem), err=True)
         sys.exit(EXIT_USAGE)
+    except LaglossError as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(problem.exit_code)
     except KafkaException as problem:
         typer.echo(f"Kafka: {problem}", err=True)
         sys.exit(EXIT_UNREACHABLE)
