@@ -173,6 +173,31 @@ def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
         raise typer.Exit(EXIT_DIFFERS)
 
 
+@app.command()
+def scenario(
+    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
+    from lagloss.up import signals_interrupt
+    from pipeline_under_test.scenarios.run import run_all
+    from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
+    from pipeline_under_test.tables import show_outcomes
+
+    if every == bool(files):
+        _fail("expected FILE... or --all", EXIT_USAGE)
+    scenarios = [load_scenario(path) for path in files or sorted(DIRECTORY.glob("*.yaml"))]
+    with signals_interrupt():
+        outcomes = [outcome.document() for outcome in run_all(scenarios, lambda line: typer.echo(line, err=True))]
+    if as_json:
+        _say(outcomes)
+    else:
+        show_outcomes(outcomes)
+    if not all(outcome["ok"] for outcome in outcomes):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
 @app.command(
     epilog="Faults: see pipeline_under_test/faults/grammar.py or docs/reference-pipeline.md, for instance "
     "lose:link:event-norm->event-router:0.02 or crash:conn-ga"

@@ -1,13 +1,14 @@
-"""Tables for a terminal: a verdict."""
+"""Tables for a terminal: verdicts and outcomes of scenarios."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from rich.table import Column, Table
 
 from lagloss.cli_options import out
+from lagloss.presenting import duration
 
 MAX_DIFFERENCES: Final = 20
 
@@ -40,3 +41,24 @@ def interval(lost: Mapping[str, int] | None) -> str:
     if lost is None:
         return ""
     return str(lost["min"]) if lost["min"] == lost["max"] else f"{lost['min']} to {lost['max']}"
+
+
+def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
+    """Prints a row for each scenario, and what was not as expected below."""
+    console = out()
+    titles = ("messages", "lost: injected", "measured", "duplicates", "false loss", "max lag")
+    table = Table("scenario", *(Column(title, justify="right") for title in titles), "result", box=None)
+    found = list(documents)
+    for outcome in found:
+        injected, measured = outcome["injected"], outcome["measured"]
+        counts = ("", "", "", "")
+        if injected is not None and measured is not None:
+            lost = (str(injected["lost"]), interval(measured["lost"]))
+            counts = (str(injected["messages"]), *lost, str(measured["duplicates"]))
+        result = "as expected" if outcome["ok"] else f"{len(outcome['problems'])} problems"
+        lag = duration(outcome["max_lag_ms"])
+        table.add_row(outcome["scenario"], *counts, str(outcome["false_losses"]), lag, result)
+    console.print(table)
+    for outcome in found:
+        for problem in outcome["problems"]:
+            console.print(f"{outcome['scenario']}: {problem}", markup=False)

@@ -91,7 +91,7 @@ class TrueWindow:
     def document(self, window_start_s: int) -> dict[str, Any]:
         """Counts as lagloss gives them, and the names of what is lost (by place) or pending (`unaccounted`).
 
-        `unanswered` counts those that may or may not have come in, `duplicates` what a vendor got beyond the first time.
+        `unanswered` counts those that may or may not have come in; `duplicates` what vendors got beyond the first time.
         """
         outcomes = self.outcomes()
         return {
