@@ -33,7 +33,7 @@ scenarios: setup ## run all of scenarios/, each with faults at their times, on r
 
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow")
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadgroup)
 
 .PHONY: unit
 unit: $(VENV)/.project ## run the tests that need no server (under a minute)
@@ -52,7 +52,7 @@ format: $(VENV)/.project ## format the code and fix what can be fixed
 	@$(BIN)/ruff format .
 
 .PHONY: bench
-bench: setup ## measure how fast windows close, beside a bare read of the same blocks
+bench: setup ## measure how fast windows close, live numbers, intake, paging, and the dashboard on generated databases
 	@$(BIN)/python -m benchmarks
 
 .PHONY: screenshots

@@ -4,7 +4,7 @@ that grow by the minute are partitioned by day."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,15 +20,18 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Table,
+    TableValuedAlias,
     Text,
     Uuid,
     any_,
+    column,
     func,
     literal,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 
 class Base(DeclarativeBase):
@@ -316,3 +319,11 @@ PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRe
 def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
     """Whether a text column is one of these, however many they are."""
     return column == any_(literal(sorted(names), ARRAY(Text)))
+
+
+def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> TableValuedAlias:
+    """These rows as a table, for joins that look each up by itself in an index: one statement, however many rows."""
+    values = list(zip(*rows, strict=True)) or [()] * len(types)
+    arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
+    columns = [column(name, kind) for name, kind in types.items()]
+    return func.unnest(*arrays).table_valued(*columns, name="asked").render_derived()

@@ -24,6 +24,7 @@ from lagloss.errors import (
     UnknownSilence,
     UnknownWindow,
     UsageError,
+    WindowTooLarge,
 )
 from lagloss.problems import Problem
 
@@ -38,6 +39,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (IncidentIsResolved, 409, "Incident is resolved"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
+    (WindowTooLarge, 409, "Window too large"),
     (UsageError, 422, "Bad request"),
     (LaglossError, 503, "Not now"),
 )

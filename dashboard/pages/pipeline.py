@@ -119,7 +119,7 @@ def _panels_head() -> Part:
                 ],
                 gap="xs",
             ),
-            dmc.Text(id=Id.CAPTION, size="sm"),
+            html.Div(id=Id.CAPTION, className="caption"),
         ]
     )
 
@@ -152,13 +152,13 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
     ends = hops.deliveries(graph)
     path = here.query.get("path", SLOWEST)
     path = path if path in ends else SLOWEST
-    frame = Frame(definition, series, panels.happenings, here.zone, now_s, path, dark)
+    frame = Frame(definition, series, panels.terms, panels.happenings, here.zone, now_s, path, dark)
     delivery = None if path == SLOWEST else path
     parts = shares.shares({} if series.total is None else hops.path_ms(series.total.lags, graph, delivery))
     choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
     return {
         "headline": pipeline_parts.headline(panels, here, now_s),
-        "caption": pipeline_parts.caption(series, here.zone),
+        "caption": pipeline_parts.caption(panels, here),
         "paths": choices,
         "path": path,
         "path_box": {"marginLeft": "auto", "display": "block" if len(ends) > 1 else "none"},
