@@ -54,8 +54,8 @@ class TrueWindow:
 
     @property
     def lost(self) -> set[str]:
-        """What faults have lost and no replay has brought back: to every vendor that it was meant for."""
-        return self.ids["lost"] - (self.ids["replayed"] & self.ids["routed"] - self._under_way())
+        """What faults have lost and no replay brings back: what is replayed is what becomes of it now."""
+        return self.ids["lost"] - self.ids["replayed"]
 
     @property
     def lost_at(self) -> dict[str, set[str]]:
@@ -75,9 +75,9 @@ class TrueWindow:
         `pending` are those that nothing is known of past their first hop, or past the router on the way to one of their
         vendors: those the pipeline itself has lost, or has not finished with.
         """
-        known = self.ids["lost"] | self.ids["delivered"] | self.ids["dead"] | self.ids["filtered"]
-        found: dict[str, set[str]] = {"lost": self.lost, "pending": (self.messages - known) | self._under_way()}
-        found |= {"delivered": self.ids["delivered"], "dead": self.ids["dead"], "filtered": self.ids["filtered"]}
+        ended = {"delivered": self.ids["delivered"], "dead": self.ids["dead"], "filtered": self.ids["filtered"]}
+        nowhere = self.messages.difference(self.lost, *ended.values())
+        found: dict[str, set[str]] = {"lost": self.lost, "pending": nowhere | self._under_way(), **ended}
         told: set[str] = set()
         for outcome in OUTCOMES:
             found[outcome] = found[outcome] - told

@@ -35,15 +35,16 @@ def false_loss(
 ) -> FalseLoss | None:
     """What is wrong with the losses that a closed window tells of; None if nothing is.
 
-    Only what is lost for certain can be wrong. What nobody ever answered for may be lost or not: nobody knows.
+    Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what nobody
+    ever answered for may be lost or not: nobody knows.
     """
-    known = frozenset(map(hash_id, truth.lost | truth.unanswered))
+    known = frozenset(map(hash_id, truth.ids["lost"] | truth.unanswered))
     wrong = [message for message in missing if message.kind == CERTAIN and message.id_hash not in known]
     told = window["lost"]["min"]
     if not wrong and told <= len(known):
         return None
     names = tuple(message.message_id or hexed(message.id_hash) for message in wrong[:NAMED])
-    return FalseLoss(at_s, start_of(window), told, len(truth.lost), names)
+    return FalseLoss(at_s, start_of(window), told, len(truth.ids["lost"]), names)
 
 
 class LossWatch:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from typing import Final, Protocol
 
 from confluent_kafka import KafkaException
 
+from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.errors import LaglossError, NotEnoughData
 from lagloss.store import Store
 from lagloss.window_document import is_settled
 from lagloss.wire import WINDOW_S
+from pipeline_under_test.faults import Injections
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.running.runner import NotStarted, Runner
 from pipeline_under_test.scenarios.loss_watch import LossWatch
@@ -34,8 +36,17 @@ class Steps(Protocol):
     def step(self) -> None: ...
 
 
-def run_all(scenarios: Iterable[Scenario], say: Say) -> Iterator[Outcome]:
+BrokerFaults = Callable[[Injections, EmbeddedKafka], Steps]
+"""Makes what carries out the faults of a cluster's brokers."""
+
+
+def run_all(scenarios: Iterable[Scenario], say: Say, broker_faults: BrokerFaults | None = None) -> Iterator[Outcome]:
     """Runs them all, those with equally many brokers one after the other on one stack; gives each outcome at once.
+
+    Args:
+        scenarios: which.
+        say: told, in a line each, what is going on.
+        broker_faults: needed by scenarios with several brokers.
 
     Raises:
         LaglossError: if a stack does not start.
@@ -47,15 +58,15 @@ def run_all(scenarios: Iterable[Scenario], say: Say) -> Iterator[Outcome]:
         say(f"starting lagloss on {brokers} broker{'s' if brokers > 1 else ''}")
         with Stack(brokers) as stack:
             for scenario in chosen:
-                yield run_one(scenario, stack, say)
+                yield run_one(scenario, stack, say, broker_faults)
 
 
-def run_one(scenario: Scenario, stack: Stack, say: Say) -> Outcome:
+def run_one(scenario: Scenario, stack: Stack, say: Say, broker_faults: BrokerFaults | None = None) -> Outcome:
     """Runs one scenario to its end; what keeps it from getting there is a problem of its."""
     say(f"{scenario.name}: {scenario.description}")
     began = time.monotonic()
     with closing(Store(stack.settings.require_database())) as store:
-        running = ScenarioRun(scenario, stack, store, say)
+        running = ScenarioRun(scenario, stack, store, say, broker_faults)
         try:
             verdict = running.go()
         except (NotStarted, LaglossError, KafkaException) as problem:
@@ -68,7 +79,9 @@ def run_one(scenario: Scenario, stack: Stack, say: Say) -> Outcome:
 class ScenarioRun:
     """The pipeline of one scenario under load, watched; `go` runs it and waits for lagloss's last word."""
 
-    def __init__(self, scenario: Scenario, stack: Stack, store: Store, say: Say) -> None:
+    def __init__(
+        self, scenario: Scenario, stack: Stack, store: Store, say: Say, broker_faults: BrokerFaults | None = None
+    ) -> None:
         options = scenario.run
         self.restarts = 0
         self._scenario = scenario
@@ -86,7 +99,11 @@ class ScenarioRun:
             tiers_s=tuple(tier / 1000 for tier in options.tiers),
         )
         self._injections = self._settings.injections()
-        self._broker_faults: Sequence[Steps] = ()
+        self._broker_faults = (
+            broker_faults(self._injections, stack.kafka)
+            if broker_faults is not None and stack.kafka is not None
+            else None
+        )
         self.watch = LossWatch(store, scenario.name, self._settings.ledger_dir)
 
     def go(self) -> Verdict:
@@ -117,8 +134,8 @@ class ScenarioRun:
             self._injections.add(injected.fault, for_s, max(LEAD_S, injected.at / 1000))
 
     def _look(self) -> None:
-        for faults in self._broker_faults:
-            faults.step()
+        if self._broker_faults is not None:
+            self._broker_faults.step()
         self.watch.look()
 
     def _last_word(self) -> Verdict:

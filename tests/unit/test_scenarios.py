@@ -181,5 +181,9 @@ def test_only_what_is_lost_for_certain_can_be_false() -> None:
     assert false_loss(window(0), waiting, true_window(), 0.0) is None
 
 
+def test_what_a_replay_is_bringing_back_may_still_be_told_as_lost() -> None:
+    assert false_loss(window(1), [missing("a")], true_window(("lost", "a"), ("replayed", "a")), 0.0) is None
+
+
 def test_what_nobody_answered_for_may_be_lost() -> None:
     assert false_loss(window(1), [missing("a")], true_window(("unanswered", "a")), 0.0) is None
