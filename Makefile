@@ -28,7 +28,7 @@ demo: setup ## run the main job and show injected losses beside measured ones; M
 	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
 
 .PHONY: scenarios
-scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about 45 minutes)
+scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about half an hour)
 	@$(BIN)/python -m pipeline_under_test scenario --all
 
 .PHONY: test

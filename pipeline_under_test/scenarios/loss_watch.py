@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,7 +10,7 @@ from typing import Final
 
 from lagloss.store import MissingMessage, Store
 from lagloss.window_document import WindowDocument, start_of
-from lagloss.wire import hash_id
+from lagloss.wire import WINDOW_S, hash_id
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.measured import ALL_NAMES, CERTAIN, hexed
 from pipeline_under_test.truth import TrueWindow, Truth
@@ -63,7 +62,7 @@ class LossWatch:
 
     def look(self) -> None:
         """One look at all windows."""
-        windows = self._store.windows(self._pipeline, 0, sys.maxsize // 1000)
+        windows = self._store.windows(self._pipeline, 0, int(time.time()) + 2 * WINDOW_S)
         self.windows = {start_of(window): window for window in windows}
         with_loss = {
             start: (window, self._store.missing(self._pipeline, start, ALL_NAMES))
