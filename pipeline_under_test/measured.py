@@ -15,7 +15,8 @@ from lagloss.store import MissingMessage, Store
 from lagloss.window_blocks import WindowBlocks, read_window
 from lagloss.window_document import WindowDocument, start_of
 
-STILL_WAITING: Final = frozenset({"pending", "overdue"})
+PENDING: Final = "pending"
+STILL_WAITING: Final = frozenset({PENDING, "overdue"})
 CERTAIN: Final = "lost"
 ALL_NAMES: Final = 1_000_000
 
@@ -61,13 +62,15 @@ def read_measured(store: Store, log: BeaconLog, pipeline: str, window: WindowDoc
 def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
     """Who was where by the blocks, and of those that something is missing of, what lagloss's verdict on them is.
 
-    A window keeps the verdict on 1,000 of them; the blocks tell of any beyond that they are missing, and the window's
-    counts whether they are lost.
+    A window keeps the verdict on 1,000 of them. Those beyond are taken as lost where it tells of more losses than it
+    has names, else as waiting.
     """
     presence = Presence(found)
     graph = found.graph
     incomplete = presence.select(only="missing")
-    lost_at, waiting = _missing(presence, incomplete.tolist(), {message.id_hash: message for message in missing})
+    verdicts = {message.id_hash: message for message in missing}
+    named = sum(verdict.kind == CERTAIN for verdict in verdicts.values())
+    lost_at, waiting = _missing(presence, incomplete.tolist(), verdicts, window["lost"]["min"] > named)
     outcomes: dict[str, frozenset[int]] = {"messages": frozenset(presence.ids.tolist())}
     outcomes |= {"lost": frozenset().union(*lost_at.values()), "pending": frozenset(waiting)}
     told: frozenset[int] = frozenset(presence.ids[incomplete].tolist())
@@ -87,18 +90,20 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
 
 
 def _missing(
-    presence: Presence, rows: Iterable[int], verdicts: Mapping[int, MissingMessage]
+    presence: Presence, rows: Iterable[int], verdicts: Mapping[int, MissingMessage], others_are_lost: bool
 ) -> tuple[dict[str, set[int]], set[int]]:
-    """Of the messages in these rows, those lost for certain, by place, and those that may still come."""
+    """Of the messages in these rows, those lost for certain, by place, and those that may still come.
+    `others_are_lost`: what those are that there is no verdict on."""
     which, places = presence.missing_of
     lost_at: dict[str, set[int]] = defaultdict(set)
     waiting: set[int] = set()
     for row in rows:
         id_hash = int(presence.ids[row])
         verdict = verdicts.get(id_hash)
-        if verdict is not None and verdict.kind in STILL_WAITING:
+        kind = verdict.kind if verdict else CERTAIN if others_are_lost else PENDING
+        if kind in STILL_WAITING:
             waiting.add(id_hash)
-        elif verdict is None or verdict.kind == CERTAIN:
+        elif kind == CERTAIN:
             for place in verdict.places if verdict else (place.label for place in places[which[row]]):
                 lost_at[place].add(id_hash)
     return lost_at, waiting

@@ -131,48 +131,50 @@ def compared(
 def differences(
     start_s: int, truth: TrueWindow, measured: Measured | None, window: WindowDocument | None
 ) -> Iterator[Difference]:
-    """All that ledger and lagloss disagree about in one window; `measured` is None where it is not closed.
-
-    A delivery that a vendor got twice is a duplicate by the ledger even where its answer never reached the connector,
-    which then knows, and beacons, only of one: so the duplicates that lagloss measures must all be in the ledger, and
-    not the other way round.
-    """
+    """All that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
     if measured is None:
         if truth.messages:
             yield Difference(start_s, "state", "closed", window["state"] if window else "no such window")
         return
-    names = {hash_id(name): name for ids in truth.ids.values() for name in ids}
+    yield from _id_differences(start_s, truth, measured)
+    yield from _duplicate_differences(start_s, truth, measured)
+    yield from _count_differences(start_s, truth, measured)
 
-    def named(ids: Iterable[int]) -> tuple[str, ...]:
-        return tuple(sorted(names.get(id_hash) or measured.name(id_hash) for id_hash in sorted(ids)[:NAMED]))
 
+def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[Difference]:
+    """Who is told to be what, and lost where."""
     unknowable = _hashes(truth.unanswered)
-    told = {"messages": truth.messages, **truth.outcomes()}
-    for what, ids in told.items():
-        injected, seen = _hashes(ids), measured.ids[what] - unknowable
-        if injected != seen:
-            yield Difference(start_s, what, len(injected), len(seen), named(injected ^ seen))
+    injected = {"messages": truth.messages, **truth.outcomes()}
+    seen = {what: measured.ids[what] for what in injected}
     lost_at = truth.lost_at
     for place in sorted({*lost_at, *measured.lost_at}):
-        injected = _hashes(lost_at.get(place, ()))
-        seen = measured.lost_at.get(place, frozenset()) - unknowable
-        if injected != seen:
-            yield Difference(start_s, f"lost at {place}", len(injected), len(seen), named(injected ^ seen))
+        injected[f"lost at {place}"] = lost_at.get(place, set())
+        seen[f"lost at {place}"] = measured.lost_at.get(place, frozenset())
+    for what, names in injected.items():
+        expected, found = _hashes(names), seen[what] - unknowable
+        if expected != found:
+            yield Difference(start_s, what, len(expected), len(found), _named(truth, measured, expected ^ found))
+
+
+def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[Difference]:
+    """What is told to be delivered too often, and was not.
+
+    A vendor gets an event twice, too, if its first answer never reached the connector; which then knows, and beacons,
+    only of one. So what lagloss measures must be in the ledger, and not the other way round.
+    """
     for vendor, node in VENDORS.items():
-        many = {hash_id(name): times for name, times in truth.duplicates(vendor).items()}
-        more = {
-            at: count for at, count in measured.duplicates.get(f"{node}.out", {}).items() if count > many.get(at, 0)
-        }
+        expected = {hash_id(name): times for name, times in truth.duplicates(vendor).items()}
+        found = measured.duplicates.get(f"{node}.out", {})
+        more = [id_hash for id_hash, times in found.items() if times > expected.get(id_hash, 0)]
         if more:
-            yield Difference(start_s, f"duplicates at {node}.out", len(many), len(more), named(more))
-    yield from _count_differences(start_s, truth, measured, {what: len(ids) for what, ids in told.items()})
+            what = f"duplicates at {node}.out"
+            yield Difference(start_s, what, len(expected), len(found), _named(truth, measured, more))
 
 
-def _count_differences(
-    start_s: int, truth: TrueWindow, measured: Measured, told: Mapping[str, int]
-) -> Iterator[Difference]:
+def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[Difference]:
     """Where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
     window, unknowable = measured.window, _hashes(truth.unanswered)
+    told = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
     lost = window["lost"]
     # What is overdue counts in lost.max, never in lost.min: it is pending to the ledger.
     shown = {what: window[what] for what in ("messages", "delivered", "dead", "filtered")}
@@ -190,6 +192,12 @@ def _count_differences(
     corrupted = {place: len(ids) for place, ids in truth.corrupted_at.items()}
     if corrupted != measured.corrupted_at:
         yield Difference(start_s, "number of corrupted", corrupted, measured.corrupted_at)
+
+
+def _named(truth: TrueWindow, measured: Measured, ids: Iterable[int]) -> tuple[str, ...]:
+    """The names of some of these ids."""
+    names = {hash_id(name): name for known in truth.ids.values() for name in known}
+    return tuple(sorted(names.get(id_hash) or measured.name(id_hash) for id_hash in sorted(ids)[:NAMED]))
 
 
 def _hashes(names: Iterable[str]) -> frozenset[int]:

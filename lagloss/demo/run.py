@@ -139,8 +139,9 @@ class Demo:
             is_late = time.time() > deadline
             if is_late or all(start in windows and is_settled(windows[start]) for start in truths):
                 found = verdict(self._data_dir, self._stack.settings.data_dir)
-                if found is not None and ((found["agree"] and not found["waiting"]) or is_late):
-                    return {**found, "agree": found["agree"] and not found["waiting"]}
+                agree = found is not None and found["agree"] and not found["waiting"]
+                if found is not None and (agree or is_late):
+                    return {**found, "agree": agree}
                 if is_late:
                     raise NotEnoughData(
                         detail="No window is closed, long after all should be; see the aggregator's log."

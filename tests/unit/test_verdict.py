@@ -80,7 +80,9 @@ def truth_of(kinds: Iterable[str]) -> Truth:
     return found
 
 
-def measured_of(kinds: Iterable[str], changes: Mapping[str, Any] | None = None) -> Measured:
+def measured_of(
+    kinds: Iterable[str], changes: Mapping[str, Any] | None = None, *, keeps_names: bool = True
+) -> Measured:
     """What lagloss says where it is right, but for `changes` of the window's document."""
     blocks: dict[str, list[BeaconBlock]] = {}
     missing, trails = [], [TRAILS[kind] for kind in kinds]
@@ -98,7 +100,7 @@ def measured_of(kinds: Iterable[str], changes: Mapping[str, Any] | None = None) 
             )  # fmt: skip
             blocks.setdefault(checkpoint, []).append(block)
     window = window_of(trails) | dict(changes or {})
-    return as_measured(window, WindowBlocks(GRAPH, START_S, blocks, SAMPLE_ALL), missing)
+    return as_measured(window, WindowBlocks(GRAPH, START_S, blocks, SAMPLE_ALL), missing if keeps_names else [])
 
 
 def window_of(trails: list[Trail]) -> dict[str, Any]:
@@ -161,6 +163,11 @@ def test_a_duplicate_that_the_ledger_does_not_know_is_a_difference_and_the_other
 def test_a_window_whose_numbers_are_not_those_of_its_blocks_differs(changes: dict[str, Any], what: list[str]) -> None:
     kinds = ["delivered to both", "delivered to both", "lost for all", "dead"]
     assert list(told(verdict_on(truth_of(kinds), measured_of(kinds, changes)))) == what
+
+
+@pytest.mark.parametrize("kinds", [["lost for all", "lost for one vendor", "dead"], ["pending", "delivered to both"]])
+def test_messages_beyond_those_that_a_window_names_are_lost_or_pending_as_its_numbers_say(kinds: list[str]) -> None:
+    assert verdict_on(truth_of(kinds), measured_of(kinds, keeps_names=False)).differences == ()
 
 
 def test_what_is_overdue_is_pending_to_the_ledger() -> None:
