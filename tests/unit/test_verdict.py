@@ -194,7 +194,7 @@ def test_what_was_changed_on_the_way_is_counted_by_link() -> None:
     assert list(told(verdict_on(truth, measured_of(["delivered to both"])))) == ["number of corrupted"]
 
 
-@pytest.mark.parametrize("changes", [{"state": "open", "lost": None}, {"pending": 1}, {"verdict": "unknown"}])
+@pytest.mark.parametrize("changes", [{"state": "open"}, {"pending": 1}, {"verdict": "unknown"}])
 def test_a_window_that_may_still_change_is_waited_for_until_lagloss_has_had_its_time(changes: dict[str, Any]) -> None:
     truth = truth_of(["delivered to both", "delivered to both"])
     measured = measured_of(["delivered to both", "pending"], changes)
