@@ -38,7 +38,11 @@ MAX_COPIES: Final = 3
 ADMIN_TIMEOUT_S: Final = 15.0
 MAX_IN_FLIGHT: Final = 10_000
 """Unacknowledged records a producer may have before its node stops taking in more."""
+PREFETCHED_KB: Final = 8_192
+"""What a consumer may have fetched and not read: what waits belongs in the topic, not in memory."""
 RETRY_S: Final = 0.5
+NEVER_TAKEN: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+"""Errors that another try cannot end: they are the record's."""
 
 
 def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
@@ -82,6 +86,7 @@ def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Con
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
             "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": PREFETCHED_KB,
             **more,
         }
     )
@@ -107,16 +112,25 @@ class ReliableProducer:
         self._again: list[tuple[float, Callable[[], None]]] = []
         self.in_flight = 0
 
-    def send(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
-        """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it."""
+    def send(self, topic: str, event: Event, acknowledged: Callable[[], None], rejected: Callable[[str], None]) -> None:
+        """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it, or `rejected` with
+        the reason, from here or from `poll`, if no broker will ever take it."""
         self.in_flight += 1
-        self._produce(topic, event, acknowledged)
+        self._produce(topic, event, acknowledged, rejected)
 
-    def _produce(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
-        def report(error: KafkaError | None, _record: Message) -> None:
+    def _produce(
+        self, topic: str, event: Event, acknowledged: Callable[[], None], rejected: Callable[[str], None]
+    ) -> None:
+        def ended(error: KafkaError | None) -> None:
+            self.in_flight -= 1
             if error is None:
-                self.in_flight -= 1
                 acknowledged()
+            else:
+                rejected(f"not taken by {topic}: {error.str()}")
+
+        def report(error: KafkaError | None, _record: Message) -> None:
+            if error is None or error.code() in NEVER_TAKEN:
+                ended(error)
                 return
             if error.fatal():  # the idempotent producer cannot go on; what is not committed is read again
                 raise KafkaException(error)
@@ -124,7 +138,7 @@ class ReliableProducer:
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:
-            self._produce(topic, event, acknowledged)
+            self._produce(topic, event, acknowledged, rejected)
 
         while True:
             try:
@@ -134,6 +148,12 @@ class ReliableProducer:
                 return
             except BufferError:
                 self._producer.poll(0.1)
+            except KafkaException as refusal:
+                error = refusal.args[0]
+                if not isinstance(error, KafkaError) or error.code() not in NEVER_TAKEN:
+                    raise
+                ended(error)
+                return
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Handles what the broker answered, waiting up to `timeout_s` for the first answer."""

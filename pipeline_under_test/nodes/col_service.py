@@ -8,7 +8,7 @@ on all in-sync replicas: an event that was answered is never lost::
     {"accepted": [{"index": 0, "event_id": "a"}], "rejected": [{"index": 1, "event_id": "b", "reason": "malformed"}]}
 
 It is 200 if all were accepted, 503 if the broker did not acknowledge one (send that one again), else 422 if all were
-malformed and 207 if some were.
+malformed (or too large) and 207 if some were.
 """
 
 from __future__ import annotations
@@ -52,6 +52,9 @@ MAX_AHEAD_MS: Final = 60_000
 MAX_AGE_MS: Final = 7 * 86_400_000
 """The event times the first node takes: as old as the beacons' topic keeps, a minute ahead of its clock at most."""
 MALFORMED: Final = "malformed"
+TOO_LARGE: Final = "too large"
+MAX_BODY_BYTES: Final = 256 * 1024
+"""Of an event as it is passed on: it grows on its way, and brokers take less than 1 MB."""
 
 
 class Unacceptable(ValueError):
@@ -97,7 +100,7 @@ class Acceptor:
             body = self._schema.encode({name: value for name, value in told.items() if name in self._fields})
         except ValueError:
             return Filtered(MALFORMED)
-        return Pass(event.with_body(body), (EVENT_NORM,))
+        return Pass(event.with_body(body), (EVENT_NORM,)) if len(body) <= MAX_BODY_BYTES else Filtered(TOO_LARGE)
 
 
 @dataclass(slots=True)

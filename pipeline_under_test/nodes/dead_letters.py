@@ -88,7 +88,7 @@ class DeadLetters:
         """Sends what the files of this node hold; a file goes once all of it is acknowledged. What another process
         sends at the same time is in the queue twice, which harms nobody."""
         for path in sorted(self._directory.glob(f"{self._node}-*.jsonl")):
-            if path == self._path and self._producer:
+            if path == self._path:  # what fails from now on goes to another file
                 self._path = self._directory / f"{self._node}-{time.time_ns()}-{os.getpid()}.jsonl"
             events = [_kept(line) for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
             left = [len(events)]

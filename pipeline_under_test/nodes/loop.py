@@ -14,8 +14,10 @@ import heapq
 import itertools
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -31,6 +33,7 @@ from pipeline_under_test.nodes.beat import Beat
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted, suffer
+from pipeline_under_test.nodes.refusals import Refusals
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import GLOBAL_RETRIER, NEXT, dead_topic, group_of, place_of_node, topic_of
 
@@ -40,11 +43,11 @@ MAX_BATCH: Final = 500
 IDLE_WAIT_S: Final = 0.1
 BUSY_WAIT_S: Final = 0.005
 """How long to wait for a record; short while something is in hand, whose acknowledgements are handled in between."""
+MAX_IN_HAND: Final = 10_000
+"""Records in hand from which on nothing more is read, whatever they wait for."""
 CLOSE_TIMEOUT_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 15.0
 """How long a node that is told to stop goes on finishing what it has in hand."""
-NACK_PAUSE_S: Final = 2.0
-"""How long a partition rests before it is read again from where it was refused."""
 
 
 @dataclass(eq=False, slots=True)
@@ -132,9 +135,9 @@ class Loop:
         self._beat = Beat(settings.beats_dir)
         self._held: list[tuple[float, int, Job]] = []
         self._held_number = itertools.count()
-        self._in_hand = 0
+        self._in_hand: dict[Partition, set[Job]] = defaultdict(set)
+        self._refusals = Refusals()
         self._paused = False
-        self._resting: dict[Partition, tuple[float, int]] = {}
         self._stopping = False
 
     def stop(self) -> None:
@@ -172,46 +175,52 @@ class Loop:
             self.emitter.sent_out(event.id, event.event_time_ms, to=GLOBAL_RETRIER, replay=event.replay)
             self._one_done(parcel.job)
 
-        self.producer.send(self._retry_topic, parcel.event.set_aside(self._node, reason), acknowledged)
+        aside = parcel.event.set_aside(self._node, reason)
+        self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, parcel))
 
     def rejected(self, parcel: Parcel, reason: str) -> None:
         """The next hop will never take it: it goes to the dead-letter queue."""
-        event = parcel.event
+        self.bury(parcel.event, reason, partial(self._one_done, parcel.job))
+
+    def bury(self, event: Event, reason: str, done: Callable[[], None]) -> None:
+        """Puts an event into the dead-letter queue; `done` is called once it is safe there."""
         self._ledger.write([Entry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
-        self._set_aside(parcel.job, parcel.event, reason)
+        self._set_aside(event, reason, done)
 
     def refused(self, parcel: Parcel) -> None:
-        """NACK: it is to be read again, and with it all of its partition that is not committed."""
-        partition, offset = parcel.job.partition, parcel.job.taken.offset
-        rests_until, since = self._resting.get(partition, (time.monotonic() + NACK_PAUSE_S, offset))
-        self._resting[partition] = (rests_until, min(offset, since))
-        self._consumer.pause([TopicPartition(*partition)])
+        """NACK: it is to be read again, and with it all that stands behind it in its partition."""
         parcel.job.is_refused = True
         self._one_done(parcel.job)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
     def _read(self, outlet: Outlet) -> Sequence[Message]:
-        if outlet.ready == self._paused:
-            self._paused = not self._paused
-            switch = self._consumer.pause if self._paused else self._consumer.resume
-            switch([place for place in self._consumer.assignment() if _key(place) not in self._resting])
-        self._read_again()
+        in_hand = sum(map(len, self._in_hand.values()))
+        if (outlet.ready and in_hand < MAX_IN_HAND) == self._paused:
+            self._pause(not self._paused)
+        if not self._paused:
+            self._read_again()
         # `consume` with a timeout waits until the batch is full; a record that is there need not wait for others.
-        first = self._consumer.poll(BUSY_WAIT_S if self._in_hand > len(self._held) else IDLE_WAIT_S)
-        return [first, *self._consumer.consume(MAX_BATCH - 1, timeout=0)] if first is not None else []
+        first = self._consumer.poll(BUSY_WAIT_S if in_hand > len(self._held) else IDLE_WAIT_S)
+        if first is None:
+            return []
+        records = [first, *self._consumer.consume(MAX_BATCH - 1, timeout=0)]
+        if self._paused:
+            self._pause(True)  # a partition that was assigned meanwhile: it is not paused yet
+        return records
+
+    def _pause(self, paused: bool) -> None:
+        self._paused = paused
+        switch = self._consumer.pause if paused else self._consumer.resume
+        switch([place for place in self._consumer.assignment() if _key(place) not in self._refusals])
 
     def _read_again(self) -> None:
-        """Goes back to what was refused, once its partition has rested."""
-        now = time.monotonic()
-        for partition, (until, offset) in list(self._resting.items()):
-            if now >= until:
-                del self._resting[partition]
-                place = TopicPartition(*partition, offset)
-                self._commits.drop([place])
-                self._consumer.seek(place)
-                if not self._paused:
-                    self._consumer.resume([place])
+        """Goes back to what was refused, where the partition has rested."""
+        for partition, offset in self._refusals.rested(self._in_hand):
+            place = TopicPartition(*partition, offset)
+            self._commits.drop([place])
+            self._consumer.seek(place)
+            self._consumer.resume([place])
 
     def _take_in(self, records: Sequence[Message], outlet: Outlet) -> None:
         jobs = [job for record in records if (job := self._opened(record)) is not None]
@@ -233,7 +242,7 @@ class Loop:
             log.warning("reading %s: %s", self._topic, error)
             return None
         partition, _ = place_of(record)
-        if partition in self._resting:
+        if partition in self._refusals:
             return None  # read before the partition was paused; it is read again
         taken = self._commits.taken(record)
         try:
@@ -247,9 +256,11 @@ class Loop:
         work = self.emitter.processing()
         self.emitter.taken_in(event.id, event.event_time_ms, replay=event.replay, payload_crc=event.crc)
         self._lanes.taken(record)
-        self._in_hand += 1
+        self._refusals.taken_again(partition, taken.offset)
         plan = self._faults.plan(event)
-        return Job(partition, taken, event, plan, decided(event, plan, self._decide), work)
+        job = Job(partition, taken, event, plan, decided(event, plan, self._decide), work)
+        self._in_hand[partition].add(job)
+        return job
 
     def _carry_out(self, job: Job, outlet: Outlet) -> None:
         job.outstanding = 1  # this call itself, so that the job cannot end in the middle of it
@@ -259,7 +270,7 @@ class Loop:
                 self.emitter.filtered(event.id, event.event_time_ms, reason, replay=event.replay)
             case Dead(reason):
                 job.outstanding += 1
-                self._set_aside(job, job.event, reason)
+                self._set_aside(job.event, reason, partial(self._one_done, job))
             case Pass(event, to):
                 for receiver in to or (None,):
                     if receiver in job.plan.lost_links:
@@ -276,20 +287,26 @@ class Loop:
         named = to if self._branches else None
         self.emitter.sent_out(event.id, event.event_time_ms, to=named, replay=event.replay, payload_crc=event.crc)
 
-    def _set_aside(self, job: Job, event: Event, reason: str) -> None:
+    def _set_aside(self, event: Event, reason: str, done: Callable[[], None]) -> None:
         def safe() -> None:
             self.emitter.dead(event.id, event.event_time_ms, reason, replay=event.replay)
-            self._one_done(job)
+            done()
 
         self._dead_letters.send(event.set_aside(event.back_to or self._node, reason), safe)
 
     def _one_done(self, job: Job) -> None:
         job.outstanding -= 1
-        if job.outstanding == 0:
-            job.work.done()
-            self._in_hand -= 1
-            if not job.is_refused:
-                job.taken.done()
+        if job.outstanding:
+            return
+        is_ours = job in self._in_hand[job.partition]
+        self._in_hand[job.partition].discard(job)
+        if job.is_refused and is_ours:
+            self._consumer.pause([TopicPartition(*job.partition)])
+            self._refusals.add(job.partition, job.taken.offset, job.work)
+            return
+        job.work.done()
+        if not job.is_refused:
+            job.taken.done()
 
     def _move_on(self, outlet: Outlet) -> None:
         while self._held and self._held[0][0] <= time.monotonic():
@@ -303,11 +320,11 @@ class Loop:
 
     def _finish(self, outlet: Outlet) -> None:
         deadline = time.monotonic() + FINISH_TIMEOUT_S
-        while self._in_hand and time.monotonic() < deadline:
+        while any(self._in_hand.values()) and time.monotonic() < deadline:
             self._move_on(outlet)
             self.producer.poll(BUSY_WAIT_S)
-        if self._in_hand:
-            log.warning("ended with %d records in hand; the next process does them again", self._in_hand)
+        if left := sum(map(len, self._in_hand.values())):
+            log.warning("ended with %d records in hand; the next process does them again", left)
         outlet.close()
         self._dead_letters.close()
         self._commits.settle()
@@ -321,10 +338,13 @@ class Loop:
         self._commits.settle()
         self._on_lost(consumer, partitions)
 
-    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.drop(partitions)
-        for place in partitions:
-            self._resting.pop(_key(place), None)
+        gone = [_key(place) for place in partitions]
+        self._refusals.drop(gone)
+        for partition in gone:
+            self._in_hand.pop(partition, None)  # what is in hand is finished, and is the next owner's all the same
+        consumer.resume(partitions)  # librdkafka would have them paused still when they are assigned again
 
 
 def _key(place: TopicPartition) -> Partition:

@@ -23,7 +23,8 @@ class TopicOutlet:
         if parcel.to is None:
             raise ValueError("a relay delivers nothing itself; expected a next node")
         topic = topic_of(self._pipeline, parcel.to)
-        self._loop.producer.send(topic, parcel.as_sent, partial(self._loop.sent_out, parcel))
+        loop = self._loop
+        loop.producer.send(topic, parcel.as_sent, partial(loop.sent_out, parcel), partial(loop.rejected, parcel))
 
     def step(self) -> None:
         """Nothing to do: the loop polls its producer."""

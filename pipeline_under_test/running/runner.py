@@ -9,12 +9,15 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from confluent_kafka import KafkaException
+
 from lagloss.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
 from pipeline_under_test.kafka import GroupWatcher, create_topics
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.routes import DEFAULT_ROUTES
+from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
 from pipeline_under_test.settings import Settings
@@ -50,6 +53,7 @@ class Runner:
         minutes: of load; None: until `stop`.
         settle_s: how long the nodes stay at the end.
         most: how many processes each node may have.
+        brokers: the pipeline's own brokers' faults, where it has any.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Runner:
         minutes: float | None,
         settle_s: float = SETTLE_S,
         most: int = 4,
+        brokers: BrokerFaults | None = None,
     ) -> None:
         receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
         self._settings = settings.model_copy(
@@ -76,6 +81,7 @@ class Runner:
         words |= {node: ("node", node) for node in CONSUMERS}
         self.groups = {node: self._group(node, told, 1 if node == RECEIVER else most) for node, told in words.items()}
         self._faults = ProcessFaults(settings.injections(), self.groups)
+        self._brokers = brokers
         self._load_process: subprocess.Popen[bytes] | None = None
         self._ledger = LedgerReader(settings.ledger_dir)
         self._truth = Truth()
@@ -163,16 +169,24 @@ class Runner:
     def _drain(self) -> Iterator[dict[str, Any]]:
         deadline = time.monotonic() + DRAIN_TIMEOUT_S + sum(self._settings.tiers_s)
         while not self._told_to_stop(times=2):
-            left = sum(map(self._watcher.backlog, CONSUMERS)) + self._watcher.waiting(self._settings.tiers_s)
-            if not left:
+            left = self._under_way()
+            if left == 0:
                 break
             if time.monotonic() > deadline:
-                log.error("%d records are still under way", left)
+                log.error("%s records are still under way", "an unknown number of" if left is None else left)
                 break
             yield from self._tick("draining")
         settled = time.monotonic() + self._settle_s
         while not self._told_to_stop(times=2) and time.monotonic() < settled:
             yield from self._tick("settling")
+
+    def _under_way(self) -> int | None:
+        """Records that are not through; None where no broker says so now."""
+        try:
+            return sum(map(self._watcher.backlog, CONSUMERS)) + self._watcher.waiting(self._settings.tiers_s)
+        except KafkaException as error:
+            log.warning("how far the nodes are is not known now: %s", error)
+            return None
 
     def _end(self) -> Iterator[dict[str, Any]]:
         if self._told_to_stop(times=2):
@@ -193,6 +207,8 @@ class Runner:
 
     def _tend(self) -> None:
         self._faults.step()
+        if self._brokers is not None:
+            self._brokers.step()
         for group in self.groups.values():
             group.tend()
 
