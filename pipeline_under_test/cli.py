@@ -7,6 +7,8 @@ import json
 import logging
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,8 +17,15 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from lagloss.errors import BadTime, LaglossError
+from lagloss.result import rfc3339
 from lagloss.settings import Settings as LaglossSettings
+from lagloss.times import parse_time_s
+from lagloss.wire import name_fits
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.faults.injections import LOOK_EVERY_S
+from pipeline_under_test.redrive import Busy, Wanted, redriven
+from pipeline_under_test.replay import REPLAY_RATE, replayed
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
 
@@ -33,6 +42,13 @@ def _fault(text: str) -> Fault:
     try:
         return parse(text)
     except BadFault as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+def _time_s(text: str) -> float:
+    try:
+        return parse_time_s(text)
+    except BadTime as problem:
         raise typer.BadParameter(str(problem)) from problem
 
 
@@ -61,11 +77,14 @@ def run(
     tier: Annotated[list[float], typer.Option(help="seconds in a tier of the retrier, once a tier")] = list(TIERS_S),  # noqa: B006
 ) -> None:
     """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
+    from pipeline_under_test.running.brokers import own_brokers
     from pipeline_under_test.running.runner import NotStarted, Runner
 
+    if bootstrap and brokers:
+        _fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
     settings = Settings(
         data_dir=data_dir.absolute(),
-        bootstrap=bootstrap or LaglossSettings.load().require_kafka(),
+        bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
         pipeline=pipeline,
         seed=seed,
         exactly_once=exactly_once,
@@ -75,13 +94,30 @@ def run(
         tiers_s=tuple(tier),
     )
     settings.injections().begin_anew(fault)
-    runner = Runner(settings, rate, minutes, settle)
-    _on_end(runner.stop)
-    try:
-        for progress in runner.steps():
-            _say(progress)
-    except NotStarted as problem:
-        _fail(str(problem), EXIT_UNREACHABLE)
+    with own_brokers(settings, brokers) as (settings, faults):
+        runner = Runner(settings, rate, minutes, settle, brokers=faults)
+        _on_end(runner.stop)
+        try:
+            for progress in runner.steps():
+                _say(progress)
+        except NotStarted as problem:
+            _fail(str(problem), EXIT_UNREACHABLE)
+
+
+@app.command()
+def brokers(
+    data_dir: DataDir,
+    count: Annotated[int, typer.Option(min=1, help="how many; each record is on three of them")] = 3,
+) -> None:
+    """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
+    from pipeline_under_test.running.brokers import own_brokers
+
+    with own_brokers(Settings(data_dir=data_dir.absolute()), count) as (settings, faults):
+        ended = threading.Event()
+        _on_end(ended.set)
+        _say({"kafka": settings.bootstrap})
+        while not ended.wait(LOOK_EVERY_S):
+            faults.step()
 
 
 @app.command()
@@ -179,6 +215,45 @@ def fault(
     _say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
 
 
+@app.command()
+def replay(
+    data_dir: DataDir,
+    from_: Annotated[float, typer.Option("--from", parser=_time_s, metavar="T", help="RFC 3339, or relative: -2h")],
+    to: Annotated[float | None, typer.Option(parser=_time_s, metavar="T", help="by default until now")] = None,
+    name: Annotated[str, typer.Option(help="of the replay, in beacons; by default the time")] = "",
+    rate: Annotated[float, typer.Option(min=1, help="events a second, at most")] = REPLAY_RATE,
+) -> None:
+    """Bring events of the past through the pipeline again; progress as JSON lines."""
+    until = time.time() if to is None else to
+    if from_ >= until:
+        _fail("expected --from to be before --to", EXIT_USAGE)
+    if not name_fits(name):
+        _fail("expected --name to have 500 bytes at most", EXIT_USAGE)
+    for progress in replayed(Settings.load(data_dir), name or _name("replay"), from_, until, rate):
+        _say(progress)
+
+
+@app.command()
+def redrive(
+    data_dir: DataDir,
+    node: Annotated[str | None, typer.Option(help="only what this node set aside")] = None,
+    reason: Annotated[str, typer.Option(help="only what was set aside for a reason that holds this")] = "",
+    most: Annotated[int | None, typer.Option("--max", min=1, help="so many at most")] = None,
+) -> None:
+    """Send letters from the dead-letter queue back to their nodes; progress as JSON lines."""
+    if node is not None and node not in CONSUMERS:
+        _fail(f"expected one of {', '.join(CONSUMERS)}, found {node!r}", EXIT_USAGE)
+    try:
+        for progress in redriven(Settings.load(data_dir), _name("redrive"), Wanted(node, reason, most)):
+            _say(progress)
+    except Busy as problem:
+        _fail(str(problem), EXIT_USAGE)
+
+
+def _name(kind: str) -> str:
+    return f"{kind}-{rfc3339(int(time.time()))}"
+
+
 def _say(document: object) -> None:
     print(json.dumps(document, separators=(",", ":")), flush=True)  # noqa: T201 (it is the output)
 
@@ -201,6 +276,9 @@ def _said() -> Iterator[None]:
     except NotThere as problem:
         typer.echo(str(problem), err=True)
         sys.exit(EXIT_USAGE)
+    except LaglossError as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(problem.exit_code)
     except KafkaException as problem:
         typer.echo(f"Kafka: {problem}", err=True)
         sys.exit(EXIT_UNREACHABLE)

@@ -104,6 +104,21 @@ def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
     }
 
 
+Content = tuple[Any, Any, Any]
+"""A record's value, key and headers, as the client library gives and takes them."""
+Acknowledged = Callable[[], None]
+Rejected = Callable[[str], None]
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a client is at its end with this. A delivery report says so by its code alone."""
+    return error.fatal() or error.code() == KafkaError._FATAL
+
+
+def _never(reason: str) -> None:
+    raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, reason))
+
+
 class ReliableProducer:
     """Sends events until they are acknowledged; a record that the client library gave up on is sent again."""
 
@@ -112,15 +127,22 @@ class ReliableProducer:
         self._again: list[tuple[float, Callable[[], None]]] = []
         self.in_flight = 0
 
-    def send(self, topic: str, event: Event, acknowledged: Callable[[], None], rejected: Callable[[str], None]) -> None:
+    def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected = _never) -> None:
         """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it, or `rejected` with
-        the reason, from here or from `poll`, if no broker will ever take it."""
-        self.in_flight += 1
-        self._produce(topic, event, acknowledged, rejected)
+        the reason, from here or from `poll`, if no broker will ever take it: where that cannot be, an error."""
+        self._send(topic, (event.body, event.id.encode(), event.headers()), acknowledged, rejected)
 
-    def _produce(
-        self, topic: str, event: Event, acknowledged: Callable[[], None], rejected: Callable[[str], None]
-    ) -> None:
+    def forward(self, topic: str, record: Message, acknowledged: Acknowledged) -> None:
+        """Sends a record that was read elsewhere as it is; likewise."""
+        self._send(topic, (record.value(), record.key(), record.headers()), acknowledged, _never)
+
+    def _send(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
+        self.in_flight += 1
+        self._produce(topic, content, acknowledged, rejected)
+
+    def _produce(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
+        value, key, headers = content
+
         def ended(error: KafkaError | None) -> None:
             self.in_flight -= 1
             if error is None:
@@ -132,19 +154,17 @@ class ReliableProducer:
             if error is None or error.code() in NEVER_TAKEN:
                 ended(error)
                 return
-            if error.fatal():  # the idempotent producer cannot go on; what is not committed is read again
+            if is_fatal(error):  # the idempotent producer cannot go on; what is not committed is read again
                 raise KafkaException(error)
-            log.warning("sending %s to %s again: %s", event.id, topic, error)
+            log.warning("sending %s to %s again: %s", key, topic, error)
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:
-            self._produce(topic, event, acknowledged, rejected)
+            self._produce(topic, content, acknowledged, rejected)
 
         while True:
             try:
-                self._producer.produce(
-                    topic, event.body, event.id.encode(), headers=event.headers(), on_delivery=report
-                )
+                self._producer.produce(topic, value, key, headers=headers, on_delivery=report)
                 return
             except BufferError:
                 self._producer.poll(0.1)

@@ -28,6 +28,7 @@ Fate = Literal[
     "delayed",
     "corrupted",  # its body is about to be changed on the link at `place`
     "delivered",  # the receiver has it
+    "replayed",  # about to go through the pipeline again, so that what was lost of it is lost no more
 ]
 WINDOW_MS: Final = 60_000
 

@@ -34,10 +34,12 @@ class TrueWindow:
     def document(self, window_start_s: int) -> dict[str, Any]:
         """Counts as lagloss gives them: each message once, as the first that fits of lost, delivered, dead, filtered.
 
+        What a replay brings through again is lost no more: it is what becomes of it now.
+
         `unaccounted` names the messages that nothing is known of past their first hop: those the pipeline itself lost,
         or has not finished with. `unanswered` counts those that may or may not have come in.
         """
-        lost = self.ids["lost"]
+        lost = self.ids["lost"] - self.ids["replayed"]
         delivered = self.ids["delivered"] - lost
         dead = self.ids["dead"] - lost - delivered
         filtered = self.ids["filtered"] - lost - delivered - dead
@@ -48,7 +50,7 @@ class TrueWindow:
             "dead": len(dead),
             "filtered": len(filtered),
             "lost": len(lost),
-            "lost_at": {place: sorted(ids) for place, ids in sorted(self.lost_at.items())},
+            "lost_at": {place: sorted(ids & lost) for place, ids in sorted(self.lost_at.items()) if ids & lost},
             "duplicated": len(self.ids["duplicated"]),
             "unanswered": len(self.ids["unanswered"] - self.messages),
             "unaccounted": sorted(self.messages - lost - delivered - dead - filtered),

@@ -158,7 +158,14 @@ def _is_late(standing: Standing) -> bool:
 
 def _loss(standing: Standing) -> list[Light | None]:
     found = words.NOTHING if standing.newest is None else _loss_of(standing.newest)
-    return [found, _small(f"{words.share(standing.targets.loss)} allowed")]
+    return _of_now(standing, found, f"{words.share(standing.targets.loss)} allowed")
+
+
+def _of_now(standing: Standing, found: str, target: str) -> list[Light | None]:
+    """Of a pipeline that is blind or stale nothing is known of now: what it was stands below."""
+    if standing.newest is None or standing.is_current:
+        return [found, _small(target)]
+    return [words.NOTHING, _small(f"was {found}, {target}")]
 
 
 def _loss_of(minute: Minute) -> str:
@@ -174,14 +181,17 @@ def _lag(standing: Standing) -> list[Light | None]:
     percentile, target = f"p{targets.lag_percentile:g}", words.lag(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
         wanted = f"{words.share(targets.lag_percentile / 100)} within {target}"
-        return [f"{words.share(minute.on_time_share)} on time", _small(f"target {wanted}")]
-    return [words.lag(None if minute is None else minute.lag_ms), _small(f"{percentile}, target {target}")]
+        return _of_now(standing, f"{words.share(minute.on_time_share)} on time", f"target {wanted}")
+    found = words.lag(None if minute is None else minute.lag_ms)
+    return _of_now(standing, found, f"{percentile}, target {target}")
 
 
 def _budgets(standing: Standing) -> list[Light | None]:
     """Of each objective what is left, marked where nothing is."""
     return [
-        element("div", f"{objective}: {_left(one)}", class_="bad" if one is not None and one.is_used_up else None)
+        element(
+            "div", f"{objective}: {_left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
+        )
         for objective, one in standing.budgets.items()
     ]
 
@@ -201,6 +211,8 @@ def _left(one: Budget | None) -> str:
 
 
 def _spark(standing: Standing) -> Light:
+    if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
+        return words.NOTHING
     said = spoken(standing.hours, standing.targets)
     size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
     return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)

@@ -34,7 +34,7 @@ from fastapi.responses import JSONResponse
 from lagloss.emitter import Emitter
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import Plan
-from pipeline_under_test.kafka import producer_config
+from pipeline_under_test.kafka import is_fatal, producer_config
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted, poisoned
@@ -207,7 +207,7 @@ class Intake:
         def report(error: KafkaError | None, _record: Message) -> None:  # in the polling thread
             if error is None:
                 self._beacon_out(event)
-            elif error.fatal():  # this producer is at its end: so is this process, another one takes its place
+            elif is_fatal(error):  # this producer is at its end: so is this process, another one takes its place
                 log.error("producer: %s", error)
                 os.kill(os.getpid(), signal.SIGTERM)
             loop.call_soon_threadsafe(acknowledged.set_result, error is None)

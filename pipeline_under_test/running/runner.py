@@ -53,7 +53,7 @@ class Runner:
         minutes: of load; None: until `stop`.
         settle_s: how long the nodes stay at the end.
         most: how many processes each node may have.
-        brokers: the pipeline's own brokers' faults, where it has any.
+        brokers: carries out the faults of the pipeline's own brokers, where it has any.
     """
 
     def __init__(

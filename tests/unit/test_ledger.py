@@ -85,3 +85,13 @@ def test_windows_are_minutes_of_event_time() -> None:
     truth = Truth()
     touched = truth.add([Entry("answered", "a", 119_999), Entry("answered", "b", 120_000)])
     assert touched == {60, 120}
+
+
+def test_what_was_lost_and_replayed_counts_as_what_became_of_it_in_the_end() -> None:
+    truth = Truth()
+    truth.add(facts(*(("answered", message_id) for message_id in "abc")))
+    truth.add(facts(*(("lost", message_id) for message_id in "abc"), place=LINK))
+    truth.add(facts(("replayed", "a"), ("delivered", "a"), ("replayed", "b")))
+    (window,) = truth.documents()
+    assert (window["lost"], window["lost_at"]) == (1, {LINK: ["c"]})
+    assert (window["delivered"], window["unaccounted"]) == (1, ["b"])

@@ -147,7 +147,7 @@ def test_the_order_is_total_whatever_order_pipelines_are_read_in(found: list[Sta
 def test_what_is_not_known_never_counts_as_budget_that_is_left(one: Budget | None, said: str) -> None:
     drawn = str(table([replace(WELL, budgets={"loss": one})], Address("/"), 700.0))
     assert f"'loss: {said}'" in drawn
-    assert ("'class': 'bad'" in drawn) == (one is not None and one.is_used_up)
+    assert ("'class': 'budget bad'" in drawn) == (one is not None and one.is_used_up)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,17 @@ def test_what_was_bad_before_a_pipeline_went_blind_or_stale_is_not_marked_as_of_
     newest = replace(MINUTE, verdict="loss", lost_min=50, lost_max=50, is_late=True)
     assert str(table([replace(WELL, newest=newest)], Address("/"), 700.0)).count("'class': 'bad'") == 2
     old = replace(WELL, newest=newest, condition=condition)
-    assert "'class': 'bad'" not in str(table([old], Address("/"), 700.0))
+    drawn = str(table([old], Address("/"), 700.0))
+    assert "'class': 'bad'" not in drawn
+    assert "'data-label': 'Loss'}, '–', ['div', {'class': 'small'}, 'was 5 %, 1 % allowed']" in drawn
+
+
+def test_of_a_day_that_nothing_is_known_of_no_sparkline_is_drawn() -> None:
+    def day(found: Hour) -> str:
+        return str(table([replace(WELL, hours=(Hour(0), found))], Address("/"), 700.0))
+
+    assert "'data-label': '24 hours'}, '–'" in day(Hour(3_600))
+    assert "'img'" in day(Hour(3_600, 100.0, 0.0))
 
 
 def test_what_was_lost_before_a_pipeline_went_stale_is_no_loss_of_now() -> None:
