@@ -56,6 +56,7 @@ DataDir = Annotated[
     Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=default_data_dir, help="its settings, ledger, logs")
 ]
 FaultOption = Annotated[list[Fault], typer.Option(parser=_fault, metavar="FAULT", help="from the start; see `fault`")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 Rate = Annotated[float, typer.Option(min=0, help="events a second")]
 
 
@@ -191,6 +192,46 @@ def ledger(data_dir: DataDir) -> None:
     truth = Truth()
     truth.add(LedgerReader(data_dir / "ledger").new_entries())
     _say({"windows": truth.documents()})
+
+
+@app.command()
+def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
+    """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
+    from pipeline_under_test.tables import show_verdict
+    from pipeline_under_test.verdict import verdict_of
+
+    found = verdict_of(Settings.load(data_dir), LaglossSettings.load())
+    if as_json:
+        _say(found.document())
+    else:
+        show_verdict(found.document())
+    if not found.agrees:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command()
+def scenario(
+    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
+    from lagloss.up import signals_interrupt
+    from pipeline_under_test.scenarios.run import run_all
+    from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
+    from pipeline_under_test.tables import show_outcomes
+
+    if every == bool(files):
+        _fail("expected FILE... or --all", EXIT_USAGE)
+    scenarios = [load_scenario(path) for path in files or sorted(DIRECTORY.glob("*.yaml"))]
+    with signals_interrupt():
+        outcomes = [outcome.document() for outcome in run_all(scenarios, lambda line: typer.echo(line, err=True))]
+    if as_json:
+        _say(outcomes)
+    else:
+        show_outcomes(outcomes)
+    if not all(outcome["ok"] for outcome in outcomes):
+        raise typer.Exit(EXIT_DIFFERS)
 
 
 @app.command(

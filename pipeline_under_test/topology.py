@@ -87,3 +87,7 @@ def place_of_link(sender: str, receiver: str) -> str:
 
 def place_of_node(node: str) -> str:
     return f"node {node}"
+
+
+def place_of_vendor(vendor: str) -> str:
+    return f"vendor {vendor}"
