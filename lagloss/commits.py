@@ -97,6 +97,13 @@ class Commits:
         partition, offset = place_of(record)
         return self._tracker.taken(partition, offset)
 
+    def at_end(self, end: Message) -> None:
+        """An end-of-partition message: all before it has been read. What takes up offsets and is never read, such as
+        the markers of transactions, is committed along with the record before it."""
+        partition, offset = place_of(end)
+        if offset > 0:
+            self._tracker.taken(partition, offset - 1).done()
+
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forgets partitions that another consumer has now: committing there would set it back."""
         gone = {(place.topic, place.partition) for place in partitions}

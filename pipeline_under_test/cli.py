@@ -26,6 +26,7 @@ from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.redrive import Busy, Wanted, redriven
 from pipeline_under_test.replay import REPLAY_RATE, replayed
+from pipeline_under_test.schema import NotReadable, producers_schema
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
 
@@ -72,6 +73,8 @@ def run(
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="of faults and traffic")] = 0,
     exactly_once: Annotated[bool, typer.Option(help="event-norm works in transactions")] = False,
+    shadow: Annotated[bool, typer.Option(help="a second event-norm beside production, on trial")] = False,
+    schema: Annotated[Path | None, typer.Option(help="Avro schema that col-service writes events with")] = None,
     retry: Annotated[Retry, typer.Option(help="what connectors do with what a vendor does not take")] = "global",
     batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
     parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
@@ -89,11 +92,14 @@ def run(
         pipeline=pipeline,
         seed=seed,
         exactly_once=exactly_once,
+        shadow=shadow,
+        schema_path=schema and schema.absolute(),
         retry=retry,
         batch=batch,
         parallel=parallel,
         tiers_s=tuple(tier),
     )
+    producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
     with own_brokers(settings, brokers) as (settings, faults):
         runner = Runner(settings, rate, minutes, settle, brokers=faults)
@@ -314,7 +320,7 @@ def _said() -> Iterator[None]:
     """Errors that a user can do something about, in a sentence and with their exit code."""
     try:
         yield
-    except NotThere as problem:
+    except (NotThere, NotReadable) as problem:
         typer.echo(str(problem), err=True)
         sys.exit(EXIT_USAGE)
     except LaglossError as problem:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -54,16 +54,22 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
     Raises:
         KafkaException: if the broker cannot be reached or refuses.
     """
+    streams = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    create_streams(bootstrap, [*streams, *(tier_topic(pipeline, seconds) for seconds in tiers_s)])
+    tables = (routes_topic(pipeline), schemas_topic(pipeline))
+    _create(bootstrap, tables, 1, {"cleanup.policy": "compact"})
+
+
+def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
+    """Creates these topics of events where they are missing; likewise."""
+    _create(bootstrap, topics, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
+
+
+def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mapping[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
-    common = {"min.insync.replicas": str(max(1, copies - 1))}
-    appended = {**common, "message.timestamp.type": "LogAppendTime"}
-    compacted = {**common, "cleanup.policy": "compact"}
-    streams = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
-    streams += [tier_topic(pipeline, seconds) for seconds in tiers_s]
-    topics = [NewTopic(name, PARTITIONS, copies, config=appended) for name in streams]
-    tables = (routes_topic(pipeline), schemas_topic(pipeline))
-    topics += [NewTopic(name, 1, copies, config=compacted) for name in tables]
+    config = {"min.insync.replicas": str(max(1, copies - 1)), **config}
+    topics = [NewTopic(name, partitions, copies, config=config) for name in names]
     for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
         try:
             future.result(ADMIN_TIMEOUT_S)
@@ -83,6 +89,8 @@ def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Con
             "client.id": client_id,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,  # transactions leave markers behind, which only this tells of
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
             "fetch.wait.max.ms": 100,

@@ -39,7 +39,7 @@ from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted, poisoned
 from pipeline_under_test.nodes.serving import beating
-from pipeline_under_test.schema import Schema, packaged
+from pipeline_under_test.schema import Schema, producers_schema
 from pipeline_under_test.schema_topic import SchemaTopic
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of
@@ -129,11 +129,10 @@ class Arrival:
 class Intake:
     """Produces what comes in and says, event by event, whether the broker has it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, schema: Schema) -> None:
         self._topic = topic_of(settings.pipeline, EVENT_NORM)
         self._faults = settings.faults_of(COL_SERVICE)
         self._ledger = settings.ledger_of(COL_SERVICE)
-        schema = Schema(settings.schema_path.read_text()) if settings.schema_path else packaged()
         SchemaTopic(settings.bootstrap, settings.pipeline).publish(schema)
         self._accept = Acceptor(schema)
         self._emitter = Emitter(settings.pipeline, COL_SERVICE, settings.bootstrap, first=True)
@@ -239,12 +238,17 @@ def status_of(outcomes: Sequence[Outcome]) -> int:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The service; its intake lives as long as the application does."""
+    """The service; its intake lives as long as the application does.
+
+    Raises:
+        NotReadable: if it is to write with a schema that others could not read.
+    """
+    schema = producers_schema(settings.schema_path)
     intakes: list[Intake] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        intakes.append(Intake(settings))
+        intakes.append(Intake(settings, schema))
         async with beating(settings):
             yield
         await asyncio.to_thread(intakes.pop().close)

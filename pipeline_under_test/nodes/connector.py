@@ -28,7 +28,8 @@ import httpx
 
 from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
-from pipeline_under_test.nodes.loop import Loop, Parcel
+from pipeline_under_test.nodes.loop import Loop
+from pipeline_under_test.nodes.worker import Parcel
 from pipeline_under_test.schema import Reader, Unreadable
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import Settings

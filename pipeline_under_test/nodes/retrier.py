@@ -21,7 +21,8 @@ from lagloss.commits import Commits, Partition, Taken, place_of
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.kafka import consumer_for
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
-from pipeline_under_test.nodes.loop import Loop, Parcel
+from pipeline_under_test.nodes.loop import Loop
+from pipeline_under_test.nodes.worker import Parcel
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import GLOBAL_RETRIER, RETRIED, tier_topic, tiers_group, topic_of
 
