@@ -21,7 +21,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from lagloss.commits import Commits, Partition, Taken, place_of
+from lagloss.commits import Commits, Partition, Taken
 from pipeline_under_test.event import Event
 from pipeline_under_test.kafka import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision
@@ -129,6 +129,8 @@ class Loop(Worker):
                 self._carry_out(job, outlet)
 
     def _opened(self, record: Message) -> Job | None:
+        if (record.topic(), record.partition()) in self._refusals:
+            return None  # read before the partition was paused: it is read again, and so is the partition's end
         job = super()._opened(record)
         if job is not None:
             self._refusals.taken_again(job.partition, job.taken.offset)
@@ -136,15 +138,10 @@ class Loop(Worker):
         return job
 
     def _taken(self, record: Message) -> Taken | None:
-        partition, _ = place_of(record)
-        if partition in self._refusals:
-            return None  # read before the partition was paused; it is read again
         return self._commits.taken(record)
 
     def _at_end(self, end: Message) -> None:
-        partition, _ = place_of(end)
-        if partition not in self._refusals:
-            self._commits.at_end(end)
+        self._commits.at_end(end)
 
     def _all_done(self, job: Job) -> None:
         is_ours = job in self._in_hand[job.partition]

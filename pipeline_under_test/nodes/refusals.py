@@ -36,7 +36,7 @@ class Refusals:
     _resting: dict[Partition, Rest] = field(default_factory=dict)
     _work: dict[Partition, dict[int, Processing]] = field(default_factory=dict)
 
-    def __contains__(self, partition: Partition) -> bool:
+    def __contains__(self, partition: object) -> bool:
         return partition in self._resting
 
     def add(self, partition: Partition, offset: int, work: Processing) -> None:
