@@ -7,6 +7,7 @@ import json
 import logging
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,8 +23,10 @@ from lagloss.settings import Settings as LaglossSettings
 from lagloss.times import parse_time_s
 from lagloss.wire import name_fits
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.redrive import Busy, Wanted, redriven
 from pipeline_under_test.replay import REPLAY_RATE, replayed
+from pipeline_under_test.schema import NotReadable, producers_schema
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
 
@@ -62,6 +65,7 @@ Rate = Annotated[float, typer.Option(min=0, help="events a second")]
 def run(
     data_dir: DataDir,
     bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
+    brokers: Annotated[int, typer.Option(min=0, help="run so many brokers of its own, instead of --bootstrap")] = 0,
     pipeline: Annotated[str, typer.Option(help="topics and groups begin with it")] = PIPELINE,
     rate: Rate = 100.0,
     minutes: Annotated[float | None, typer.Option(help="of load; without it, until Ctrl-C")] = None,
@@ -69,33 +73,58 @@ def run(
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="of faults and traffic")] = 0,
     exactly_once: Annotated[bool, typer.Option(help="event-norm works in transactions")] = False,
+    shadow: Annotated[bool, typer.Option(help="a second event-norm beside production, on trial")] = False,
+    schema: Annotated[Path | None, typer.Option(help="Avro schema that col-service writes events with")] = None,
     retry: Annotated[Retry, typer.Option(help="what connectors do with what a vendor does not take")] = "global",
     batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
     parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
     tier: Annotated[list[float], typer.Option(help="seconds in a tier of the retrier, once a tier")] = list(TIERS_S),  # noqa: B006
 ) -> None:
     """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
+    from pipeline_under_test.running.brokers import own_brokers
     from pipeline_under_test.running.runner import NotStarted, Runner
 
+    if bootstrap and brokers:
+        _fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
     settings = Settings(
         data_dir=data_dir.absolute(),
-        bootstrap=bootstrap or LaglossSettings.load().require_kafka(),
+        bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
         pipeline=pipeline,
         seed=seed,
         exactly_once=exactly_once,
+        shadow=shadow,
+        schema_path=schema and schema.absolute(),
         retry=retry,
         batch=batch,
         parallel=parallel,
         tiers_s=tuple(tier),
     )
+    producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
-    runner = Runner(settings, rate, minutes, settle)
-    _on_end(runner.stop)
-    try:
-        for progress in runner.steps():
-            _say(progress)
-    except NotStarted as problem:
-        _fail(str(problem), EXIT_UNREACHABLE)
+    with own_brokers(settings, brokers) as (settings, faults):
+        runner = Runner(settings, rate, minutes, settle, brokers=faults)
+        _on_end(runner.stop)
+        try:
+            for progress in runner.steps():
+                _say(progress)
+        except NotStarted as problem:
+            _fail(str(problem), EXIT_UNREACHABLE)
+
+
+@app.command()
+def brokers(
+    data_dir: DataDir,
+    count: Annotated[int, typer.Option(min=1, help="how many; each record is on three of them")] = 3,
+) -> None:
+    """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
+    from pipeline_under_test.running.brokers import own_brokers
+
+    with own_brokers(Settings(data_dir=data_dir.absolute()), count) as (settings, faults):
+        ended = threading.Event()
+        _on_end(ended.set)
+        _say({"kafka": settings.bootstrap})
+        while not ended.wait(LOOK_EVERY_S):
+            faults.step()
 
 
 @app.command()
@@ -291,7 +320,7 @@ def _said() -> Iterator[None]:
     """Errors that a user can do something about, in a sentence and with their exit code."""
     try:
         yield
-    except NotThere as problem:
+    except (NotThere, NotReadable) as problem:
         typer.echo(str(problem), err=True)
         sys.exit(EXIT_USAGE)
     except LaglossError as problem:
