@@ -88,7 +88,7 @@ def test_the_shadow_s_definition_names_what_the_shadow_is() -> None:
     definition = parse_definition(DEFINITION.with_name("shadow.yaml").read_text())
     shadow = shadow_of(Settings(data_dir=Path("data")))
     assert definition.name == shadow.pipeline
-    assert [(node.name, node.group) for node in definition.nodes] == [
+    assert [(node.name, node.group) for node in definition.spec.nodes] == [
         (EVENT_NORM, group_of(shadow.pipeline, EVENT_NORM))
     ]
 
