@@ -17,6 +17,8 @@ from confluent_kafka import KafkaException
 
 from lagloss.settings import Settings as LaglossSettings
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.kafka import PARTITIONS
+from pipeline_under_test.running.policies import Policy
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
 
@@ -58,9 +60,15 @@ def run(
     batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
     parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
     tier: Annotated[list[float], typer.Option(help="seconds in a tier of the retrier, once a tier")] = list(TIERS_S),  # noqa: B006
+    scale: Annotated[Policy, typer.Option(help="what decides how many processes a node has")] = "none",
+    least: Annotated[int, typer.Option(min=1, help="processes of a node")] = 1,
+    most: Annotated[
+        int, typer.Option(min=1, help="processes of a node; of a consumer at most its partitions")
+    ] = PARTITIONS,
 ) -> None:
     """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
     from pipeline_under_test.running.runner import NotStarted, Runner
+    from pipeline_under_test.running.scaling import NotRated, Scaling
 
     settings = Settings(
         data_dir=data_dir.absolute(),
@@ -74,11 +82,13 @@ def run(
         tiers_s=tuple(tier),
     )
     settings.injections().begin_anew(fault)
-    runner = Runner(settings, rate, minutes, settle)
-    _on_end(runner.stop)
     try:
+        runner = Runner(settings, rate, minutes, settle, Scaling(scale, least, most))
+        _on_end(runner.stop)
         for progress in runner.steps():
             _say(progress)
+    except NotRated as problem:
+        _fail(str(problem), EXIT_USAGE)
     except NotStarted as problem:
         _fail(str(problem), EXIT_UNREACHABLE)
 
