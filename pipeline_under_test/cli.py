@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -15,12 +16,14 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from lagloss.fields import parse_duration_ms
 from lagloss.settings import Settings as LaglossSettings
 from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.kafka import PARTITIONS
+from pipeline_under_test.rating.search import Trial
 from pipeline_under_test.running.policies import Policy
 from pipeline_under_test.settings import NotThere, Retry, Settings
-from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, SCALED, TIERS_S
 
 EXIT_OK, EXIT_DIFFERS, EXIT_USAGE, EXIT_UNREACHABLE = 0, 1, 2, 3
 
@@ -35,6 +38,13 @@ def _fault(text: str) -> Fault:
     try:
         return parse(text)
     except BadFault as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration_ms(text) / 1000
+    except ValueError as problem:
         raise typer.BadParameter(str(problem)) from problem
 
 
@@ -91,6 +101,50 @@ def run(
         _fail(str(problem), EXIT_USAGE)
     except NotStarted as problem:
         _fail(str(problem), EXIT_UNREACHABLE)
+
+
+@app.command()
+def rate(
+    node: Annotated[str, typer.Argument(help=", ".join(SCALED))],
+    data_dir: DataDir,
+    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of the pipeline here")] = "",
+    lag_target: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="for 95 % of the events")
+    ] = "2s",  # type: ignore[assignment]  # typer parses it
+    seconds: Annotated[float, typer.Option(min=1, help="that a trial measures, after its warm-up")] = 10.0,
+    fault: FaultOption = [],  # noqa: B006 (typer copies it)
+    as_json: Annotated[bool, typer.Option("--json", help="print the rating as JSON")] = False,
+) -> None:
+    """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` goes by it."""
+    from pipeline_under_test.rating.load_test import NodeFailed
+    from pipeline_under_test.rating.load_test import rate as rated
+    from pipeline_under_test.rating.ratings import Ratings
+    from pipeline_under_test.rating.search import NothingSustained
+
+    if node not in SCALED:
+        _fail(f"expected one of {', '.join(SCALED)}, found {node!r}", EXIT_USAGE)
+    try:
+        settings = Settings.load(data_dir)
+    except NotThere:
+        settings = Settings(data_dir=data_dir.absolute())
+    kafka = bootstrap or settings.bootstrap or LaglossSettings.load().require_kafka()
+    settings = settings.model_copy(update={"bootstrap": kafka})
+    try:
+        found = rated(settings, node, lag_target, seconds=seconds, faults=fault, say=_say_trial)
+    except NodeFailed as problem:
+        _fail(str(problem), EXIT_UNREACHABLE)
+    except NothingSustained as problem:
+        _fail(str(problem), EXIT_DIFFERS)
+    Ratings({**Ratings.load(data_dir).root, node: found}).save(data_dir)
+    if as_json:
+        _say({node: found.model_dump(mode="json")})
+    else:
+        typer.echo(f"{node}: {found.events_per_s:.0f} events/s within {lag_target:g} s")
+
+
+def _say_trial(trial: Trial) -> None:
+    lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to tell"
+    typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them done within {lag}", err=True)
 
 
 @app.command()

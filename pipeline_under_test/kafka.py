@@ -57,11 +57,8 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
     common = {"min.insync.replicas": str(max(1, copies - 1))}
     appended = {**common, "message.timestamp.type": "LogAppendTime"}
     compacted = {**common, "cleanup.policy": "compact"}
-    streams = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
-    streams += [tier_topic(pipeline, seconds) for seconds in tiers_s]
-    topics = [NewTopic(name, PARTITIONS, copies, config=appended) for name in streams]
-    tables = (routes_topic(pipeline), schemas_topic(pipeline))
-    topics += [NewTopic(name, 1, copies, config=compacted) for name in tables]
+    topics = [NewTopic(name, PARTITIONS, copies, config=appended) for name in _streams(pipeline, tiers_s)]
+    topics += [NewTopic(name, 1, copies, config=compacted) for name in _tables(pipeline)]
     for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
         try:
             future.result(ADMIN_TIMEOUT_S)
@@ -69,6 +66,27 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
             reason = error.args[0]
             if not isinstance(reason, KafkaError) or reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+
+def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
+    """Deletes the topics that `create_topics` created, and all that is in them.
+
+    Raises:
+        KafkaException: if the broker cannot be reached or refuses.
+    """
+    names = [*_streams(pipeline, tiers_s), *_tables(pipeline)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_topics(names, operation_timeout=ADMIN_TIMEOUT_S).values():
+        future.result(ADMIN_TIMEOUT_S)
+
+
+def _streams(pipeline: str, tiers_s: Iterable[float]) -> list[str]:
+    topics = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    return topics + [tier_topic(pipeline, seconds) for seconds in tiers_s]
+
+
+def _tables(pipeline: str) -> list[str]:
+    return [routes_topic(pipeline), schemas_topic(pipeline)]
 
 
 def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Consumer:
@@ -215,6 +233,8 @@ class GroupWatcher:
 
     def all_assigned(self, nodes: Collection[str]) -> bool:
         """Whether every one of these nodes has consumers that have all the partitions between them."""
+        if not nodes:
+            return True
         try:
             names = [group_of(self._pipeline, node) for node in nodes]
             groups = _answers(self._asked("describe_consumer_groups", names))

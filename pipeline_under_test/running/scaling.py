@@ -11,16 +11,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline_under_test.kafka import PARTITIONS, GroupWatcher
-from pipeline_under_test.ratings import Ratings
+from pipeline_under_test.rating.ratings import Ratings
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.observed import Crew, Observer
 from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
-from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
+from pipeline_under_test.topology import CONSUMERS, SCALED
 
 log = logging.getLogger(__name__)
 
 FILE: Final = "scaling.jsonl"
-SCALED: Final = (COL_SERVICE, *CONSUMERS)
 
 
 class NotRated(RuntimeError):
