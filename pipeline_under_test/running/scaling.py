@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,6 +33,8 @@ class Scaling:
     policy: Policy = "none"
     least: int = 1
     most: int = PARTITIONS
+    rules: Rules = field(default_factory=Rules)
+    """The times; bounds and ratings are each node's own."""
 
     def bounds(self, node: str) -> tuple[int, int]:
         """Least and most processes of a node. A consumer past the number of partitions would have nothing to read; what
@@ -50,7 +52,7 @@ class Scaler:
     """Carries out the policy: `step` is called often and never waits.
 
     Raises:
-        NotRated: if the policy is `rated` and no node has a rating; nodes without one stay as they are.
+        NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
     """
 
     def __init__(self, scaling: Scaling, groups: Mapping[str, Group], watcher: GroupWatcher, data_dir: Path) -> None:
@@ -59,7 +61,9 @@ class Scaler:
             raise NotRated(f"expected ratings in {data_dir}, found none; make some with `pipeline rate NODE`")
         self._policy = scaling.policy
         self._groups = {node: groups[node] for node in SCALED}
-        self._rules = {node: Rules(group.least, group.most) for node, group in self._groups.items()}
+        self._rules = {
+            node: replace(scaling.rules, least=group.least, most=group.most) for node, group in self._groups.items()
+        }
         for node, rating in ratings.items():
             self._rules[node] = replace(self._rules[node], rating=rating.events_per_s)
         self._changed_at_s = dict.fromkeys(self._groups, time.monotonic())
