@@ -9,13 +9,13 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Final
+from typing import Final, Protocol
 
 import psutil
 from confluent_kafka import KafkaException
 
 from lagloss.commits import Partition
-from pipeline_under_test.kafka import GroupWatcher, Position
+from pipeline_under_test.kafka import Position
 from pipeline_under_test.running.policies import Observation
 from pipeline_under_test.topology import COL_SERVICE, NEXT
 
@@ -34,10 +34,17 @@ class Crew:
     pids: Sequence[int]
 
 
+class Watcher(Protocol):
+    """Who asks the broker; a `GroupWatcher` does."""
+
+    def positions(self) -> Mapping[str, Position]:
+        """How far each consuming node has come in its topic. Raises KafkaException if nobody answers."""
+
+
 class Observer:
     """Looks at nodes from `start` to `stop`; `tell` it their processes, and ask `seen` what it saw."""
 
-    def __init__(self, watcher: GroupWatcher) -> None:
+    def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._crews: Mapping[str, Crew] = {}
         self._seen: dict[str, tuple[Observation, ...]] = {}
