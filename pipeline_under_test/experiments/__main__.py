@@ -20,9 +20,9 @@ def experiments() -> None:
 
 @app.command(name="cpu-misleads")
 def cpu_misleads(
-    out: Out, seconds: Annotated[float, typer.Option(min=30, help="of load, for each policy")] = 210
+    out: Out, seconds: Annotated[float, typer.Option(min=60, help="of load, for each policy")] = 150
 ) -> None:
-    """Scale a node that waits by its CPU, then by its queue lag (8 minutes)."""
+    """Scale a node that waits by its CPU, then by its queue lag (6 minutes)."""
     from pipeline_under_test.experiments import cpu_misleads
 
     runs = cpu_misleads.measure(seconds)

@@ -26,7 +26,7 @@ WAIT: Final = "wait:event-norm:8ms:1"
 RATE: Final = 60.0
 RISES: Final = ((1 / 6, 2), (1 / 3, 3), (1 / 2, 4))
 """From which part of the time on there is how many times as much traffic."""
-SECONDS: Final = 210.0
+SECONDS: Final = 150.0
 AT_END_S: Final = 20.0
 """Figures "at the end" are medians over so long."""
 COMPARED: Final[tuple[Policy, ...]] = ("cpu", "queue-lag")
