@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,7 +26,7 @@ def cpu_misleads(
     """Scale a node that waits by its CPU, then by its queue lag (6 minutes)."""
     from pipeline_under_test.experiments import cpu_misleads
 
-    runs = cpu_misleads.measure(seconds)
+    runs = cpu_misleads.measure(seconds, partial(typer.echo, err=True))
     out.write_text(cpu_misleads.chart(runs).svg())
     typer.echo(json.dumps(cpu_misleads.figures(runs), indent=1))
 

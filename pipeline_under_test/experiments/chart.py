@@ -10,7 +10,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 WIDTH: Final = 960
-LEFT, RIGHT, TOP, GAP = 70, 20, 74, 44
+LEFT, RIGHT, TOP, GAP = 70, 20, 82, 44
 """Margins of the panels, and what lies between two of them."""
 HEIGHT: Final = 120
 """Of a panel."""

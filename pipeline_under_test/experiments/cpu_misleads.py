@@ -8,7 +8,7 @@ and hardly uses its core. Traffic rises from half of that to twice as much. The 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
@@ -26,7 +26,6 @@ WAIT: Final = "wait:event-norm:8ms:1"
 RATE: Final = 60.0
 RISES: Final = ((1 / 6, 2), (1 / 3, 3), (1 / 2, 4))
 """From which part of the time on there is how many times as much traffic."""
-SECONDS: Final = 150.0
 AT_END_S: Final = 20.0
 """Figures "at the end" are medians over so long."""
 COMPARED: Final[tuple[Policy, ...]] = ("cpu", "queue-lag")
@@ -47,10 +46,14 @@ class Sample:
 Runs = Mapping[Policy, Sequence[Sample]]
 
 
-def measure(seconds: float = SECONDS) -> dict[Policy, list[Sample]]:
-    """Runs the pipeline under the same rising load, once with each policy."""
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[Sample]]:
+    """Runs the pipeline under the same rising load, once with each policy, which `say` is told."""
+    runs = {}
     with sandbox() as box:
-        return {policy: list(_run(box, policy, seconds)) for policy in COMPARED}
+        for policy in COMPARED:
+            say(f"policy {policy}: {seconds:.0f} s of load")
+            runs[policy] = list(_run(box, policy, seconds))
+    return runs
 
 
 def _run(box: Sandbox, policy: Policy, seconds: float) -> Iterator[Sample]:
