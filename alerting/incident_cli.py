@@ -17,9 +17,10 @@ from lagloss import incident_actions, incident_times, incidents, rehearsal
 from lagloss.cli_options import AsJson, DataDir, open_store, out
 from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
 from lagloss.fields import parse_duration_ms
+from lagloss.incident_record import read_record
 from lagloss.result import rfc3339
 from lagloss.settings import Settings
-from lagloss.times import parse_time_s
+from lagloss.times import moment, parse_time_s
 
 app = typer.Typer(help="Show, take and silence incidents.", no_args_is_help=True)
 
@@ -58,17 +59,7 @@ def show(incident_id: IncidentId, as_json: AsJson = False, data_dir: DataDir = N
     """Show all of one incident: what breached, where, examples, what happened to it, who was told."""
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
-        incident = incidents.incident(store, incident_id)
-        changes = incidents.changes(store, incident.id)
-        deliveries = incidents.deliveries(store, incident.id)
-    document = {
-        **incident.document(),
-        "examples": incident.examples,
-        "notes": incident.notes,
-        "links": incident.links(settings.dashboard_url),
-        "changes": [change.document() for change in changes],
-        "deliveries": [delivery.document() for delivery in deliveries],
-    }
+        document = read_record(store, incident_id).document(settings.dashboard_url)
     if as_json:
         typer.echo(json.dumps(document))
     else:
@@ -108,8 +99,7 @@ def silence(
         typer.echo(json.dumps({**made.document(), "open_incidents": [str(each) for each in about]}))
         return
     typer.echo(made.id)
-    number = f"{len(about)} open incident{'' if len(about) == 1 else 's'}" if about else "no incident that is open now"
-    typer.echo(f"Until {incidents.moment(made.ends_at)}; it matches {number}.", err=True)
+    typer.echo(f"Until {moment(made.ends_at)}; {incident_actions.matched_words(about)}.", err=True)
 
 
 @app.command()

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Row, insert, select, text, update
 from alerting.judging import KnownIncident
 from alerting.message import IncidentFacts
 from lagloss.alert_tables import Incident
-from lagloss.incidents import note_change
+from lagloss.incident_changes import note_change
 from lagloss.tables import table_of
 from lagloss.wire import WINDOW_S
 

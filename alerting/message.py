@@ -12,9 +12,10 @@ from typing import Any, Final
 from uuid import UUID
 
 from alerting.assessment import Place
-from lagloss.incidents import dashboard_link, incident_link, moment, runbook_link
+from lagloss.incidents import dashboard_link, incident_link, runbook_link
 from lagloss.result import rfc3339
 from lagloss.store import MissingMessage
+from lagloss.times import moment
 from lagloss.wire import WINDOW_S
 
 VERSION: Final = 1

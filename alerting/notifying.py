@@ -18,8 +18,8 @@ from alerting.routing import Route, destinations
 from alerting.rules import Rule
 from alerting.withholding import ActiveSilence, Circumstances, Maintenance, inhibited_by_blind, why_withheld
 from lagloss.alert_tables import Incident, Silence
-from lagloss.incidents import note_change
-from lagloss.matchers import Matcher
+from lagloss.incident_changes import note_change
+from lagloss.matchers import Matcher, labels_of
 from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
 
@@ -61,7 +61,7 @@ class Teller:
         for written, told in concerned:
             rule = rules.get(written.facts.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
-            matched = labels_of(written, labels)
+            matched = labels_of(written.facts, labels)
             withheld = why_withheld(matched, inhibited_by, around, now) if written.is_open else None
             self._note_withheld(connection, written, withheld, now)
             self._queue(connection, written, told, labels, links, withheld, now)
@@ -101,7 +101,7 @@ class Teller:
         facts = written.facts
         told_s = seconds_told(told, now)
         unacknowledged_s = None if facts.acknowledged_at else told_s
-        goes_to = destinations(self.routes, labels_of(written, labels), unacknowledged_s)
+        goes_to = destinations(self.routes, labels_of(written.facts, labels), unacknowledged_s)
         change = "opened" if written.is_open else "resolved"
         body = incident_body(facts, change, labels, links)
         standing = Standing(written.is_open, facts.acknowledged_at is not None, change, body, withheld)
@@ -110,18 +110,6 @@ class Teller:
         escalated = [order.receiver for order in orders if order.change == "escalated"]
         if escalated:
             note_change(connection, facts, "escalated", now, note=f"to {', '.join(escalated)}")
-
-
-def labels_of(written: Written, labels: Mapping[str, str]) -> dict[str, str]:
-    """What matchers see of an incident: the labels of its pipeline's definition, and what it is."""
-    facts = written.facts
-    return {
-        **labels,
-        "pipeline": facts.pipeline,
-        "rule": facts.rule,
-        "kind": facts.kind,
-        "severity": facts.severity,
-    }
 
 
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:

@@ -24,7 +24,7 @@ from lagloss.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss.facts import CheckpointFacts, Pattern, WindowFacts
 from lagloss.graph import Graph, node_of
 from lagloss.result import rfc3339
-from lagloss.rollup import Period, Rollup, on_time_counts
+from lagloss.rollup import PERIOD_S, Period, Rollup, on_time_counts, period_of
 from lagloss.sketch import Sketch
 from lagloss.store import DAY_S, Store, ensure_days
 from lagloss.wire import WINDOW_S
@@ -78,6 +78,7 @@ def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, roll
         for name in names:
             _copy(connection, tables.table_of(tables.Rollup), ({"pipeline": name, **row} for row in rollups))
         _add_emitters(connection, names, nodes)
+        _mark(connection, names, last_s)
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
         connection.execute(text("VACUUM ANALYZE"))
     return last_s
@@ -215,6 +216,19 @@ def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> N
             for number in range(nodes)
         ],
     )  # fmt: skip
+
+
+def _mark(connection: Connection, names: Sequence[str], last_s: int) -> None:
+    """The hour and day of the newest window are to be computed anew, as they are while windows are closed."""
+    starts = {period: period_of(period, last_s) for period in PERIOD_S}
+    connection.execute(
+        insert(tables.RollupDirty),
+        [
+            {"pipeline": name, "period": period, "start": start, "dirty_since": last_s * 1_000}
+            for name in names
+            for period, start in starts.items()
+        ],
+    )
 
 
 def _copy(connection: Connection, table: Table, rows: Iterable[Row]) -> None:

@@ -62,8 +62,11 @@ class Address:
         return Address(self.path, {**query, **span.query()})
 
     def between(self, from_: str, to: str) -> Address:
-        """The same page over the whole minutes between two moments, in either order, as date pickers hold them."""
-        from_s, to_s = sorted(int(self.zone.parse(typed)) // WINDOW_S * WINDOW_S for typed in (from_, to))
+        """The same page over the whole minutes between two moments, in either order, as date pickers hold them. Of an
+        hour that comes twice it reaches over both."""
+        early, late = sorted((from_, to), key=self.zone.parse)
+        moments = (self.zone.parse(early), self.zone.parse(late, later=True))
+        from_s, to_s = (int(moment) // WINDOW_S * WINDOW_S for moment in moments)
         return self.over(Span(from_s, max(to_s, from_s + WINDOW_S)))
 
     def to(self, path: str, **query: str | None) -> Address:
@@ -101,5 +104,14 @@ def incident(incident_id: str) -> str:
 
 def windows_of(name: str, from_s: int, to_s: int) -> str:
     """The API's windows that figures over [from_s, to_s) come from."""
+    return _api_over(name, "windows", from_s, to_s)
+
+
+def sums_of(name: str, from_s: int, to_s: int) -> str:
+    """The API's sums over [from_s, to_s), which are kept for longer than windows."""
+    return _api_over(name, "panels", from_s, to_s)
+
+
+def _api_over(name: str, what: str, from_s: int, to_s: int) -> str:
     query = urlencode({"from": rfc3339(from_s), "to": rfc3339(to_s)}, safe=":")
-    return f"{API}/pipelines/{quote(name)}/windows?{query}"
+    return f"{API}/pipelines/{quote(name)}/{what}?{query}"

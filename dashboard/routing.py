@@ -46,13 +46,15 @@ def _register_client(app: Dash) -> None:
         Input(Shell.URL, "search"),
         prevent_initial_call=True,
     )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("watchdog", "expectEach"), Input(Shell.TICK, "interval")
+    )
 
 
 def _register_mounting(app: Dash, services: Services) -> None:
     @app.callback(
         Output(Shell.PAGE, "children"),
         Output(Shell.TITLE, "data"),
-        Output(Shell.NAV, "children"),
         Output(Shell.RANGE_BOX, "style"),
         Output(Shell.ACCOUNT, "children"),
         Input(Shell.URL, "pathname"),
@@ -63,10 +65,20 @@ def _register_mounting(app: Dash, services: Services) -> None:
         who = None if asking() is LOCAL else shell.account_part(account(asking(), services.settings))
         found = directory.find(here.path)
         if found is None:
-            return notices.no_such_page(here), "no such page", shell.nav(here, ""), {"display": "none"}, who
+            return notices.no_such_page(here), "no such page", {"display": "none"}, who
         page, of = found
         shown = {} if page.ranged else {"display": "none"}
-        return page.layout(of, here), page.title(of), shell.nav(here, page.name), shown, who
+        return page.layout(of, here), page.title(of), shown, who
+
+    @app.callback(
+        Output(Shell.NAV, "children"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+    )
+    def lead(pathname: str | None, search: str | None) -> Any:
+        here = Address.parse(pathname, search)
+        found = directory.find(here.path)
+        return shell.nav(here, "") if found is None else shell.nav(found[0].elsewhere(here), found[0].name)
 
 
 def _register_controls(app: Dash, services: Services) -> None:
@@ -87,8 +99,9 @@ def _register_controls(app: Dash, services: Services) -> None:
         span = shown_span(here.query, time.time())
         found = directory.find(here.path)
         pipeline = found[1].get("pipeline") if found else None
-        moments = (_typed(here, span.from_s), _typed(here, span.to_s))
-        return names or [], pipeline, span.range or "", *moments, here.zone.name, _interval_ms(span)
+        moments = (here.zone.typed(span.from_s), here.zone.typed(span.to_s))
+        interval_ms = (found[0].refresh_ms if found else None) or _interval_ms(span)
+        return names or [], pipeline, span.range or "", *moments, here.zone.name, interval_ms
 
     @app.callback(
         Output(Shell.URL, "href"),
@@ -147,10 +160,6 @@ def _of_pipeline(here: Address, pipeline: str) -> Address:
     if page is not None and page.name == "report":
         return Address(links.report(pipeline), here.query)
     return here.to(links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline))
-
-
-def _typed(here: Address, epoch_s: int) -> str:
-    return here.zone.at(epoch_s).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _interval_ms(span: Span) -> int:

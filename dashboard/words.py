@@ -147,6 +147,8 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
         return f"Not closed yet: {messages(total)} so far by live counts; lag is live, loss is judged when it closes."
     if verdict == "idle":
         return "No messages in this minute, and every emitter of the first node says so."
+    if not total:
+        return "Nobody has told whether any message came in: that is not enough to call it idle."
     lost = window["lost"]
     parts = [_certain(window, lost["min"], total, max_loss_ratio)]
     if lost["max"] > lost["min"]:

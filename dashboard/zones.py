@@ -52,13 +52,26 @@ class Zone:
     def at(self, epoch_s: float) -> datetime:
         return datetime.fromtimestamp(epoch_s, self.info)
 
-    def parse(self, typed: str) -> float:
-        """Epoch s of what a date picker holds, which knows no zone.
+    def typed(self, epoch_s: float) -> str:
+        """What a date picker is filled with, which knows no zone; `parse` reads it."""
+        return self.clock(epoch_s, seconds=True, date=True)
+
+    def parse(self, typed: str, *, later: bool = False) -> float:
+        """Epoch s of what a date picker holds, which knows no zone. Of a time that comes twice since the clocks go
+        back, the first; the second with `later`.
 
         Raises:
             ValueError: it is no date and time.
         """
-        return datetime.fromisoformat(typed).replace(tzinfo=self.info).timestamp()
+        first, second = (
+            datetime.fromisoformat(typed).replace(tzinfo=self.info, fold=fold).timestamp() for fold in (0, 1)
+        )
+        return max(first, second) if later else first
+
+    def is_twice(self, epoch_s: float) -> bool:
+        """Whether its clock shows this time twice, since the clocks go back."""
+        local = self.at(epoch_s)
+        return local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset()
 
     def precise(self, epoch_ms: float) -> str:
         """`09:40:07.123`."""

@@ -3,27 +3,25 @@ expectation."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import networkx as nx
 from pydantic import AfterValidator, Field, model_validator
 
+from lagloss.alert_checks import problems
 from lagloss.alert_rules import Alerts
 from lagloss.fields import DurationMs, Name, Strict, refuse
+from lagloss.matchers import INCIDENT_LABELS
+from lagloss.nodes import NodeSpec, problem_of, retriers_of
 from lagloss.wire import SAMPLE_ALL
 from lagloss.yaml_files import load_yaml, parse_yaml
 
-MAX_CHECKPOINTS = 200
-OWN_LABELS = frozenset({"pipeline", "rule", "kind", "severity"})
-"""Labels that every incident has: a definition's may not stand in their way."""
-
 
 def _are_free(labels: dict[str, str]) -> dict[str, str]:
-    taken = sorted(OWN_LABELS & labels.keys())
+    """A definition's labels may not stand in the way of those that every incident has."""
+    taken = sorted(labels.keys() & INCIDENT_LABELS)
     if taken:
-        raise ValueError(f"expected labels other than {', '.join(sorted(OWN_LABELS))}, found {', '.join(taken)}")
+        raise ValueError(f"expected labels other than {', '.join(sorted(INCIDENT_LABELS))}, found {', '.join(taken)}")
     return labels
 
 
@@ -38,16 +36,6 @@ class Metadata(Strict):
     name: Name
     description: str = ""
     labels: Labels = Field(default_factory=dict)
-
-
-class NodeSpec(Strict):
-    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier."""
-
-    name: Name
-    to: tuple[Name, ...] = ()
-    copy_: Literal["all"] | None = Field(default=None, alias="copy")
-    retries: Name | None = None
-    description: str = ""
 
 
 class LossSla(Strict):
@@ -80,7 +68,7 @@ class PipelineSpec(Strict):
 
     @model_validator(mode="after")
     def _is_a_graph(self) -> PipelineSpec:
-        problem = _graph_problem(self.nodes)
+        problem = problem_of(self.nodes)
         if problem is not None:
             raise ValueError(problem)
         return self
@@ -96,9 +84,8 @@ class Definition(Strict):
 
     @model_validator(mode="after")
     def _has_rules_of_its_own(self) -> Definition:
-        from lagloss.alert_checks import problems  # knows the graph of a definition, and so this module
-
-        refuse((("spec", "alerts", *place), problem) for place, problem in problems(self))
+        found = problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait)
+        refuse((("spec", "alerts", *place), problem) for place, problem in found)
         return self
 
     @property
@@ -111,42 +98,14 @@ class Definition(Strict):
         return max(1, int(self.spec.sample * SAMPLE_ALL))
 
     @property
+    def groups(self) -> dict[str, str]:
+        """The consumer group of each node that names one."""
+        return {node.name: node.group for node in self.spec.nodes if node.group is not None}
+
+    @property
     def retriers(self) -> tuple[str, ...]:
         """Names of the nodes that others hand messages back to, in the order they are first named."""
-        return tuple(dict.fromkeys(node.retries for node in self.spec.nodes if node.retries))
-
-
-def _graph_problem(nodes: Sequence[NodeSpec]) -> str | None:
-    """What keeps these nodes from being a pipeline, or None."""
-    names = [node.name for node in nodes]
-    twice = {name for name in names if names.count(name) > 1}
-    if twice:
-        return f"expected each node once, found {', '.join(sorted(twice))} twice"
-    retriers = {node.retries for node in nodes if node.retries}
-    for node in nodes:
-        if len(set(node.to)) < len(node.to):
-            return f"expected each next node once, found `to` of {node.name} naming one twice"
-        unknown = [name for name in node.to if name not in names or name in retriers]
-        if unknown:
-            return f"expected `to` of {node.name} to name nodes of this pipeline, found {', '.join(unknown)}"
-        if node.name in retriers and (node.to or node.retries):
-            return f"expected the retrier {node.name} to have neither `to` nor `retries`"
-        if node.copy_ and len(node.to) < 2:
-            return f"expected `copy: all` only on a node with several next nodes, found it on {node.name}"
-    steps = [node for node in nodes if node.name not in retriers]
-    graph = nx.DiGraph((node.name, after) for node in steps for after in node.to)
-    graph.add_nodes_from(node.name for node in steps)
-    if not nx.is_directed_acyclic_graph(graph):
-        loop = " -> ".join([edge[0] for edge in nx.find_cycle(graph)])
-        return f"expected no cycles, found {loop} leading back to its start"
-    sources = [name for name in graph if graph.in_degree(name) == 0]
-    if len(sources) != 1:
-        return f"expected exactly one node without incoming link, found {', '.join(sources) or 'none'}"
-    # in, filtered and dead of each node, one out a next node (or one in all), the hand-over to and from a retrier
-    checkpoints = sum(3 + max(1, len(node.to)) + 2 * bool(node.retries) for node in steps) + 2 * len(retriers)
-    if checkpoints > MAX_CHECKPOINTS:
-        return f"expected at most {MAX_CHECKPOINTS} checkpoints, found {checkpoints}"
-    return None
+        return retriers_of(self.spec.nodes)
 
 
 def parse_definition(text: str, source: str = "definition") -> Definition:

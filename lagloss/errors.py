@@ -48,7 +48,8 @@ LaglossError
 │   ├── NoAlerter
 │   ├── BacktestBusy
 │   └── BacktestFailed
-└── NotEnoughData             exit 4
+├── NotEnoughData             exit 4
+└── WindowTooLarge            exit 4
 """
 
 from __future__ import annotations
@@ -273,5 +274,12 @@ class BacktestFailed(ServerUnreachable):
 
 class NotEnoughData(LaglossError):
     """{detail}"""
+
+    exit_code = EXIT_NOT_ENOUGH_DATA
+
+
+class WindowTooLarge(LaglossError):
+    """The window {start} of {pipeline} has {beacons:,} beacons, and the dashboard reads windows of at most {most:,}.
+    `lagloss matrix` and `lagloss diff` read it all the same, where there is memory for it."""
 
     exit_code = EXIT_NOT_ENOUGH_DATA

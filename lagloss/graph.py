@@ -16,7 +16,8 @@ from typing import Literal
 
 import networkx as nx
 
-from lagloss.definition import Definition, NodeSpec
+from lagloss.definition import Definition
+from lagloss.flow import Flow
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,53 +45,22 @@ class Place:
         return f"{self.kind} {self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    source: str
-    target: str
-    out: str
-    """The checkpoint where the source sends to the target: `N.out`, or `N.out:M` where N has several next nodes."""
-
-    @property
-    def name(self) -> str:
-        return f"{self.source}->{self.target}"
-
-
-class Graph:
+class Graph(Flow):
     """What the rules need to know of a definition, computed once."""
 
     def __init__(self, definition: Definition) -> None:
+        super().__init__(definition.spec.nodes)
         self.definition = definition
-        retriers = set(definition.retriers)
-        steps = [node for node in definition.spec.nodes if node.name not in retriers]
-        self._specs = {node.name: node for node in steps}
-        flow: nx.DiGraph[str] = nx.DiGraph()
-        flow.add_nodes_from(self._specs)
-        flow.add_edges_from((node.name, after) for node in steps for after in node.to)
-        rank = {name: at for at, name in enumerate(self._specs)}
-        order = list(nx.lexicographical_topological_sort(flow, key=rank.__getitem__))
-        self._flow = flow
-        self.steps: tuple[str, ...] = tuple(order)
-        """Nodes in the order of the flow, without retriers."""
-        self.retriers: tuple[str, ...] = definition.retriers
-        self.links: tuple[Link, ...] = tuple(
-            Link(name, after, _out(self._specs[name], after)) for name in order for after in self._specs[name].to
-        )
-        self.checkpoints: tuple[str, ...] = tuple(self._list_checkpoints())
-        """Checkpoint names in the order of the flow, retriers' last; bit i of a mask is checkpoints[i]."""
         self.bit = {name: at for at, name in enumerate(self.checkpoints)}
+        """Bit i of a mask is checkpoints[i]."""
         self._reach = self._reachability()
-        self.first = f"{order[0]}.in"
-        self.first_node = order[0]
-        self.delivery: tuple[str, ...] = tuple(f"{name}.out" for name in order if not self._specs[name].to)
+        self.first = f"{self.steps[0]}.in"
+        self.first_node = self.steps[0]
+        self.delivery: tuple[str, ...] = tuple(f"{name}.out" for name in self.steps if not self._specs[name].to)
         self.delivery_mask = self.mask(self.delivery)
         self.dead_mask = self.mask(name for name in self.checkpoints if name.endswith(".dead"))
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
         self.places: tuple[Place, ...] = tuple(self._list_places())
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        return self.steps + self.retriers
 
     def mask(self, names: Iterable[str]) -> int:
         """The set of these checkpoints as a mask; names the definition does not have are left out."""
@@ -104,45 +74,10 @@ class Graph:
     def names(self, mask: int) -> tuple[str, ...]:
         return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
 
-    def exits(self, node: str) -> tuple[str, ...]:
-        """The exits of a node: its outs (to a retrier too), filtered and dead."""
-        if node in self.retriers:
-            return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
-        return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
-
-    def outs(self, node: str) -> tuple[str, ...]:
-        if node in self.retriers:
-            return tuple(f"{node}.out:{user}" for user in self.users(node))
-        spec = self._specs[node]
-        sent = tuple(_out(spec, after) for after in spec.to) or (f"{node}.out",)
-        return (*sent, f"{node}.out:{spec.retries}") if spec.retries else sent
-
-    def users(self, retrier: str) -> tuple[str, ...]:
-        """The nodes that hand messages to this retrier."""
-        return tuple(name for name in self.steps if self._specs[name].retries == retrier)
-
     def held_by(self, mask: int) -> tuple[Place, ...]:
         """The retriers that have seen a message, one place each."""
         by_name = {place.name: place for place in self.places if place.kind == "retrier"}
         return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
-
-    def neighbours(self, node: str) -> frozenset[str]:
-        """Direct predecessors and successors in the flow; a retrier stands outside it."""
-        if node in self.retriers:
-            return frozenset()
-        return frozenset({*self._flow.predecessors(node), *self._flow.successors(node)})
-
-    def same_node(self, other: Graph, node: str) -> bool:
-        """Whether both versions know this node with the same declaration and neighbours (a retrier: the same users)."""
-        if node not in self.nodes or node not in other.nodes:
-            return False
-        if node in self.retriers or node in other.retriers:
-            return set(self.users(node)) == set(other.users(node))
-        alike = [
-            graph._specs[node].model_copy(update={"description": ""}) if node in graph._specs else None
-            for graph in (self, other)
-        ]
-        return alike[0] == alike[1] and self.neighbours(node) == other.neighbours(node)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -197,9 +132,6 @@ class Graph:
     def returns(self) -> dict[str, str]:
         """`N.in` of each node with a retrier -> `R.out:N`, where its messages come back from."""
         return {f"{user}.in": f"{retrier}.out:{user}" for retrier in self.retriers for user in self.users(retrier)}
-
-    def _list_checkpoints(self) -> list[str]:
-        return [name for node in self.nodes for name in (f"{node}.in", *self.exits(node))]
 
     @cached_property
     def _checkpoint_graph(self) -> nx.DiGraph[str]:
@@ -285,7 +217,3 @@ class Graph:
 
 def node_of(checkpoint: str) -> str:
     return checkpoint.split(".", 1)[0]
-
-
-def _out(spec: NodeSpec, after: str) -> str:
-    return f"{spec.name}.out:{after}" if len(spec.to) > 1 else f"{spec.name}.out"

@@ -12,14 +12,16 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, Row, func, insert, select, update
 
 from lagloss import alert_tables, tables
 from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
-from lagloss.incidents import find, incident_table, moment, note_change
-from lagloss.matchers import Matcher, match_all
+from lagloss.incident_changes import note_change
+from lagloss.incidents import find, incident_table
+from lagloss.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
 from lagloss.store import ALERTS_CHANNEL, Store
 from lagloss.tables import table_of
+from lagloss.times import moment
 
 MAX_SILENCE_S: Final = 86_400
 silence_table = table_of(alert_tables.Silence)
@@ -95,6 +97,13 @@ def silence(
         return made, _open_matching(connection, parsed)
 
 
+def matched_words(about: Sequence[UUID]) -> str:
+    """Of a silence: `it matches 2 open incidents`."""
+    if not about:
+        return "it matches no incident that is open now"
+    return f"it matches {len(about)} open incident{'' if len(about) == 1 else 's'}"
+
+
 def unsilence(store: Store, silence_id: str, by: str) -> None:
     """Ends a silence now.
 
@@ -141,22 +150,11 @@ def _parsed(matchers: Sequence[str]) -> list[Matcher]:
 def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[UUID]:
     """Open incidents that these choose, by their labels and those of their pipelines' newest definitions."""
     row, labels = incident_table, pipeline_labels(connection)
-    columns = (row.c.id, row.c.pipeline, row.c.rule, row.c.kind, row.c.severity)
-    found = connection.execute(select(*columns).where(row.c.state == "open").order_by(row.c.opened_at))
-    return [
-        each.id
-        for each in found
-        if match_all(
-            matchers,
-            {
-                **labels.get(each.pipeline, {}),
-                "pipeline": each.pipeline,
-                "rule": each.rule,
-                "kind": each.kind,
-                "severity": each.severity,
-            },
-        )
-    ]
+    columns = (row.c.id, *(row.c[name] for name in INCIDENT_LABELS))
+    found: list[Row[Any]] = list(
+        connection.execute(select(*columns).where(row.c.state == "open").order_by(row.c.opened_at))
+    )
+    return [each.id for each in found if match_all(matchers, labels_of(each, labels.get(each.pipeline)))]
 
 
 def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, func, select
 
-from lagloss.incidents import change_table, incident_table
+from lagloss.incident_changes import change_table
+from lagloss.incidents import incident_table
 from lagloss.store import Store
 
 NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})

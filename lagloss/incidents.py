@@ -1,39 +1,35 @@
-"""Incidents as people read them: what breached, all that happened to it, who was told and who was not."""
+"""Incidents as people read them: what breached, since when, where, and who has it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Protocol
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
 from urllib.parse import quote
 from uuid import UUID
 
-from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, func, insert, select
+from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
 
 from lagloss import alert_tables, tables
 from lagloss.errors import AmbiguousIncident, UnknownIncident
+from lagloss.matchers import labels_of
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.tables import table_of
+from lagloss.times import moment
 from lagloss.wire import WINDOW_S
 
-FAILED_FOR: Final = timedelta(days=7)
-"""Deliveries that failed longer ago are not brought up any more."""
-MAX_FAILED: Final = 200
 _ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
 
 Document = dict[str, Any]
 
 incident_table = table_of(alert_tables.Incident)
-change_table = table_of(alert_tables.IncidentChange)
-outbox_table = table_of(alert_tables.OutboxMessage)
 WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
     incident_table.c[name] for name in ("state", "severity", "opened_at", "id")
 )
 """Open before resolved, critical before warning, then the longest open: as their words sort."""
-WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +63,6 @@ class Incident:
     notes: list[str]
     runbook: str | None
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """What matchers choose it by, without its pipeline's own labels."""
-        return {"pipeline": self.pipeline, "rule": self.rule, "kind": self.kind, "severity": self.severity}
-
     def links(self, dashboard_url: str) -> dict[str, str | None]:
         """The dashboard at its last window and at the incident, and its runbook; null where no address is known."""
         return {
@@ -84,7 +75,7 @@ class Incident:
         """As `lagloss alerts list --json` prints it."""
         return {
             "id": str(self.id),
-            **self.labels,
+            **labels_of(self),
             "state": self.state,
             "opened_at": moment(self.opened_at),
             "resolved_at": moment(self.resolved_at),
@@ -101,45 +92,6 @@ class Incident:
             },
             "where": self.where,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """Something that happened to an incident; `by` None: the alerter did it."""
-
-    at: datetime
-    change: str
-    by: str | None
-    note: str | None
-    value: float
-    worst: float
-
-    def document(self) -> Document:
-        return {**asdict(self), "at": moment(self.at)}
-
-
-@dataclass(frozen=True, slots=True)
-class Delivery:
-    """One message to one receiver. `outcome` is sent, failed, dropped or waiting; `pipeline` and `rule` are None of a
-    test. `works_since`: when the receiver first took something after this failed."""
-
-    id: int
-    receiver: str
-    action: str
-    change: str
-    outcome: str
-    attempts: int
-    last_error: str | None
-    created_at: datetime
-    next_attempt_at: datetime | None
-    done_at: datetime | None
-    pipeline: str | None = None
-    rule: str | None = None
-    works_since: datetime | None = None
-
-    def document(self) -> Document:
-        times = ("created_at", "next_attempt_at", "done_at", "works_since")
-        return {**asdict(self), **{name: moment(getattr(self, name)) for name in times}}
 
 
 def incidents(
@@ -184,47 +136,6 @@ def incident(store: Store, prefix: str) -> Incident:
         return _incident(row, _own_runbooks(connection).get(row.pipeline))
 
 
-def changes(store: Store, incident_id: UUID) -> list[Change]:
-    """What happened to an incident, oldest first."""
-    table = change_table
-    asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
-    with store.engine.connect() as connection:
-        return [Change(row.at, row.change, row.by, row.note, row.value, row.worst) for row in connection.execute(asked)]
-
-
-def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:
-    """What was sent of an incident, or waits to be, oldest first."""
-    table = outbox_table
-    asked = select(*WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
-    with store.engine.connect() as connection:
-        return [delivery(row) for row in connection.execute(asked)]
-
-
-def failed_deliveries(store: Store, now: datetime | None = None) -> list[Delivery]:
-    """What no receiver will hear of, newest first: messages that were given up in the last 7 days, 200 at most."""
-    outbox, about = outbox_table, incident_table
-    works_since = func.min(outbox.c.done_at).filter(outbox.c.outcome == "sent")
-    done = (
-        select(
-            *WITHOUT_BODY,
-            works_since.over(partition_by=outbox.c.receiver, order_by=outbox.c.done_at, rows=(0, None)).label(
-                "works_since"
-            ),
-        )
-        .where(outbox.c.done_at > (now or datetime.now(UTC)) - FAILED_FOR)
-        .subquery()
-    )
-    asked = (
-        select(done, about.c.pipeline, about.c.rule)
-        .outerjoin(about, about.c.id == done.c.incident_id)
-        .where(done.c.outcome == "failed")
-        .order_by(done.c.done_at.desc(), done.c.id.desc())
-        .limit(MAX_FAILED)
-    )
-    with store.engine.connect() as connection:
-        return [delivery(row, row.pipeline, row.rule, row.works_since) for row in connection.execute(asked)]
-
-
 def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]:
     """The row of `incident`; see `incident`. `lock`: for the transaction."""
     table, wanted = incident_table, prefix.strip().lower()
@@ -237,51 +148,6 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]
     if len(rows) > 1:
         raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
     return rows[0]
-
-
-class Numbers(Protocol):
-    """What a change keeps of an incident as it was then: a row of `incident` has it."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def worst(self) -> float: ...
-    @property
-    def first_window(self) -> int: ...
-    @property
-    def last_window(self) -> int: ...
-
-
-def note_change(
-    connection: Connection,
-    incident: Numbers,
-    change: str,
-    at: datetime,
-    *,
-    by: str | None = None,
-    note: str | None = None,
-) -> None:
-    """Writes down that something happened to an incident; `by` None: the alerter did it."""
-    connection.execute(
-        insert(change_table).values(
-            incident_id=incident.id,
-            at=at,
-            change=change,
-            by=by,
-            note=note or None,
-            value=incident.value,
-            worst=incident.worst,
-            first_window=incident.first_window,
-            last_window=incident.last_window,
-        )
-    )
-
-
-def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC, to the millisecond."""
-    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
@@ -351,24 +217,3 @@ def _incident(row: Row[Any], runbooks: str | None) -> Incident:
 def _count(ranges: list[list[int]]) -> int:
     """Windows in ranges of their starts, first and last."""
     return sum((last - first) // WINDOW_S + 1 for first, last in ranges)
-
-
-def delivery(
-    row: Row[Any], pipeline: str | None = None, rule: str | None = None, works_since: datetime | None = None
-) -> Delivery:
-    """Of a row with the columns WITHOUT_BODY."""
-    return Delivery(
-        id=row.id,
-        receiver=row.receiver,
-        action=row.action,
-        change=row.change,
-        outcome=row.outcome or "waiting",
-        attempts=row.attempts,
-        last_error=row.last_error,
-        created_at=row.created_at,
-        next_attempt_at=None if row.outcome else row.next_attempt_at,
-        done_at=row.done_at,
-        pipeline=pipeline,
-        rule=rule,
-        works_since=works_since,
-    )

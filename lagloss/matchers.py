@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final, Protocol
 
+INCIDENT_LABELS: Final = ("pipeline", "rule", "kind", "severity")
+"""Labels that every incident has; its pipeline's definition adds others."""
 _FORM = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)\s*(=~|!~|!=|=)\s*(.*?)\s*")
 
 
@@ -45,6 +48,24 @@ class Matcher:
         if self.operator in ("=", "!="):
             return (found == self.value) == (self.operator == "=")
         return (re.fullmatch(self.value, found) is not None) == (self.operator == "=~")
+
+
+class Labelled(Protocol):
+    """What is labelled: an incident, in whatever form, or a row of one."""
+
+    @property
+    def pipeline(self) -> str: ...
+    @property
+    def rule(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def severity(self) -> str: ...
+
+
+def labels_of(incident: Labelled, pipeline_labels: Mapping[str, str] | None = None) -> dict[str, str]:
+    """What matchers see of an incident: the labels of its pipeline's definition, and its own."""
+    return {**(pipeline_labels or {}), **{name: getattr(incident, name) for name in INCIDENT_LABELS}}
 
 
 def match_all(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:

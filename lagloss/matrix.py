@@ -144,6 +144,11 @@ class Presence:
         return event_ms
 
     @cached_property
+    def lags_ms(self) -> dict[str, F32]:
+        """By checkpoint and row; infinity where the row is not there."""
+        return {name: self._least_lags(name) for name in self.at}
+
+    @cached_property
     def missing_of(self) -> tuple[_Ints, list[tuple[Place, ...]]]:
         """For each row the number of its pattern, and for each pattern the places that its messages are missing at; the
         rules are asked once a pattern."""
@@ -205,21 +210,22 @@ class Presence:
         return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
 
     def messages(self, rows: _Ints) -> tuple[Message, ...]:
+        """It costs as much as there are rows, and the window is gone through once, whatever is asked of it."""
         ids = self.ids[rows]
-        lags = {name: _lags(self.found, name, ids) for name in self.at}
-        more = {name: counts[rows] for name, counts in self.duplicates.items()}
-        there = {name: np.isin(ids, held) for name, held in self.at.items()}
+        lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
+        more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
         which, missing = self.missing_of
+        patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
         return tuple(
             Message(
                 name,
-                int(self.event_ms[row]) if np.isfinite(self.event_ms[row]) else None,
-                {point: round(float(lags[point][place]), 3) for point in self.at if there[point][place]},
-                missing[which[row]],
-                int(ids[place]),
-                {point: int(counts[place]) for point, counts in more.items() if counts[place]},
+                int(events_ms[place]) if events_ms[place] < np.inf else None,
+                {point: round(least[place], 3) for point, least in lags.items() if least[place] < np.inf},
+                missing[patterns[place]],
+                id_hash,
+                {point: counts[place] for point, counts in more.items() if counts[place]},
             )
-            for place, (row, name) in enumerate(zip(rows.tolist(), self.found.names(ids), strict=True))
+            for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
         )
 
     @cached_property
@@ -228,6 +234,13 @@ class Presence:
         for counts in self.duplicates.values():
             found |= counts > 0
         return found
+
+    def _least_lags(self, checkpoint: str) -> F32:
+        least = {is_live: np.full(self.ids.size, np.inf, np.float32) for is_live in (True, False)}
+        for block, rows in self.found.beacons(checkpoint):
+            where = np.searchsorted(self.ids, block.id_hash[rows])
+            np.minimum.at(least[block.replay is None], where, block.lag_ms[rows])
+        return np.where(np.isfinite(least[True]), least[True], least[False])
 
     def _live(self, checkpoint: str) -> npt.NDArray[np.int64]:
         blocks = (block.id_hash[rows] for block, rows in self.found.beacons(checkpoint) if block.replay is None)
@@ -246,14 +259,3 @@ class Presence:
         named = np.array([wanted in name.casefold() for name in self.found.names(ids)], bool)
         exact = np.isin(ids, np.array([one for one in (hash_id(text), hexed) if one is not None], np.uint64))
         return named | exact
-
-
-def _lags(found: WindowBlocks, checkpoint: str, ids: U64) -> F32:
-    """The smallest lag of each id's live beacons, or of its replayed ones where it has no live one."""
-    order = np.argsort(ids)
-    least = {True: np.full(ids.size, np.inf, np.float32), False: np.full(ids.size, np.inf, np.float32)}
-    for block, rows in found.beacons(checkpoint):
-        hits = rows[np.isin(block.id_hash[rows], ids)]
-        where = order[np.searchsorted(ids, block.id_hash[hits], sorter=order)]
-        np.minimum.at(least[block.replay is None], where, block.lag_ms[hits])
-    return np.where(np.isfinite(least[True]), least[True], least[False])

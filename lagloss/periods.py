@@ -10,25 +10,23 @@ cuts of it counts in no stretch, and `Stretch.cut` says how much that is.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
-from operator import itemgetter
 from typing import Final
 
-from sqlalchemy import Connection, func, or_, select
+from sqlalchemy import Connection, Text, select, true
 
 from lagloss import tables
-from lagloss.facts import WindowFacts
-from lagloss.rollup import COUNTS_BYTES, PERIOD_S, Period, Rollup, period_of
+from lagloss.definition import Definition
+from lagloss.period_reading import Memory, Reading, minutes_between
+from lagloss.rollup import PERIOD_S, Rollup, period_of
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
-Range = tuple[int, int]
-"""[from, to), epoch s."""
-_RANGES_A_QUERY: Final = 500
+CLOSES_WITHIN_S: Final = 60
+"""A window is not missed before it is due for this long: closing takes a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +42,7 @@ class Stretch:
     @property
     def minutes(self) -> int:
         """Windows that start in it, closed or not."""
-        return _minutes_between(self.from_s, self.to_s)
+        return minutes_between(self.from_s, self.to_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +61,46 @@ class Coverage:
     cut: int
 
 
-def total(store: Store, pipeline: str, from_s: int, to_s: int) -> Rollup:
-    """The closed windows with from <= start < to."""
-    (stretch,) = series(store, pipeline, (from_s, to_s))
-    return stretch.total
+def total(
+    store: Store, pipeline: str, from_s: int, to_s: int, *, memory: Memory | None = None, settled_s: int = 0
+) -> Rollup:
+    """The closed windows with from <= start < to; `memory` and `settled_s` as in `series_of`."""
+    found = series_of(store, {pipeline: (from_s, to_s)}, memory=memory, settled_s=settled_s)
+    return found[pipeline][0].total
 
 
 def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[Stretch]:
-    """The stretches between each two neighbours of `edges` (epoch s, ascending), in one pass.
+    """The stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
+    return series_of(store, {pipeline: edges}, counts_only=counts_only)[pipeline]
+
+
+def series_of(
+    store: Store,
+    edges: Mapping[str, Sequence[int]],
+    *,
+    counts_only: bool = False,
+    memory: Memory | None = None,
+    settled_s: int = 0,
+) -> dict[str, list[Stretch]]:
+    """By pipeline, the stretches between each two neighbours of its `edges` (epoch s, ascending), in a few statements
+    however many pipelines they are.
 
     Args:
-        counts_only: totals have no sketches and no checkpoints. Some 10,000 hours take half a second then.
+        counts_only: totals have verdicts and `lagloss.rollup.COUNTS`, nothing else. Some 10,000 hours take half a
+            second then.
+        memory: keeps what was read for the next time.
+        settled_s: the roll-ups of hours that end by then are taken as they are, marked or not: a page cannot wait
+            until thousands of minutes are added up while the closer restates them.
     """
     with _snapshot(store) as connection:
-        return _Reading(connection, pipeline, tuple(edges), counts_only).stretches()
+        parts = Reading(connection, edges, counts_only, memory, settled_s).parts()
+    return {
+        name: [
+            Stretch(from_s, to_s, part.total, part.cut)
+            for (from_s, to_s), part in zip(pairwise(edges[name]), found, strict=True)
+        ]
+        for name, found in parts.items()
+    }
 
 
 def coverage(stretch: Stretch, first_s: int | None, due_s: float) -> Coverage:
@@ -84,36 +108,61 @@ def coverage(stretch: Stretch, first_s: int | None, due_s: float) -> Coverage:
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.
-        due_s: windows that start then or later cannot be expected to be closed.
+        due_s: see `due_s`.
     """
     minutes, closed = stretch.minutes, stretch.total.windows
     known_from_s = stretch.to_s if first_s is None else min(max(first_s, stretch.from_s), stretch.to_s)
     due_to_s = min(max(int(due_s), known_from_s), stretch.to_s)
-    before = min(_minutes_between(stretch.from_s, known_from_s), minutes - closed)
-    missing = max(0, min(_minutes_between(known_from_s, due_to_s), minutes - before) - closed)
+    before = min(minutes_between(stretch.from_s, known_from_s), minutes - closed)
+    missing = max(0, min(minutes_between(known_from_s, due_to_s), minutes - before) - closed)
     return Coverage(minutes, closed, before, minutes - before - closed - missing, missing, stretch.cut)
 
 
 def first_known(store: Store, pipeline: str) -> int | None:
-    """Start (epoch s) of the first window that anything is kept of; None of none.
+    """Start (epoch s) of the first window that anything is kept of; None of none."""
+    return first_known_of(store, [pipeline]).get(pipeline)
+
+
+def first_known_of(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
+    """The same of those of these pipelines that anything is kept of.
 
     Of an hour whose minutes are gone: windows go on without a gap from a pipeline's first, so it began that many
     minutes before the hour's end.
     """
     window, row = tables.Window, tables.Rollup
+    asked = tables.rows_of(((name,) for name in pipelines), name=Text())
+    minute = (
+        select(window.window_start)
+        .where(window.pipeline == asked.c.name)
+        .order_by(window.window_start)
+        .limit(1)
+        .lateral("minute")
+    )
+    hour = (
+        select(row.start, row.windows)
+        .where(row.pipeline == asked.c.name, row.period == "hour")
+        .order_by(row.start)
+        .limit(1)
+        .lateral("hour")
+    )
+    both = asked.outerjoin(minute, true()).outerjoin(hour, true())
     with store.engine.connect() as connection:
-        minute = connection.execute(select(func.min(window.window_start)).where(window.pipeline == pipeline)).scalar()
-        hour = connection.execute(
-            select(row.start, row.windows)
-            .where(row.pipeline == pipeline, row.period == "hour")
-            .order_by(row.start)
-            .limit(1)
-        ).one_or_none()
-    if hour is None:
+        rows = connection.execute(
+            select(asked.c.name, minute.c.window_start, hour.c.start, hour.c.windows).select_from(both)
+        )
+        found = {name: _first_of(first, start, windows) for name, first, start, windows in rows}
+    return {name: first for name, first in found.items() if first is not None}
+
+
+def _first_of(minute: int | None, hour: int | None, windows: int | None) -> int | None:
+    if hour is None or windows is None or (minute is not None and minute < hour + PERIOD_S["hour"]):
         return minute
-    if minute is not None and minute < hour.start + PERIOD_S["hour"]:
-        return int(minute)
-    return int(hour.start + PERIOD_S["hour"] - WINDOW_S * hour.windows)
+    return hour + PERIOD_S["hour"] - WINDOW_S * windows
+
+
+def due_s(definition: Definition, now_s: float) -> float:
+    """Windows that start then (epoch s) or later cannot be expected to be closed."""
+    return now_s - WINDOW_S - definition.spec.grace / 1_000 - CLOSES_WITHIN_S
 
 
 def hour_edges(from_s: int, to_s: int) -> list[int]:
@@ -122,153 +171,8 @@ def hour_edges(from_s: int, to_s: int) -> list[int]:
     return [from_s, *range(first, to_s, PERIOD_S["hour"]), to_s]
 
 
-@dataclass(slots=True)
-class _Reading:
-    """One pass over the rows of a pipeline, coarse ones first. `_parts`: what was found, by stretch."""
-
-    connection: Connection
-    pipeline: str
-    edges: tuple[int, ...]
-    counts_only: bool
-    _parts: list[list[tuple[int, Rollup]]] = field(init=False)
-
-    def __post_init__(self) -> None:
-        if list(self.edges) != sorted(set(self.edges)) or len(self.edges) < 2:
-            raise ValueError(f"expected two or more edges in ascending order, found {self.edges}")
-        self._parts = [[] for _ in self.edges[1:]]
-
-    def stretches(self) -> list[Stretch]:
-        pruned_s = self._pruned_before()
-        dirty_hours = self._marked("hour")
-        dirty_days = self._marked("day") | {period_of("day", hour) for hour in dirty_hours}
-        left = self._take("day", [(self.edges[0], self.edges[-1])], lambda start: start not in dirty_days)
-        # where the minutes of a marked hour are gone, its roll-up is all there is
-        left = self._take("hour", left, lambda start: start not in dirty_hours or start < pruned_s)
-        self._take_minutes(_clipped(left, pruned_s, self.edges[-1]))
-        cuts = self._cuts(_parted(_clipped(left, self.edges[0], pruned_s), self.edges))
-        return [
-            Stretch(from_s, to_s, _merged(parts), cut)
-            for (from_s, to_s), parts, cut in zip(pairwise(self.edges), self._parts, cuts, strict=True)
-        ]
-
-    def _take(self, period: Period, ranges: Iterable[Range], usable: Callable[[int], bool]) -> list[Range]:
-        """Takes the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
-        length, row = PERIOD_S[period], tables.Rollup
-        packed = func.substring(row.packed, 1, COUNTS_BYTES) if self.counts_only else row.packed
-        whole = self._whole(ranges, length)
-        taken: list[Range] = []
-        for chunk in _chunks(whole):
-            asked = select(row.start, packed).where(
-                row.pipeline == self.pipeline,
-                row.period == period,
-                or_(*((row.start >= from_s) & (row.start < to_s) for from_s, to_s in chunk)),
-            )
-            for start, found in self.connection.execute(asked):
-                if usable(start) and self._place(start) == self._place(start + length - 1):
-                    self._add(start, Rollup.unpack_counts(found) if self.counts_only else Rollup.unpack(found))
-                    taken.append((start, start + length))
-        return _without(ranges, sorted(taken))
-
-    def _whole(self, ranges: Iterable[Range], length: int) -> list[Range]:
-        """The parts of ranges that whole periods of this length fill; nothing where no stretch has room for one."""
-        if max(late - early for early, late in pairwise(self.edges)) < length:
-            return []
-        filled = ((-(-from_s // length) * length, to_s // length * length) for from_s, to_s in ranges)
-        return [(from_s, to_s) for from_s, to_s in filled if from_s < to_s]
-
-    def _take_minutes(self, ranges: Sequence[Range]) -> None:
-        window = tables.Window
-        columns = [window.window_start, window.document, *([] if self.counts_only else [window.facts])]
-        for chunk in _chunks(ranges):
-            asked = select(*columns).where(
-                window.pipeline == self.pipeline,
-                or_(*((window.window_start >= from_s) & (window.window_start < to_s) for from_s, to_s in chunk)),
-            )
-            for found in self.connection.execute(asked):
-                facts = WindowFacts() if self.counts_only else WindowFacts.unpack(found.facts)
-                self._add(found.window_start, Rollup.of_window(found.document, facts))
-
-    def _cuts(self, ranges: Sequence[Range]) -> list[int]:
-        """By stretch: the minutes of these ranges, which are gone, that an hour's roll-up holds."""
-        hour, row = PERIOD_S["hour"], tables.Rollup
-        cuts = [0] * len(self._parts)
-        for chunk in _chunks(ranges):
-            asked = select(row.start).where(
-                row.pipeline == self.pipeline,
-                row.period == "hour",
-                or_(*((row.start > from_s - hour) & (row.start < to_s) for from_s, to_s in chunk)),
-            )
-            for start in self.connection.execute(asked).scalars():
-                for early, late in _clipped(chunk, start, start + hour):
-                    cuts[self._place(early)] += _minutes_between(early, late)
-        return cuts
-
-    def _marked(self, period: Period) -> set[int]:
-        mark = tables.RollupDirty
-        asked = select(mark.start).where(mark.pipeline == self.pipeline, mark.period == period)
-        return set(self.connection.execute(asked).scalars())
-
-    def _pruned_before(self) -> int:
-        """Windows that start before this were dropped (see `aggregator.retention`)."""
-        pruned = tables.Pruned
-        asked = select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
-        return self.connection.execute(asked).scalar() or 0
-
-    def _place(self, moment_s: int) -> int:
-        """Position of the stretch that holds this moment; -1 before the first."""
-        return bisect_right(self.edges, moment_s) - 1
-
-    def _add(self, start: int, part: Rollup) -> None:
-        self._parts[self._place(start)].append((start, part))
-
-
 @contextmanager
 def _snapshot(store: Store) -> Iterator[Connection]:
     """A connection that sees the database as it is now throughout: no roll-up changes between two queries."""
     with store.engine.connect() as connection:
         yield connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
-
-
-def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
-    """All parts in the order of their starts, so that the checkpoints are in the order of the flow."""
-    if len(parts) == 1:
-        return parts[0][1]
-    return Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0)))
-
-
-def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
-    """What is left of the ranges without what was taken; all ascending, what was taken lies in one of them each."""
-    left: list[Range] = []
-    at = 0
-    for from_s, to_s in ranges:
-        while at < len(taken) and taken[at][0] < to_s:
-            if taken[at][0] > from_s:
-                left.append((from_s, taken[at][0]))
-            from_s = taken[at][1]  # what is left of this range begins there
-            at += 1
-        if from_s < to_s:
-            left.append((from_s, to_s))
-    return left
-
-
-def _parted(ranges: Iterable[Range], edges: Sequence[int]) -> list[Range]:
-    """The ranges, parted at the edges that lie in them."""
-    parted: list[Range] = []
-    for from_s, to_s in ranges:
-        between = edges[bisect_right(edges, from_s) : bisect_left(edges, to_s)]
-        parted += pairwise([from_s, *between, to_s])
-    return parted
-
-
-def _clipped(ranges: Iterable[Range], from_s: int, to_s: int) -> list[Range]:
-    both = ((max(early, from_s), min(late, to_s)) for early, late in ranges)
-    return [(early, late) for early, late in both if early < late]
-
-
-def _chunks(ranges: Sequence[Range]) -> Iterator[Sequence[Range]]:
-    return (ranges[at : at + _RANGES_A_QUERY] for at in range(0, len(ranges), _RANGES_A_QUERY))
-
-
-def _minutes_between(from_s: int, to_s: int) -> int:
-    """Windows with from <= start < to."""
-    return -(-to_s // WINDOW_S) - -(-from_s // WINDOW_S)

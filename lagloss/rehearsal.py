@@ -11,12 +11,13 @@ from uuid import uuid4
 from sqlalchemy import Row, func, insert, select, update
 
 from lagloss import alert_tables
+from lagloss.deliveries import outbox_table
 from lagloss.errors import NoAlerter, UnknownReceiver
 from lagloss.incident_actions import notify
-from lagloss.incidents import moment, outbox_table
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.tables import table_of
+from lagloss.times import moment
 
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2

@@ -95,6 +95,11 @@ class Rollup:
         )
 
     @classmethod
+    def of_counts(cls, verdicts: Mapping[str, int], counts: Mapping[str, Any]) -> Rollup:
+        """What objectives are judged by: windows by verdict, and `COUNTS`. It has no sketches and no places."""
+        return cls(windows=sum(verdicts.values()), verdicts=verdicts, **{name: counts[name] for name in COUNTS})
+
+    @classmethod
     def merged(cls, parts: Iterable[Rollup]) -> Rollup:
         """All parts together; their windows are different ones. Associative: a day is its hours is its windows."""
         parts = list(parts)
@@ -174,10 +179,11 @@ class Rollup:
 
     @classmethod
     def unpack_counts(cls, beginning: bytes) -> Rollup:
-        """The roll-up without its sketches and checkpoints, of the first `COUNTS_BYTES` bytes that `pack` gave (or more
-        of them): a year of hours is read by its counts alone."""
+        """The verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or more of
+        them): a year of hours is read by them."""
         text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
-        return cls(**json.loads(text[: text.index(_AFTER_COUNTS)] + "}"))
+        raw = json.loads(text[: text.index(_AFTER_COUNTS)] + "}")
+        return cls.of_counts(raw["verdicts"], raw)
 
 
 def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
@@ -189,6 +195,8 @@ def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
     return round(share * due), due
 
 
+COUNTS: Final = ("messages", "delivered", "pending", "lost_min", "lost_max", "on_time", "on_time_of")
+"""What objectives are judged by, beside the number of windows by verdict; columns of the table `window`, too."""
 COUNTS_BYTES: Final = 1_024
 """Enough of what is packed to hold all counts, however large: they come first, in some 400 bytes of text."""
 _COUNTS_TEXT: Final = 1_024

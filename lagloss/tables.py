@@ -4,7 +4,7 @@ that grow by the minute are partitioned by day."""
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
@@ -20,15 +20,18 @@ from sqlalchemy import (
     Integer,
     LargeBinary,
     Table,
+    TableValuedAlias,
     Text,
     Uuid,
     any_,
+    column,
     func,
     literal,
     text,
 )
 from sqlalchemy.dialects.postgresql import JSONB
 from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
 
 
 class Base(DeclarativeBase):
@@ -203,6 +206,28 @@ class MissingMessage(Base):
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
 
 
+class ConsumerLag(Base):
+    __tablename__ = "consumer_lag"
+    __table_args__ = {
+        "comment": "How far consumer groups were behind, by minute of wall-clock time. Writer: consumer lag watch.",
+        **BY_DAY,
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the minute in which it was asked")
+    node: Mapped[str] = mapped_column(primary_key=True)
+    consumer_group: Mapped[str] = mapped_column(primary_key=True)
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms: newest time that it was asked")
+    offsets: Mapped[int | None] = mapped_column(comment="log end - committed then; null: not known")
+    offsets_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
+    behind_ms: Mapped[int | None] = mapped_column(
+        comment="asked_at - event time at the committed offset; 0: nothing waits; null: not known"
+    )
+    behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
+
+
 class Rollup(Base):
     __tablename__ = "rollup"
     __table_args__ = (
@@ -310,9 +335,17 @@ def table_of(model: type[Base]) -> Table:
     return table
 
 
-PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage))
+PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage, ConsumerLag))
 
 
 def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
     """Whether a text column is one of these, however many they are."""
     return column == any_(literal(sorted(names), ARRAY(Text)))
+
+
+def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> TableValuedAlias:
+    """These rows as a table, for joins that look each up by itself in an index: one statement, however many rows."""
+    values = list(zip(*rows, strict=True)) or [()] * len(types)
+    arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
+    columns = [column(name, kind) for name, kind in types.items()]
+    return func.unnest(*arrays).table_valued(*columns, name="asked").render_derived()

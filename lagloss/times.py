@@ -1,4 +1,4 @@
-"""Times as people give them on the command line: RFC 3339, or relative to now."""
+"""Times as people write and read them: RFC 3339, or relative to now."""
 
 from __future__ import annotations
 
@@ -29,3 +29,8 @@ def parse_time_s(text: str, now_s: float | None = None) -> float:
     except ValueError as error:
         raise BadTime(text=text) from error
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def moment(at: datetime | None) -> str | None:
+    """RFC 3339 in UTC, to the millisecond."""
+    return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

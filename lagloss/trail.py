@@ -7,6 +7,7 @@ fewer partitions, and an id lies elsewhere in each: then every partition it may 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -118,10 +119,11 @@ def search(
     *,
     around_s: float | None = None,
     before_s: float | None = None,
+    after_s: float | None = None,
     budget: Budget | None = None,
 ) -> Search:
     """Look for the newest window with a beacon of any of these ids (hashes), or the one nearest to `around_s`; only
-    windows that start before `before_s`. Then read all that the log holds of it there.
+    windows that start before `before_s`, and not before `after_s`. Then read all that the log holds of it there.
 
     Blocks of an emitter that died before it told of them are found in a window that another beacon leads to.
 
@@ -132,7 +134,8 @@ def search(
     held, begun = log.watermarks(), time.monotonic()
     tallied = _tallied_windows(store, pipeline)
     oldest_s = min(tallied, default=None)
-    starts = [start for start in tallied if before_s is None or start < before_s]
+    first_s, end_s = (-math.inf if after_s is None else after_s), (math.inf if before_s is None else before_s)
+    starts = [start for start in tallied if first_s <= start < end_s]
     starts.sort(key=lambda start: -start if around_s is None else abs(start + WINDOW_S // 2 - around_s))
     partitions = _partitions_of(ids, _partition_counts(store, log, pipeline, oldest_s, held))
     seen: list[int] = []
@@ -142,7 +145,7 @@ def search(
         if seen and (time.monotonic() - begun > budget.seconds or read > budget.beacons):
             return Search(None, min(seen), max(seen) + WINDOW_S, oldest_s, is_cut=True)
         ranges = clamp(_ranges_of(store, pipeline, batch, partitions), held)
-        found = _first_hit(log, ranges, pipeline, ids, set(batch))
+        found = _best_hit(log, ranges, pipeline, ids, batch)
         seen += batch
         if found is not None:
             trail = read_trail(store, log, pipeline, found[0], found[1], partitions)
@@ -209,17 +212,23 @@ def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | N
     return event_ms, name
 
 
-def _first_hit(
-    log: BeaconLog, ranges: Sequence[OffsetRange], pipeline: str, ids: Sequence[int], windows: set[int]
+def _best_hit(
+    log: BeaconLog, ranges: Sequence[OffsetRange], pipeline: str, ids: Sequence[int], windows: Sequence[int]
 ) -> tuple[int, int] | None:
-    """(window, id) of the first block of these windows with one of the ids."""
-    keys = {block_key(pipeline, start) for start in windows}
+    """(window, id) of the first of these windows that has one of the ids: an id may be used again, and the log is in
+    an order of its own."""
+    rank = {block_key(pipeline, start): place for place, start in enumerate(windows)}
     wanted = np.array(ids, np.uint64)
+    best, found = len(windows), None
     for record in log.records(ranges):
-        block = good_block(record) if record.key in keys else None
+        if record.key is None or rank.get(record.key, best) >= best:
+            continue
+        block = good_block(record)
         if block is not None and (hits := block.id_hash[np.isin(block.id_hash, wanted)]).size:
-            return block.window_start, int(hits[0])
-    return None
+            best, found = rank[record.key], (block.window_start, int(hits[0]))
+        if best == 0:
+            break
+    return found
 
 
 def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:

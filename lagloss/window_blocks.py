@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,7 @@ from lagloss.wire import (
     OffsetRange,
     block_key,
     decode_block,
-    unpack_ids,
+    id_starts,
 )
 
 
@@ -61,14 +62,32 @@ class WindowBlocks:
 
     def names(self, ids: U64) -> list[str]:
         """The names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
-        names = {int(id_hash): f"{int(id_hash):016x}" for id_hash in ids}
-        for block in self.blocks.get(self.graph.first, ()):
-            if block.message_ids is None:
-                continue
-            rows = np.flatnonzero(np.isin(block.id_hash, ids)).tolist()
-            for row, raw in zip(rows, unpack_ids(block.message_ids, rows), strict=True):
-                names[int(block.id_hash[row])] = raw.decode("utf-8", "replace")
-        return [names[int(id_hash)] for id_hash in ids]
+        known, places = self._named
+        if not known.size:
+            return [f"{id_hash:016x}" for id_hash in ids.tolist()]
+        at = np.minimum(np.searchsorted(known, ids), known.size - 1)
+        found = zip(ids.tolist(), (known[at] == ids).tolist(), places[at].tolist(), strict=True)
+        return [self._name(place) if is_named else f"{id_hash:016x}" for id_hash, is_named, place in found]
+
+    def _name(self, place: int) -> str:
+        block, start = place >> 32, place & 0xFFFF_FFFF
+        packed = self._naming[block]
+        return packed[start + 1 : start + 1 + packed[start]].decode("utf-8", "replace")
+
+    @cached_property
+    def _naming(self) -> list[bytes]:
+        """The packed ids of the first checkpoint's blocks."""
+        return [block.message_ids for block in self.blocks.get(self.graph.first, ()) if block.message_ids is not None]
+
+    @cached_property
+    def _named(self) -> tuple[U64, npt.NDArray[np.int64]]:
+        """The ids that have names, ascending, and where each name is: the number of its block in the upper half, in the
+        lower half its start there. Names are made when they are asked for: they would need much more memory."""
+        blocks = [block for block in self.blocks.get(self.graph.first, ()) if block.message_ids is not None]
+        starts = [id_starts(packed) + (at << 32) for at, packed in enumerate(self._naming)]
+        ids = np.concatenate([np.empty(0, np.uint64), *(block.id_hash for block in blocks)])
+        known, first = np.unique(ids, return_index=True)
+        return known, np.concatenate([np.empty(0, np.int64), *starts])[first]
 
 
 def read_window(

@@ -254,6 +254,17 @@ def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
     return found
 
 
+def id_starts(packed: bytes) -> npt.NDArray[np.int64]:
+    """Where each of the packed ids starts, with its length byte."""
+    if stride := _stride(packed):
+        return np.arange(0, len(packed), stride, dtype=np.int64)
+    starts, start = [], 0
+    while start < len(packed):
+        starts.append(start)
+        start += packed[start] + 1
+    return np.array(starts, np.int64)
+
+
 def _stride(packed: bytes) -> int:
     """Bytes from one id to the next where all are of one length, else 0."""
     if not packed or len(packed) % (packed[0] + 1):

@@ -8,6 +8,7 @@ import logging
 import math
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,11 +17,17 @@ from typing import Annotated
 import typer
 from confluent_kafka import KafkaException
 
+from lagloss.errors import BadTime, LaglossError
 from lagloss.fields import parse_duration_ms
+from lagloss.result import rfc3339
 from lagloss.settings import Settings as LaglossSettings
+from lagloss.times import parse_time_s
+from lagloss.wire import name_fits
 from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.kafka import PARTITIONS
 from pipeline_under_test.rating.search import Trial
+from pipeline_under_test.redrive import Busy, Wanted, redriven
+from pipeline_under_test.replay import REPLAY_RATE, replayed
 from pipeline_under_test.running.policies import Policy
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, SCALED, TIERS_S
@@ -48,10 +55,18 @@ def _duration(text: str) -> float:
         raise typer.BadParameter(str(problem)) from problem
 
 
+def _time_s(text: str) -> float:
+    try:
+        return parse_time_s(text)
+    except BadTime as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
 DataDir = Annotated[
     Path, typer.Option(envvar="PIPELINE_DATA_DIR", default_factory=default_data_dir, help="its settings, ledger, logs")
 ]
 FaultOption = Annotated[list[Fault], typer.Option(parser=_fault, metavar="FAULT", help="from the start; see `fault`")]
+AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 Rate = Annotated[float, typer.Option(min=0, help="events a second")]
 
 
@@ -113,7 +128,7 @@ def rate(
     ] = "2s",  # type: ignore[assignment]  # typer parses it
     seconds: Annotated[float, typer.Option(min=1, help="that a trial measures, after its warm-up")] = 10.0,
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
-    as_json: Annotated[bool, typer.Option("--json", help="print the rating as JSON")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` goes by it."""
     from pipeline_under_test.rating.load_test import NodeFailed
@@ -220,6 +235,46 @@ def ledger(data_dir: DataDir) -> None:
     _say({"windows": truth.documents()})
 
 
+@app.command()
+def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
+    """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
+    from pipeline_under_test.tables import show_verdict
+    from pipeline_under_test.verdict import verdict_of
+
+    found = verdict_of(Settings.load(data_dir), LaglossSettings.load())
+    if as_json:
+        _say(found.document())
+    else:
+        show_verdict(found.document())
+    if not found.agrees:
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+@app.command()
+def scenario(
+    files: Annotated[list[Path] | None, typer.Argument(help="YAML files, one scenario each", metavar="FILE...")] = None,
+    every: Annotated[bool, typer.Option("--all", help="those of the repository")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
+    from lagloss.up import signals_interrupt
+    from pipeline_under_test.scenarios.run import run_all
+    from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
+    from pipeline_under_test.tables import show_outcomes
+
+    if every == bool(files):
+        _fail("expected FILE... or --all", EXIT_USAGE)
+    scenarios = [load_scenario(path) for path in files or sorted(DIRECTORY.glob("*.yaml"))]
+    with signals_interrupt():
+        outcomes = [outcome.document() for outcome in run_all(scenarios, lambda line: typer.echo(line, err=True))]
+    if as_json:
+        _say(outcomes)
+    else:
+        show_outcomes(outcomes)
+    if not all(outcome["ok"] for outcome in outcomes):
+        raise typer.Exit(EXIT_DIFFERS)
+
+
 @app.command(
     epilog="Faults: see pipeline_under_test/faults/grammar.py or docs/reference-pipeline.md, for instance "
     "lose:link:event-norm->event-router:0.02 or crash:conn-ga"
@@ -240,6 +295,45 @@ def fault(
         return
     made = injections.add(fault, seconds, wait)
     _say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
+
+
+@app.command()
+def replay(
+    data_dir: DataDir,
+    from_: Annotated[float, typer.Option("--from", parser=_time_s, metavar="T", help="RFC 3339, or relative: -2h")],
+    to: Annotated[float | None, typer.Option(parser=_time_s, metavar="T", help="by default until now")] = None,
+    name: Annotated[str, typer.Option(help="of the replay, in beacons; by default the time")] = "",
+    rate: Annotated[float, typer.Option(min=1, help="events a second, at most")] = REPLAY_RATE,
+) -> None:
+    """Bring events of the past through the pipeline again; progress as JSON lines."""
+    until = time.time() if to is None else to
+    if from_ >= until:
+        _fail("expected --from to be before --to", EXIT_USAGE)
+    if not name_fits(name):
+        _fail("expected --name to have 500 bytes at most", EXIT_USAGE)
+    for progress in replayed(Settings.load(data_dir), name or _name("replay"), from_, until, rate):
+        _say(progress)
+
+
+@app.command()
+def redrive(
+    data_dir: DataDir,
+    node: Annotated[str | None, typer.Option(help="only what this node set aside")] = None,
+    reason: Annotated[str, typer.Option(help="only what was set aside for a reason that holds this")] = "",
+    most: Annotated[int | None, typer.Option("--max", min=1, help="so many at most")] = None,
+) -> None:
+    """Send letters from the dead-letter queue back to their nodes; progress as JSON lines."""
+    if node is not None and node not in CONSUMERS:
+        _fail(f"expected one of {', '.join(CONSUMERS)}, found {node!r}", EXIT_USAGE)
+    try:
+        for progress in redriven(Settings.load(data_dir), _name("redrive"), Wanted(node, reason, most)):
+            _say(progress)
+    except Busy as problem:
+        _fail(str(problem), EXIT_USAGE)
+
+
+def _name(kind: str) -> str:
+    return f"{kind}-{rfc3339(int(time.time()))}"
 
 
 def _say(document: object) -> None:
@@ -264,6 +358,9 @@ def _said() -> Iterator[None]:
     except NotThere as problem:
         typer.echo(str(problem), err=True)
         sys.exit(EXIT_USAGE)
+    except LaglossError as problem:
+        typer.echo(str(problem), err=True)
+        sys.exit(problem.exit_code)
     except KafkaException as problem:
         typer.echo(f"Kafka: {problem}", err=True)
         sys.exit(EXIT_UNREACHABLE)

@@ -8,7 +8,7 @@ from typing import Final
 import google_crc32c
 from confluent_kafka import Message
 
-from lagloss.identity import REPLAY_HEADER, Identities, Identity
+from lagloss.identity import Identities, Identity
 from lagloss.kafka import carrier_of
 
 REASON_HEADER: Final = "reason"
@@ -57,7 +57,7 @@ class Event:
             found.message_id,
             found.event_time_ms,
             record.value() or b"",
-            text.get(REPLAY_HEADER),
+            found.replay,
             text.get(BACK_TO_HEADER, ""),
             int(tries) if tries.isdecimal() else 0,
             text.get(REASON_HEADER, ""),
@@ -66,12 +66,12 @@ class Event:
     def headers(self) -> list[tuple[str, str | bytes]]:
         """What to send along with the body."""
         told = [
-            (REPLAY_HEADER, self.replay or ""),
             (BACK_TO_HEADER, self.back_to),
             (TRIES_HEADER, str(self.tries or "")),
             (REASON_HEADER, self.reason),
         ]
-        return [*Identity(self.id, self.event_time_ms).headers(), *((name, text) for name, text in told if text)]
+        identity = Identity(self.id, self.event_time_ms, self.replay)
+        return [*identity.headers(), *((name, text) for name, text in told if text)]
 
     def with_body(self, body: bytes) -> Event:
         return replace(self, body=body)

@@ -119,6 +119,10 @@ def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
     }
 
 
+Content = tuple[Any, Any, Any]
+"""A record's value, key and headers, as the client library gives and takes them."""
+
+
 class ReliableProducer:
     """Sends events until they are acknowledged; a record that the client library gave up on is sent again."""
 
@@ -129,10 +133,19 @@ class ReliableProducer:
 
     def send(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
         """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it."""
-        self.in_flight += 1
-        self._produce(topic, event, acknowledged)
+        self._send(topic, (event.body, event.id.encode(), event.headers()), acknowledged)
 
-    def _produce(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
+    def forward(self, topic: str, record: Message, acknowledged: Callable[[], None]) -> None:
+        """Sends a record that was read elsewhere as it is; likewise."""
+        self._send(topic, (record.value(), record.key(), record.headers()), acknowledged)
+
+    def _send(self, topic: str, content: Content, acknowledged: Callable[[], None]) -> None:
+        self.in_flight += 1
+        self._produce(topic, content, acknowledged)
+
+    def _produce(self, topic: str, content: Content, acknowledged: Callable[[], None]) -> None:
+        value, key, headers = content
+
         def report(error: KafkaError | None, _record: Message) -> None:
             if error is None:
                 self.in_flight -= 1
@@ -140,17 +153,15 @@ class ReliableProducer:
                 return
             if error.fatal():  # the idempotent producer cannot go on; what is not committed is read again
                 raise KafkaException(error)
-            log.warning("sending %s to %s again: %s", event.id, topic, error)
+            log.warning("sending %s to %s again: %s", key, topic, error)
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:
-            self._produce(topic, event, acknowledged)
+            self._produce(topic, content, acknowledged)
 
         while True:
             try:
-                self._producer.produce(
-                    topic, event.body, event.id.encode(), headers=event.headers(), on_delivery=report
-                )
+                self._producer.produce(topic, value, key, headers=headers, on_delivery=report)
                 return
             except BufferError:
                 self._producer.poll(0.1)

@@ -78,9 +78,18 @@ def tiers_group(pipeline: str) -> str:
     return f"{group_of(pipeline, GLOBAL_RETRIER)}.tiers"
 
 
+def redrive_group(pipeline: str) -> str:
+    """The consumer group that takes letters out of the dead-letter queue."""
+    return f"{dead_topic(pipeline)}.redrive"
+
+
 def place_of_link(sender: str, receiver: str) -> str:
     return f"link {sender}->{receiver}"
 
 
 def place_of_node(node: str) -> str:
     return f"node {node}"
+
+
+def place_of_vendor(vendor: str) -> str:
+    return f"vendor {vendor}"

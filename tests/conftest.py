@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,10 @@ from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.store import Store, migrate
 from lagloss.topics import create_topics
 
+# How long an example takes says more about the machine's other work than about the code.
+hypothesis.settings.register_profile("lagloss", deadline=None)
+hypothesis.settings.load_profile("lagloss")
+
 TEMPLATE = "migrated_template"
 QUICK_IN_A_BROWSER = "test_dashboard_shell.py"
 """Of the tests in a browser, those that `make test` runs, too: five to twenty seconds each is too long for all."""
@@ -29,12 +34,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes. Slow
     tests have longer than the others before they count as stuck, and a second try: they kill processes and servers on a
     machine that is busy with others, and what they wait for may come in another order. The summary counts reruns; one
-    that comes up again is a fault to mend."""
+    that comes up again is a fault to mend.
+
+    Where two processes share the tests, those with Spark stay together, and so do the others with servers: each kind of
+    server is started once or twice, not for every test."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in ("integration", "acceptance"):
             item.add_marker(pytest.mark.servers)
+            with_spark = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if with_spark else "servers"))
         if "browser" in getattr(item, "fixturenames", ()) and item.path.name != QUICK_IN_A_BROWSER:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:

@@ -78,6 +78,10 @@ def report(pipeline: str = "chain", description: str = "", *incidents: Incident,
         previous_span=before,
         days=days,
         burn_down=tuple(points),
-        worst_hours=(WorstHour(figures(edges[0], edges[0] + 3_600, rollup()), (0.1, 0.2)),),
+        worst_hours=(
+            WorstHour(
+                figures(edges[0], edges[0] + 3_600, rollup()), ({"min": 0.1, "max": 0.14}, {"min": 0.2, "max": 0.2})
+            ),
+        ),
         incidents=Incidents(incidents, Times.of([course] if incidents else [])),
     )

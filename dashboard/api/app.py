@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import health, incidents, messages, overview, reports, series, windows
+from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -24,6 +24,7 @@ from lagloss.errors import (
     UnknownSilence,
     UnknownWindow,
     UsageError,
+    WindowTooLarge,
 )
 from lagloss.problems import Problem
 
@@ -38,6 +39,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
     (IncidentIsResolved, 409, "Incident is resolved"),
     (NotAllowed, 403, "Not allowed"),
     (NotEnoughData, 409, "Not enough data"),
+    (WindowTooLarge, 409, "Window too large"),
     (UsageError, 422, "Bad request"),
     (LaglossError, 503, "Not now"),
 )
@@ -47,6 +49,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     overview.router,
     series.router,
+    consumer_lag.router,
     windows.router,
     messages.router,
     reports.router,

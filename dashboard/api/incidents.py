@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, Any, Final, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from dashboard import acts
@@ -15,6 +16,7 @@ from dashboard.reads import alerts
 from dashboard.reads import deliveries as sent
 from dashboard.reads.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
 from dashboard.services import Services
+from dashboard.span import Span
 from lagloss import incident_actions
 from lagloss.fields import DurationMs
 from lagloss.problems import documented
@@ -29,6 +31,37 @@ Severity = Annotated[Literal["critical", "warning"] | None, Query()]
 PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="counted from 1")]
 Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="how many a page")]
 Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, where nobody has to log in")]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What of a list is asked for: which rows, of when, and which page of them."""
+
+    filters: Filters
+    bounds: tuple[str | None, str | None, str | None]
+    page: int
+    size: int
+
+    @property
+    def span(self) -> Span:
+        """Raises BadTime or BadSpan (422)."""
+        return span_of(*self.bounds)
+
+
+def _listed(
+    pipeline: PipelineName = None,
+    kind: Kind = None,
+    severity: Severity = None,
+    from_: From = None,
+    to: To = None,
+    range_: Range = None,
+    page: PageNumber = 1,
+    size: Size = PAGE_SIZE,
+) -> Listed:
+    return Listed(Filters(pipeline, kind, severity), (from_, to, range_), page, size)
+
+
+Listing = Annotated[Listed, Depends(_listed)]
 
 
 class _Body(BaseModel):
@@ -68,28 +101,20 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/incidents", responses=documented(422, 503))
     async def incidents(
+        listed: Listing,
         state: Annotated[
             Literal["open", "resolved"], Query(description="resolved: those opened in the range, newest first")
         ] = "open",
-        pipeline: PipelineName = None,
-        kind: Kind = None,
-        severity: Severity = None,
-        from_: From = None,
-        to: To = None,
-        range_: Range = None,
-        page: PageNumber = 1,
-        size: Size = PAGE_SIZE,
     ) -> dict[str, Any]:
         """Open incidents, worst first, with what is pending; or a page of the resolved ones, with their times."""
-        filters = Filters(pipeline, kind, severity)
         if state == "open":
-            found = await threads.read(alerts.read_open, store, filters)
-            pending = await threads.read(alerts.read_pending, store, filters)
+            found = await threads.read(alerts.read_open, store, listed.filters)
+            pending = await threads.read(alerts.read_pending, store, listed.filters)
             return {
                 "incidents": [opened.document() for opened in found],
                 "pending": [each.document() for each in pending],
             }
-        history = await threads.read(alerts.read_history, store, filters, span_of(from_, to, range_), page, size)
+        history = await threads.read(alerts.read_history, store, listed.filters, listed.span, listed.page, listed.size)
         return {
             "incidents": [incident.document() for incident in history.incidents],
             "page": history.page,
@@ -99,18 +124,10 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/deliveries", responses=documented(422, 503))
     async def deliveries(
-        pipeline: PipelineName = None,
-        kind: Kind = None,
-        severity: Severity = None,
-        from_: From = None,
-        to: To = None,
-        range_: Range = None,
-        page: PageNumber = 1,
-        size: Size = PAGE_SIZE,
+        listed: Listing,
     ) -> dict[str, Any]:
         """What was sent to receivers in the range, or waits to be: failed first, then what waits."""
-        span, filters = span_of(from_, to, range_), Filters(pipeline, kind, severity)
-        found = await threads.read(sent.read_deliveries, store, filters, span, page, size)
+        found = await threads.read(sent.read_deliveries, store, listed.filters, listed.span, listed.page, listed.size)
         return {
             "deliveries": [each.document() for each in found.deliveries],
             "page": found.page,

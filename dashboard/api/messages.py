@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from dashboard.reads.message import read_message
+from dashboard.reads.message import Where, read_message
 from dashboard.reads.stays import stays
 from dashboard.services import Services
 from lagloss.fields import NAME_PATTERN
@@ -26,13 +25,14 @@ def router(services: Services) -> APIRouter:
         id: Annotated[str, Query(min_length=1, max_length=255, description="its id, or the id's hash, 16 hex digits")],
         around: Annotated[str | None, Query(description="RFC 3339 or relative: look there first")] = None,
         before: Annotated[str | None, Query(description="RFC 3339: only windows that start before")] = None,
+        after: Annotated[str | None, Query(description="RFC 3339: only windows that start then or later")] = None,
     ) -> dict[str, Any]:
         """What is stored of a message, and its trail in the log. A search stops after 30 s: `looked_through` says how
-        far it came, and `before` that time goes on. Where the log could not be read, `trouble` says why."""
+        far it came; `before` its `from`, and `after` its `to`, go on. Where the log could not be read, `trouble` says
+        why."""
         now_s = time.time()
-        around_s, before_s = (None if text is None else parse_time_s(text, now_s) for text in (around, before))
-        ask = partial(read_message, services.store, services.log, pipeline, id, around_s=around_s, before_s=before_s)
-        found = await services.threads.read_log(ask)
+        at_s = (None if text is None else parse_time_s(text, now_s) for text in (around, before, after))
+        found = await services.threads.read_log(read_message, services.store, services.log, pipeline, id, Where(*at_s))
         if found.trail is None or found.graph is None:
             return found.document()
         return {**found.document(), "stays": [stay.document() for stay in stays(found.graph, found.trail.beacons)]}

@@ -5,15 +5,15 @@ from __future__ import annotations
 import time
 from typing import Any, Final
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Response
 
+from dashboard import links
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.reads.panels import read_panels
 from dashboard.reads.series import MAX_BUCKETS
 from dashboard.services import Services
 from dashboard.span import Span
 from lagloss.definition import as_document
-from lagloss.errors import BadSpan
 from lagloss.presenting import contract_document
 from lagloss.result import rfc3339
 from lagloss.store import Store, StoredPipeline
@@ -28,8 +28,16 @@ _BUSY: Final[dict[int | str, dict[str, Any]]] = {503: _PROBLEMS[503]}
 _PANELS: Final = (
     "At most 1,440 buckets: minutes up to a day, hours up to 60 days, days beyond. A bucket of which nothing is known "
     "is left out; a number that is not known is null. Percentiles are read from merged sketches. `total` is of the "
-    "closed minutes of the whole span; `incidents` and `deploys` are those that lie in it."
+    "closed minutes of the whole span; `incidents` and `deploys` are those that lie in it: of incidents the 50 "
+    "worst and newest, with `more_incidents` beside them."
 )
+_WINDOWS: Final = (
+    f"Those with from <= start < to, of at most {MAX_BUCKETS:,} minutes at a time: where the span is longer, the "
+    "header `Link` leads to the next ones. Minutes are kept for weeks; older ones are in the sums of `panels` only."
+)
+_NEXT: Final[dict[str, Any]] = {
+    "Link": {"description": 'The windows that follow: `<URL>; rel="next"` (RFC 8288)', "schema": {"type": "string"}}
+}
 
 
 def router(services: Services) -> APIRouter:
@@ -59,11 +67,18 @@ def router(services: Services) -> APIRouter:
     @found.get(
         "/pipelines/{pipeline}/windows",
         summary="Windows, oldest first, as `lagloss windows --json` prints them",
-        description=f"Those with from <= start < to; a span of at most {MAX_BUCKETS:,} minutes.",
-        responses=_PROBLEMS,
+        description=_WINDOWS,
+        responses={200: {"headers": _NEXT}, **_PROBLEMS},
     )
-    async def windows(pipeline: str, from_: From = None, to: To = None, range_: Range = None) -> list[dict[str, Any]]:
-        return await read(_windows, store, pipeline, span_of(from_, to, range_))
+    async def windows(
+        response: Response, pipeline: str, from_: From = None, to: To = None, range_: Range = None
+    ) -> list[dict[str, Any]]:
+        span = span_of(from_, to, range_)
+        page = Span(span.from_s, min(span.to_s, span.from_s + MAX_BUCKETS * WINDOW_S))
+        found = await read(_windows, store, pipeline, page)
+        if page.to_s < span.to_s:
+            response.headers["Link"] = f'<{links.windows_of(pipeline, page.to_s, span.to_s)}>; rel="next"'
+        return found
 
     return found
 
@@ -73,8 +88,5 @@ def _head(stored: StoredPipeline) -> dict[str, Any]:
 
 
 def _windows(store: Store, pipeline: str, span: Span) -> list[dict[str, Any]]:
-    if span.length_s > MAX_BUCKETS * WINDOW_S:
-        given = f"{rfc3339(span.from_s)} to {rfc3339(span.to_s)}"
-        raise BadSpan(text=given, expected=f"at most {MAX_BUCKETS:,} windows: ask for a day at a time")
     store.pipeline(pipeline)  # raises UnknownPipeline
     return [contract_document(window) for window in store.windows(pipeline, span.from_s, span.to_s)]

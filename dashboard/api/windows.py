@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import islice
 from typing import Annotated, Any, Final, Literal
 
 import numpy as np
@@ -34,12 +35,24 @@ PATH: Final = "/pipelines/{pipeline}/windows/{start}"
 
 
 def router(services: Services) -> APIRouter:
-    """Beacons are read from the log: 409 where it no longer holds them, 503 where Kafka does not answer."""
+    """Beacons are read from the log: 409 where it no longer holds them or they are too many, 503 where Kafka does not
+    answer."""
     routes = APIRouter(tags=["windows"])
     store, threads = services.store, services.threads
 
     async def read_log(pipeline: str, start_s: int) -> Presence:
         return await threads.read_log(services.logged.read, store, services.log, pipeline, start_s)
+
+    def csv(name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
+        """Sent while it is made, so many lines at a time, each time in a turn among those who read the log."""
+        lines = csv_lines(header, rows)
+
+        async def texts() -> AsyncIterator[str]:
+            while text := await threads.read_log(lambda: "".join(islice(lines, _SLICE))):
+                yield text
+
+        headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+        return StreamingResponse(texts(), media_type="text/csv; charset=utf-8", headers=headers)
 
     @routes.get(PATH, responses=documented(404, 422, 503))
     async def window(pipeline: PipelineName, start: Start) -> dict[str, Any]:
@@ -77,7 +90,7 @@ def router(services: Services) -> APIRouter:
         if format == "json":
             return (await threads.read_log(presence.matrix, rows, limit)).document()
         header = ("message_id", "event_time", *(f"{name} ms" for name in presence.at), "missing_at", "duplicates")
-        return _csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
+        return csv(_file_name(pipeline, presence.found.window_start_s, "matrix"), header, _rows(presence, rows))
 
     @routes.get(f"{PATH}/difference", response_model=None, responses=documented(404, 409, 422, 503))
     async def difference(
@@ -95,9 +108,8 @@ def router(services: Services) -> APIRouter:
         found: Difference = await threads.read_log(partial(difference_in, presence.found, from_, to, **limit))
         if format == "json":
             return found.document()
-        return _csv(
-            _file_name(pipeline, start_s, f"{from_}-not-{to}"), ("message_id",), ((name,) for name in found.message_ids)
-        )
+        named = _file_name(pipeline, start_s, f"{from_}-not-{to}")
+        return csv(named, ("message_id",), ((name,) for name in found.message_ids))
 
     return routes
 
@@ -115,11 +127,6 @@ def _rows(presence: Presence, rows: npt.NDArray[np.intp]) -> Iterator[list[Any]]
             lags = (message.lags_ms.get(name) for name in presence.at)
             more = " ".join(f"{name} {count}" for name, count in message.duplicates.items())
             yield [message.message_id, event_time, *lags, ", ".join(message.missing_at), more]
-
-
-def _csv(name: str, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Response:
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return StreamingResponse(csv_lines(header, rows), media_type="text/csv; charset=utf-8", headers=headers)
 
 
 def _file_name(pipeline: str, start_s: int, what: str) -> str:

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from dashboard.figures.time_axis import TimeAxis
 from dashboard.report import Report
 from dashboard.report.model import BurnPoint
 from dashboard.report.wording import OBJECTIVES
@@ -22,14 +23,15 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     """The share of each budget that is left: a line for what is certain, a band down to what cannot be ruled out. A
     gap is a time of which nothing is known."""
     zone = Zone.named(report.span.zone)
+    axis = TimeAxis.over(zone, report.span.from_s, report.span.to_s)
     figure = go.Figure()
     for which, one in enumerate(report.whole.attainments):
         name, hue = OBJECTIVES[one.objective], _HUES[dark][which]
         for side, style in (("min", {"width": 0}), ("max", {"width": 2, "color": hue, "dash": _DASHES[which]})):
             figure.add_scatter(
-                x=[zone.at(point.at_s).replace(tzinfo=None) for point in report.burn_down],
+                x=[axis.at(point.at_s) for point in report.burn_down],
                 y=[_percent(point, which, side) for point in report.burn_down],
-                customdata=[utc(point.at_s) for point in report.burn_down],
+                customdata=[f"{zone.moment(point.at_s)}<br>{utc(point.at_s)}" for point in report.burn_down],
                 mode="lines",
                 line=style,
                 name=name,
@@ -48,7 +50,7 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
         font={"color": _INK[dark]},
         legend={"orientation": "h", "y": 1.12},
         uirevision=f"{report.span.from_s} {report.span.to_s}",
-        xaxis={"title": f"time ({report.span.zone})", "gridcolor": _GRID[dark]},
+        xaxis={"title": f"time, {axis.offset}", "gridcolor": _GRID[dark]},
         yaxis={"title": "budget left (%)", "gridcolor": _GRID[dark], "zerolinecolor": _INK[dark]},
     )
     return figure

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import plotly.graph_objects as go
 
 from dashboard.figures import stack
-from dashboard.figures.look import Colours, colours, numbers
+from dashboard.figures.look import Colours, Moments, colours, moments, numbers
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.reads.buckets import Bucket
+from dashboard.reads.consumer_lag import LagBucket, Of
 from dashboard.reads.happenings import Happenings
 from dashboard.reads.series import Series
+from dashboard.reads.terms import Terms
 from dashboard.zones import Zone
 from lagloss.definition import Definition
 from lagloss.rollup import PERIOD_S
@@ -22,20 +24,35 @@ from lagloss.wire import WINDOW_S
 
 SLOWEST: Final = "slowest"
 """The path that is drawn when none is chosen: of each bucket the one to the delivery with the highest p95."""
+_LABELLED: Final = 6
+"""A step of a target is named where it lasts for at least one in so many parts of the span."""
 _UNITS: Final = {WINDOW_S: "minute", PERIOD_S["hour"]: "hour", PERIOD_S["day"]: "day (UTC)"}
+
+
+class Stretch(Protocol):
+    """[start_s, start_s + length_s) in epoch s, of which something is known."""
+
+    @property
+    def start_s(self) -> int: ...
+
+    @property
+    def length_s(self) -> int: ...
 
 
 @dataclass(frozen=True)
 class Frame:
-    """All that the panels are drawn from. `path`: a delivery node's name, or SLOWEST."""
+    """All that the panels are drawn from. `definition`: the newest; `path`: a delivery node's name, or SLOWEST."""
 
     definition: Definition
     series: Series
+    terms: Terms
     happenings: Happenings
     zone: Zone
     now_s: float
     path: str = SLOWEST
     dark: bool = False
+    consumer_lag: Mapping[Of, Sequence[LagBucket]] = field(default_factory=dict)
+    """By node."""
 
     @cached_property
     def axis(self) -> TimeAxis:
@@ -51,19 +68,30 @@ class Frame:
         """What a bucket is called."""
         return _UNITS[self.series.bucket_s]
 
-    def middle(self, bucket: Bucket) -> str:
+    def middle(self, bucket: Stretch) -> str:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
 
     @cached_property
-    def middles(self) -> list[str]:
+    def middles(self) -> Moments:
         """Of all buckets, on the axis."""
-        return [self.middle(bucket) for bucket in self.series.buckets]
+        return moments(self.middle(bucket) for bucket in self.series.buckets)
 
 
-def carrier(frame: Frame, told: list[tuple[Bucket, float, str]], yaxis: str) -> go.Scatter:
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A target on its panel's axis, and its name, for [from_s, to_s). `dash`: as plotly calls it."""
+
+    from_s: int
+    to_s: int
+    at: float
+    label: str
+    dash: str = "dash"
+
+
+def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yaxis: str) -> go.Scatter:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
     return go.Scatter(
-        x=frame.middles,
+        x=moments(frame.middle(bucket) for bucket, _, _ in told),
         y=numbers(value for _, value, _ in told),
         customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
         hovertemplate="%{customdata[2]}<extra></extra>",
@@ -75,12 +103,12 @@ def carrier(frame: Frame, told: list[tuple[Bucket, float, str]], yaxis: str) -> 
     )
 
 
-def line(frame: Frame, values: list[float | None], **look: Any) -> go.Scatter:
-    """A line that ends where a bucket is missing or has no value."""
+def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | None = None, **look: Any) -> go.Scatter:
+    """A line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
     before: int | None = None
-    for bucket, value in zip(frame.series.buckets, values, strict=True):
+    for bucket, value in zip(frame.series.buckets if of is None else of, values, strict=True):
         if before is not None and bucket.start_s != before:
             x.append(frame.axis.at(before))
             y.append(None)
@@ -89,16 +117,33 @@ def line(frame: Frame, values: list[float | None], **look: Any) -> go.Scatter:
         before = bucket.start_s + bucket.length_s
     few = len(x) <= stack.MAX_BARS
     mode = {"mode": "lines+markers", "marker": {"size": 4}} if few else {"mode": "lines"}
-    return go.Scatter(x=x, y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
+    return go.Scatter(x=moments(x), y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
 
 
-def add_target(figure: go.Figure, frame: Frame, at: float, label: str, yaxis: str) -> None:
-    """A dashed line across the panel, named."""
+def merged(steps: Sequence[Step]) -> list[Step]:
+    """Those that follow each other at the same target as one."""
+    found: list[Step] = []
+    for step in steps:
+        if found and found[-1].to_s == step.from_s and found[-1].label == step.label:
+            step = replace(step, from_s=found.pop().from_s)
+        found.append(step)
+    return found
+
+
+def add_target(figure: go.Figure, frame: Frame, steps: Sequence[Step], yaxis: str) -> None:
+    """A dashed line across the panel in steps, each named that is long enough, and the newest."""
     look = {"color": frame.colours.target}
-    figure.add_shape(
-        type="line", xref="paper", x0=0, x1=1, yref=yaxis, y0=at, y1=at, line={**look, "dash": "dash", "width": 1.5}
-    )
-    figure.add_annotation(
-        x=0, y=at, xref="paper", yref=yaxis, xanchor="left", yanchor="bottom", text=label, font=look,
-        bgcolor=frame.colours.ground, opacity=0.9, showarrow=False, borderpad=0,
-    )  # fmt: skip
+    for at, step in enumerate(steps):
+        ends = {"x0": frame.axis.at(step.from_s), "x1": frame.axis.at(step.to_s)}
+        style = {**look, "dash": step.dash, "width": 1.5}
+        figure.add_shape(type="line", xref="x", yref=yaxis, y0=step.at, y1=step.at, line=style, **ends)
+        if at and steps[at - 1].to_s == step.from_s:
+            rise = {"x0": ends["x0"], "x1": ends["x0"], "y0": steps[at - 1].at, "y1": step.at}
+            figure.add_shape(type="line", xref="x", yref=yaxis, line=style, **rise)
+        is_long = step.to_s - step.from_s >= frame.series.span.length_s / _LABELLED
+        if is_long or step is steps[-1]:
+            place = {"x": ends["x0"], "xanchor": "left"} if is_long else {"x": ends["x1"], "xanchor": "right"}
+            figure.add_annotation(
+                **place, y=step.at, xref="x", yref=yaxis, yanchor="bottom", text=step.label, font=look,
+                bgcolor=frame.colours.ground, opacity=0.9, showarrow=False, borderpad=0,
+            )  # fmt: skip

@@ -101,8 +101,8 @@ def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: fl
         y=[escape(words.place_label(place)) for place in missing],
         mode="markers+text",
         name="missing",
-        text=[f" {escape(told)}" for told in missing.values()],
-        textposition="middle right",
+        text=[f"{escape(told)} " for told in missing.values()],
+        textposition="middle left",  # it is the last that is known: right of it the figure ends
         textfont={"color": _MISSING},
         marker={"symbol": "x", "size": 12, "color": _MISSING},
         cliponaxis=False,

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Numbers: TypeAlias = npt.NDArray[np.float64]
+Moments: TypeAlias = npt.NDArray[np.str_] | npt.NDArray[np.object_]
 HUES: Final = ("#4c78d8", "#1fa187", "#d9822b", "#a05fc4", "#4fa8c9", "#c2557e", "#8a8d2f", "#7a6ff0")
 """One a node, told apart by colour-blind readers too, and readable on white and on near-black."""
 CERTAIN: Final = "#e03131"
@@ -54,6 +55,13 @@ def safe(text: str) -> str:
 def numbers(values: Iterable[float | None]) -> Numbers:
     """Values for plotly, NaN where there is none: it looks at a list's values one by one, and at an array's not."""
     return np.array([math.nan if value is None else value for value in values], np.float64)
+
+
+def moments(texts: Iterable[str | None]) -> Moments:
+    """Places on a time axis for plotly, None where a line ends; as `numbers`. An array of texts alone is copied at
+    once, one of objects one by one."""
+    given = list(texts)
+    return np.array(given, object) if None in given else np.array(given, np.str_)
 
 
 def faded(hue: str) -> str:

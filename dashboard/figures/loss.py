@@ -7,9 +7,10 @@ import plotly.graph_objects as go
 
 from dashboard import words
 from dashboard.figures import stack
-from dashboard.figures.frame import Frame, add_target, carrier
+from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
 from dashboard.figures.look import CERTAIN, numbers
 from dashboard.reads.buckets import Bucket
+from dashboard.reads.terms import Term
 from dashboard.words import VERDICTS
 
 
@@ -18,7 +19,8 @@ def add_loss(figure: go.Figure, frame: Frame) -> float:
 
     A bucket without a bar is told as ok, idle, open or unknown by the strip below.
     """
-    found, target = frame.series.buckets, 100 * frame.definition.spec.sla.loss.max
+    found = frame.series.buckets
+    targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
     drawn = [drawn_loss(bucket) for bucket in found]
     shared = {"x": frame.middles, "width": 1_000 * frame.series.bucket_s * 0.87, "yaxis": "y3", "hoverinfo": "skip"}
     figure.add_trace(
@@ -36,8 +38,12 @@ def add_loss(figure: go.Figure, frame: Frame) -> float:
         )
     )  # fmt: skip
     figure.add_trace(carrier(frame, [(bucket, 0.0, _loss_told(bucket)) for bucket in found], "y3"))
-    add_target(figure, frame, target, f"SLA loss ≤ {words.share(target / 100)}", "y3")
-    return max([1.6 * target, 0.01, *(115 * loss[1] for loss in drawn if loss is not None)])
+    add_target(figure, frame, merged(targets), "y3")
+    return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for loss in drawn if loss is not None)])
+
+
+def _target(term: Term) -> str:
+    return f"SLA loss ≤ {words.share(term.sla.loss.max)}"
 
 
 def drawn_loss(bucket: Bucket) -> tuple[float, float] | None:
@@ -65,6 +71,8 @@ def _loss_told(bucket: Bucket) -> str:
 def _loss_words(bucket: Bucket) -> str:
     if bucket.lost is None:
         return "not judged yet"
+    if bucket.messages is None:
+        return "not known"
     ratio = bucket.loss_ratio
     lost = words.interval({"min": bucket.lost.min, "max": bucket.lost.max})
     share = words.share_interval(None if ratio is None else {"min": ratio[0], "max": ratio[1]})

@@ -9,17 +9,33 @@ import plotly.graph_objects as go
 
 from dashboard import words
 from dashboard.figures import happened, loss, stack
-from dashboard.figures.frame import SLOWEST, Frame, add_target, carrier, line
+from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
+from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.reads.buckets import Bucket
+from dashboard.reads.terms import Term, is_held, told_percentile
 from dashboard.zones import utc
 from lagloss import hops
 from lagloss.graph import Graph
 from lagloss.hops import Hop
 from lagloss.wire import WINDOW_S
 
-_DOMAINS: Final = {"y": (0.8, 1.0), "y2": (0.42, 0.755), "y3": (0.195, 0.375), "y4": (0.135, 0.17), "y5": (0.0, 0.11)}
+_DOMAINS: Final[dict[str, tuple[float, float]]] = {
+    "y": (0.8, 1.0),
+    "y2": (0.42, 0.755),
+    "y3": (0.195, 0.375),
+    "y4": (0.135, 0.17),
+    "y5": (0.0, 0.11),
+}
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
+_HEIGHT_PX: Final = 900
+_CONSUMER_LAG_PX: Final = 140
+"""What the panel of consumer lag takes below that of lag, with the space around it."""
+_LEGEND: Final[Mapping[str, Any]] = {
+    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "maxheight": 44,
+}  # fmt: skip
+"""Two lines; the rest is scrolled to."""
+_UNTOLD: Final = f"<b>{words.NOTHING} messages</b>: nobody has told whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
@@ -29,6 +45,8 @@ def panels_figure(frame: Frame) -> go.Figure:
     figure = go.Figure()
     _add_messages(figure, frame)
     top, title = _add_lags(figure, frame)
+    if is_shown(frame):
+        add_consumer_lag(figure, frame, "y6")
     top_loss = loss.add_loss(figure, frame)
     loss.add_verdicts(figure, frame)
     middles = [bucket.start_s + bucket.length_s / 2 for bucket in frame.series.buckets]
@@ -38,8 +56,27 @@ def panels_figure(frame: Frame) -> go.Figure:
     return figure
 
 
+def height_px(frame: Frame) -> int:
+    """How high the figure is to be."""
+    return _HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
+
+
+def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
+    """The share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
+    if not is_shown(frame):
+        return _DOMAINS
+    height = height_px(frame)
+
+    def moved(name: str, by_px: int) -> tuple[float, float]:
+        bottom, top = _DOMAINS[name]
+        return (bottom * _HEIGHT_PX + by_px) / height, (top * _HEIGHT_PX + by_px) / height
+
+    found = {name: moved(name, _CONSUMER_LAG_PX if name in ("y", "y2") else 0) for name in _DOMAINS}
+    return {**found, "y6": (found["y3"][1] + 35 / height, found["y2"][0] - 40 / height)}
+
+
 def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
-    of, series = frame.colours, frame.series
+    of, series, domains = frame.colours, frame.series, _domains(frame)
 
     def y(title: str, name: str, **more: Any) -> dict[str, Any]:
         shown = {
@@ -49,7 +86,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
             "nticks": 6,
             "automargin": True,
         }
-        return {**shown, "domain": _DOMAINS[name], "fixedrange": True, "rangemode": "tozero", **more}
+        return {**shown, "domain": domains[name], "fixedrange": True, "rangemode": "tozero", **more}
 
     strip = {"visible": False, "range": [-1, 1]}
     return {
@@ -68,7 +105,8 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
         "yaxis3": y("loss<br>(%)", "y3", range=[0, top_loss]),
         "yaxis4": y("", "y4", **strip),
         "yaxis5": y("", "y5", **{**strip, "range": happened.RANGE}),
-        "legend": {**base_layout(of)["legend"], "orientation": "h", "yref": "container", "y": 1, "yanchor": "top"},
+        **({"yaxis6": y("consumer lag<br>(offsets)", "y6", nticks=4, tickformat=",d")} if "y6" in domains else {}),
+        "legend": {**base_layout(of)["legend"], **_LEGEND},
         # what a reader hid in the legend stays hidden over refreshes and zooms
         "uirevision": series.pipeline,
         "meta": {"offset_s": frame.axis.offset_s},
@@ -99,7 +137,7 @@ def _messages_told(bucket: Bucket) -> str:
     ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead"),
             (bucket.pending, "pending")]  # fmt: skip
     rest = ", ".join(f"{words.count(number)} {word}" for number, word in ends if number or word == "delivered")
-    told = f"<b>{words.messages(bucket.messages)} expected</b>: {rest}"
+    told = _UNTOLD if bucket.messages is None else f"<b>{words.messages(bucket.messages)} expected</b>: {rest}"
     whole = bucket.length_s // WINDOW_S
     return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
 
@@ -112,9 +150,8 @@ def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
     graph, found = Graph(frame.definition), frame.series.buckets
     delivery = None if frame.path == SLOWEST else frame.path
     stacks = [hops.path_ms(bucket.lags, graph, delivery) for bucket in found]
-    sla = frame.definition.spec.sla.lag
-    percentile = f"p{sla.percentile:g}" if sla.percentile in (50, 95, 99) else "p95"
-    e2e = [getattr(bucket.e2e_ms, percentile) for bucket in found]
+    percentiles = ", then ".join(frame.terms.percentiles)
+    e2e = [frame.terms.lag_ms(bucket) for bucket in found]
     lines = [lag for lag in e2e if lag is not None]
     highest = max([0.0, *lines, *(sum(lag for lag in each.values() if lag > 0) for each in stacks)])
     lowest = min([0.0, *lines, *(sum(lag for lag in each.values() if lag < 0) for each in stacks)])
@@ -126,36 +163,46 @@ def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
     figure.add_traces(bars)
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}
-    figure.add_trace(line(frame, drawn, name=f"E2E {percentile}", uid="e2e", line=look, yaxis="y2"))
-    told = [
-        (bucket, (lag or 0.0) / unit_ms, _lags_told(bucket, each, percentile, hops.hops(graph)))
+    figure.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))
+    told: list[tuple[Bucket, float | None, str]] = [
+        (bucket, (lag or 0.0) / unit_ms, _lags_told(frame, bucket, each, hops.hops(graph)))
         for bucket, lag, each in zip(found, e2e, stacks, strict=True)
     ]
     figure.add_trace(carrier(frame, told, "y2"))
-    label = f"SLA p{sla.percentile:g} ≤ {words.lag(sla.target)}"
-    _add_lag_target(figure, frame, sla.target, label, highest, unit_ms)
-    in_view = sla.target if sla.target <= _SLA_SHOWN_UP_TO * highest else 0.0
+    in_view = _add_lag_targets(figure, frame, highest, unit_ms)
     top = None if lowest < 0 or not highest else 1.1 * max(highest, in_view) / unit_ms
-    return top, f"lag, {percentile}<br>({unit})"
+    return top, f"lag, p95<br>({unit})" if percentiles == "p95" else f"E2E {percentiles},<br>hops p95 ({unit})"
 
 
-def _lags_told(bucket: Bucket, on_path: Mapping[Hop, float], percentile: str, order: list[Hop]) -> str:
-    told = [f"<b>E2E {percentile} {words.lag(getattr(bucket.e2e_ms, percentile))}</b>"]
+def _lags_told(frame: Frame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
+    told = [f"<b>E2E {frame.terms.percentile(bucket)} {words.lag(frame.terms.lag_ms(bucket))}</b>"]
     told += [f"{safe(hop.label)} {words.lag(on_path[hop])}" for hop in order if hop in on_path]
     return "<br>".join(told)
 
 
-def _add_lag_target(
-    figure: go.Figure, frame: Frame, target_ms: float, label: str, highest_ms: float, unit_ms: float
-) -> None:
-    font = {"color": frame.colours.target}
-    if target_ms <= _SLA_SHOWN_UP_TO * highest_ms:
-        add_target(figure, frame, target_ms / unit_ms, label, "y2")
-    else:
+def _add_lag_targets(figure: go.Figure, frame: Frame, highest_ms: float, unit_ms: float) -> float:
+    """The highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
+    in_view = [term for term in frame.terms.parts if term.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
+    steps = [
+        Step(term.from_s, term.to_s, term.sla.lag.target / unit_ms, _lag_target(term),
+             "dash" if is_held(term.sla.lag) else "dot")
+        for term in in_view
+    ]  # fmt: skip
+    add_target(figure, frame, merged(steps), "y2")
+    newest = frame.terms.parts[-1]
+    if newest not in in_view:
         figure.add_annotation(
             x=1, y=1, xref="paper", yref="y2 domain", yanchor="bottom", xanchor="right",
-            text=f"{label} ↑ beyond this scale", font=font, showarrow=False,
+            text=f"{_lag_target(newest)} ↑ beyond this scale", font={"color": frame.colours.target}, showarrow=False,
         )  # fmt: skip
+    return max((float(term.sla.lag.target) for term in in_view), default=0.0)
+
+
+def _lag_target(term: Term) -> str:
+    """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
+    lag = term.sla.lag
+    label = f"SLA p{lag.percentile:g} ≤ {words.lag(lag.target)}"
+    return label if is_held(lag) else f"{label}, by the on-time share; the line is {told_percentile(lag)}"
 
 
 def _shade_history(figure: go.Figure, frame: Frame) -> None:

@@ -17,17 +17,21 @@ HOUR_PX: Final = 5
 HEIGHT_PX: Final = 28
 _FOOT_PX: Final = 8
 """Kept free for the marks of loss."""
+_PERCENTILE: Final = 95
+"""Hours are told by it, whatever the target is of."""
 _LINE: Final = "#5c7cfa"
 _TARGET: Final = "#868e96"
 _LOSS: Final = "#fa5252"
 
 
 def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
-    """The SVG. The line begins at zero and reaches the greatest lag; where that is above the target, a dashed line
-    stands at the target. Gaps are gaps. A tall mark: certain loss above the target; a short one: within it."""
+    """The SVG. The line begins at zero and reaches the greatest lag; where that is above a target of the same
+    percentile, a dashed line stands at the target. Gaps are gaps. A tall mark: certain loss above the target; a short
+    one: within it."""
     top_ms = max((hour.lag_ms for hour in hours if hour.lag_ms is not None), default=0.0)
     width = HOUR_PX * len(hours)
-    drawn = [*_target_line(targets.lag_ms, top_ms, width), *_lines(hours, top_ms), *_marks(hours, targets.loss)]
+    target_ms = targets.lag_ms if targets.lag_percentile == _PERCENTILE else 0.0
+    drawn = [*_target_line(target_ms, top_ms, width), *_lines(hours, top_ms), *_marks(hours, targets.loss)]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT_PX}">'
     return f"{head}{''.join(drawn)}</svg>"
 
@@ -49,6 +53,8 @@ def spoken(hours: Sequence[Hour], targets: Targets) -> str:
     said = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
     if len(lags) < len(hours):
         said.append(f"{_hours(len(hours) - len(lags))} without")
+    if targets.lag_percentile != _PERCENTILE:
+        said.append(f"its target is of p{targets.lag_percentile:g}")
     if above:
         said.append(f"loss above the target in {_hours(above)}")
     if len(lossy) > above:

@@ -8,12 +8,14 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from dashboard.figures.look import faded, hatch, numbers, safe
+from dashboard.figures.look import Moments, faded, hatch, moments, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
 from lagloss.hops import Hop
 
 MAX_BARS: Final = 120
 """A browser draws ten areas of 1,440 steps in the time of some hundred bars."""
+_LAST: Final = 1_001
+"""In the legend, which has room for two lines: the shares of hops beside the panels name their colours, too."""
 Stack = Mapping[Hop, float]
 """What each hop on the path adds in one bucket, in ms, signed."""
 
@@ -31,7 +33,8 @@ def traces(
     """One trace a hop that any of the stacks has. Positive values are stacked upwards from zero, negative ones down."""
     drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
     if len(starts_s) <= MAX_BARS:
-        return [_bars(hop, stacks, starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
+        middles = moments(axis.at(at + bucket_s / 2) for at in starts_s)
+        return [_bars(hop, stacks, middles, bucket_s, unit_ms, hues[hop.node], yaxis) for hop in drawn]
     edges = stacked(drawn, stacks)
     return [_area(hop, edges[hop], starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
 
@@ -92,17 +95,16 @@ def _runs(edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], 
 def _bars(
     hop: Hop,
     stacks: Sequence[Stack],
-    starts_s: Sequence[int],
+    middles: Moments,
     bucket_s: int,
-    axis: TimeAxis,
     unit_ms: float,
     hue: str,
     yaxis: str,
 ) -> go.Bar:
     values = [stack.get(hop) for stack in stacks]
     return go.Bar(
-        x=[axis.at(at + bucket_s / 2) for at in starts_s],
-        y=[None if value is None else value / unit_ms for value in values],
+        x=middles,
+        y=numbers(None if value is None else value / unit_ms for value in values),
         width=1_000 * bucket_s * 0.87,
         marker={"color": _fill(hop, hue), "line": {"width": 0}, "pattern": _pattern(hop, hue)},
         **_named(hop, yaxis),
@@ -121,7 +123,7 @@ def _area(
 ) -> go.Scatter:
     x, y = outline(edges, starts_s, bucket_s)
     return go.Scatter(
-        x=[None if at is None else axis.at(at) for at in x],
+        x=moments(None if at is None else axis.at(at) for at in x),
         y=numbers(None if value is None else value / unit_ms for value in y).astype(np.float32),
         mode="lines",
         line={"width": 0},
@@ -137,6 +139,7 @@ def _named(hop: Hop, yaxis: str) -> dict[str, Any]:
         "name": safe(hop.label),
         "uid": f"{hop.kind}-{hop.source}-{hop.node}",  # what a reader hid stays hidden when other hops are drawn
         "yaxis": yaxis,
+        "legendrank": _LAST,
         "hoverinfo": "skip",
     }
 

@@ -29,8 +29,12 @@ def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part
         return dmc.Button(
             label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
         )
-    has_forms = here.path.startswith(FORMS_ON)
-    there = here.asking(do=do, of=of) if has_forms else here.to(links.incident(of), do=do)
+    if here.path.startswith(FORMS_ON):
+        there = here.asking(do=do, of=of)
+    elif do == Do.END_SILENCE:
+        there = here.to(links.ALERTS, tab="silences", do=do, of=of)
+    else:
+        there = here.to(links.incident(of), do=do)
     return dmc.Anchor(label, href=there.href, size="sm", className="act")
 
 

@@ -25,7 +25,7 @@ from dashboard.services import Services
 from dashboard.shell import Shell
 from dashboard.span import shown_span
 from dashboard.who import asking
-from lagloss.incidents import failed_deliveries
+from lagloss.deliveries import failed_deliveries
 from lagloss.runbooks import KINDS
 from lagloss.store import Store
 

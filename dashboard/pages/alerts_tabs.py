@@ -19,9 +19,10 @@ from dashboard.reads.alerts import Board, History, Pending
 from dashboard.reads.deliveries import Deliveries, Leader
 from dashboard.reads.incident_filters import PAGE_SIZE
 from dashboard.who import Person
+from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
 from lagloss.incident_times import Times
-from lagloss.incidents import Delivery, Incident
+from lagloss.incidents import Incident
 from lagloss.presenting import duration
 
 LEADS_FOR_S: Final = 30.0
@@ -183,32 +184,34 @@ def deliveries(found: Deliveries, failed: Sequence[Delivery], here: Address, now
 
 def _delivery(each: Delivery, here: Address) -> list[Part]:
     moment: datetime = each.done_at or each.created_at
-    next_at: list[Any] = [", again at ", at(each.next_attempt_at, here.zone)] if each.next_attempt_at else []
+    told: list[Any] = [at(moment, here.zone)]
+    if each.next_attempt_at is not None:
+        told = ["queued ", *told, ", next attempt ", at(each.next_attempt_at, here.zone)]
     return [
         badge(*OUTCOMES.get(each.outcome, OUTCOMES["dropped"])),
         each.receiver,
         f"{each.pipeline} {each.rule}" if each.pipeline else "a test",
         each.change,
         str(each.attempts),
-        html.Span([at(moment, here.zone), *next_at]),
-        each.last_error or words.NOTHING,
+        html.Span(told),
+        html.Span(each.last_error or words.NOTHING, className="breaks"),
     ]
 
 
 def silences(found: Sequence[Silence], here: Address, person: Person) -> Part:
     if not found:
         return _none("No silences", "Nobody has silenced anything at the moment.")
-    heads = ("Matchers", "Until", "By", "Reason", "")
+    heads = ("", "Matchers", "Until", "By", "Reason")
     return table("silences that hold", heads, [_silence(each, here, person) for each in found])
 
 
 def _silence(each: Silence, here: Address, person: Person) -> list[Part]:
     return [
+        act_link("End", Do.END_SILENCE, each.id, here, person),
         html.Span(" ".join(each.matchers), className="mono"),
         at(each.ends_at, here.zone),
         each.author,
         each.reason,
-        act_link("End", Do.END_SILENCE, each.id, here, person),
     ]
 
 

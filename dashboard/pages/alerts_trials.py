@@ -14,9 +14,11 @@ from dash.exceptions import PreventUpdate
 from dashboard import acts, words
 from dashboard.backtesting import backtest
 from dashboard.links import Address
+from dashboard.pages import notices
 from dashboard.pages.alerts_tabs import table
 from dashboard.pages.band import severity_badge, when
-from dashboard.pages.base import Part, alert, live
+from dashboard.pages.base import Part, alert, live, step
+from dashboard.pages.notices import Failed
 from dashboard.services import Services
 from dashboard.shell import Shell
 from dashboard.span import shown_span
@@ -119,9 +121,9 @@ def _register_choices(app: Dash) -> None:
     )
     def choose(pipeline: str | None, pathname: str | None, search: str | None) -> str:
         here = Address.parse(pathname, search)
-        if not pipeline or pipeline == here.query.get("pipeline"):
+        if not pipeline:
             raise PreventUpdate
-        return here.asking(pipeline=pipeline).href
+        return step(here, here.asking(pipeline=pipeline))
 
 
 def _register_test(app: Dash, services: Services) -> None:
@@ -139,11 +141,12 @@ def _register_test(app: Dash, services: Services) -> None:
         if not receiver:
             return alert("No receiver chosen", "Choose one first.", "orange", "!"), time.time()
         try:
-            outcome = await services.threads.trial(acts.rehearse, services.store, receiver)
+            outcome = await services.threads.trial(notices.attempt, acts.rehearse, services.store, receiver)
         except LaglossError as error:
             title = "No alerter sent it" if isinstance(error, NoAlerter) else "Not done"
             return alert(title, str(error), "red", "✖"), time.time()
-        return tested(receiver, outcome), time.time()
+        shown = notices.not_done(outcome) if isinstance(outcome, Failed) else tested(receiver, outcome)
+        return shown, time.time()
 
 
 def tested(receiver: str, outcome: Outcome) -> Part:
@@ -175,10 +178,12 @@ def _register_backtest(app: Dash, services: Services) -> None:
             return alert("No pipeline chosen", "Choose one first.", "orange", "!")
         span = shown_span(here.query, time.time()).pinned()
         try:
-            found = await services.threads.trial(backtest, services.store, services.settings, pipeline, span)
+            found = await services.threads.trial(
+                notices.attempt, backtest, services.store, services.settings, pipeline, span
+            )
         except LaglossError as error:
             return alert("No backtest", str(error), "red", "✖")
-        return backtested(found, here.zone)
+        return notices.not_done(found) if isinstance(found, Failed) else backtested(found, here.zone)
 
 
 def backtested(found: Mapping[str, Any], zone: Zone) -> Part:

@@ -17,7 +17,8 @@ from dashboard.pages.base import Part, badge, icon, moment
 from dashboard.reads.alerts import OpenIncident
 from dashboard.who import Person
 from dashboard.zones import Zone, utc
-from lagloss.incidents import Delivery, Incident, place_words
+from lagloss.deliveries import Delivery
+from lagloss.incidents import Incident, place_words
 
 _SHOWN: Final = 10
 _SHOWN_PLACES: Final = 3
@@ -127,6 +128,8 @@ def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
         found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person))
     if shown.silence is None:
         found.append(act_link("Silence", Do.SILENCE, of, here, person))
+    else:
+        found.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, here, person))
     return found
 
 

@@ -27,7 +27,8 @@ class Page:
     `pattern` matches its whole path; what its groups find is given to `title` and `layout`. `layout` makes what is
     mounted when a reader comes: containers with ids, and nothing that has to be read first. `register` adds the
     callbacks that fill them; they take `Shell.URL` (pathname, search), `Shell.TICK` and `Shell.SCHEME` as inputs.
-    `ranged`: whether the range in the header is of any use here.
+    `ranged`: whether the range in the header is of any use here. `refresh_ms`: how often `Shell.TICK` comes, where that
+    does not follow from the range in the address. `elsewhere`: the address with a span that other pages can show, too.
     """
 
     name: str
@@ -36,6 +37,8 @@ class Page:
     layout: Callable[[dict[str, str], Address], Part]
     register: Callable[[Dash, Services], None]
     ranged: bool = False
+    refresh_ms: int | None = None
+    elsewhere: Callable[[Address], Address] = lambda here: here
 
     def match(self, path: str) -> dict[str, str] | None:
         found = self.pattern.fullmatch(path)

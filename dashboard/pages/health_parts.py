@@ -12,6 +12,7 @@ from dashboard import links, words
 from dashboard.light import Light, element, link
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert
+from dashboard.reads.consumer_lag import LagNow
 from dashboard.reads.health import Health, Problem
 from dashboard.zones import Zone, utc
 from lagloss.skew import AGREE_WITHIN_MS
@@ -26,7 +27,11 @@ def verdict(health: Health) -> Part:
     """Whether lagloss can be trusted now: every problem with what to do about it."""
     of = f" as far as {health.pipeline} goes" if health.pipeline else ""
     if not health.problems:
-        told = "Minutes are closed in time, every emitter is heard, clocks agree, and an alerter is at work."
+        told = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
+        silent = sum(node.silent for node in health.nodes)
+        if silent:
+            fell = "1 emitter fell" if silent == 1 else f"{words.count(silent)} emitters fell"
+            told += f" {fell} silent within a day, and others of the node report: see below."
         if health.reports.behind is None:
             told += " Whether reports wait to be followed is not known."
         return alert(f"lagloss is well{of}", told, "teal", "✔")
@@ -51,6 +56,7 @@ def sections(health: Health, here: Address) -> Light:
         _section("Reports", _reports(health, zone)),
         _section("Pipelines", _closings(health, here)),
         _section("Emitters by node", _nodes(health, here)),
+        _section("Silent emitters, last 24 hours", _silent(health, here)),
         _section("Clocks by host", _hosts(health)),
         _section("Quarantine, last 24 hours", _bad_records(health)),
         _section("Names that no definition has", _strangers(health, zone)),
@@ -119,7 +125,9 @@ def _closings(health: Health, here: Address) -> Light:
         waits = words.lag(1_000 * found.waits_s(health.now_s)) if is_late else words.NOTHING
         at = link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
         newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
-        rows.append((is_late, [at, _status(is_late, "in time", "late"), newest, words.count(found.due), waits]))
+        is_unknown = found.newest_s is None and not found.due  # nothing came in yet that could be closed
+        status = words.NOTHING if is_unknown else _status(is_late, "in time", "late")
+        rows.append((is_late, [at, status, newest, words.NOTHING if is_unknown else words.count(found.due), waits]))
     columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
     return _table(columns, rows, "No pipeline is declared yet.")
 
@@ -137,10 +145,39 @@ def _nodes(health: Health, here: Address) -> Light:
             silent,
             words.count(node.closed),
             _at(node.reported_s, here.zone, health.now_s),
+            _consumer_lag(node.consumer_lag),
         ]
         rows.append((node.is_bad, cells))
-    columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report")
+    columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report", "consumer lag")
     return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
+
+
+def _silent(health: Health, here: Address) -> Light:
+    """Each with when it was last heard: it stays here when no window waits for it any more."""
+    zone = here.zone
+    rows: list[Row] = [
+        (
+            one.is_awaited,
+            [
+                link(one.pipeline, here.to(links.HEALTH, pipeline=one.pipeline).href),
+                one.node,
+                one.host,
+                element("code", one.emitter[:8], title=one.emitter),
+                element("time", zone.moment(one.reported_s, seconds=True), title=utc(one.reported_s)),
+                _at(one.reported_s, zone, health.now_s),
+                "windows wait for it" if one.is_awaited else "not waited for any more",
+            ],
+        )
+        for one in health.silent_emitters
+    ]
+    columns = ("pipeline", "node", "host", "emitter", "silent since", "last report", "now")
+    return _table(columns, rows, "None: every emitter that reported within a day is heard, or has closed.")
+
+
+def _consumer_lag(lag: LagNow | None) -> str:
+    if lag is None or lag.offsets is None:
+        return words.NOTHING
+    return f"{words.count(lag.offsets)} ({words.lag(lag.behind_ms)} behind)" if lag.offsets else "0"
 
 
 def _hosts(health: Health) -> Light:

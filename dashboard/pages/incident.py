@@ -26,8 +26,9 @@ from dashboard.shell import Shell
 from dashboard.span import Span
 from dashboard.who import Person, asking
 from dashboard.zones import Zone
+from lagloss.deliveries import Delivery
 from lagloss.errors import AmbiguousIncident, UnknownIncident
-from lagloss.incidents import Delivery, Incident, place_words
+from lagloss.incidents import Incident, place_words
 from lagloss.store import Store
 
 _AROUND_S: Final = 1_800
@@ -55,17 +56,19 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
     return html.Div(
         [
             _head(told, here, asking(), now_s),
-            _section("Where", _where(told.incident)),
-            _section("Examples", _examples(told.incident, here)),
-            _section("Notes", [dmc.ListItem(note) for note in told.incident.notes]),
+            _section("Where", _where(told.record.incident)),
+            _section("Examples", _examples(told.record.incident, here)),
+            _section("Notes", [dmc.ListItem(note) for note in told.record.incident.notes]),
             dmc.Paper([_heading("What happened"), _timeline(told, here.zone)], p="sm", mt="sm", withBorder=True),
-            dmc.Paper([_heading("Who was told"), _told(told.deliveries, here.zone)], p="sm", mt="sm", withBorder=True),
+            dmc.Paper(
+                [_heading("Who was told"), _told(told.record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
+            ),
         ]
     )
 
 
 def _head(told: Told, here: Address, person: Person, now_s: float) -> Part:
-    incident, opened = told.incident, told.opened
+    incident, opened = told.record.incident, told.opened
     facts = {
         "Breach": [f"{incident.text}; at worst {words.amount(incident.worst, incident.unit)}"],
         "Since": [
@@ -149,7 +152,7 @@ def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[A
 
 
 def _timeline(told: Told, zone: Zone) -> Part:
-    unit = told.incident.unit
+    unit = told.record.incident.unit
     return html.Ol(
         [
             html.Li(
@@ -161,7 +164,7 @@ def _timeline(told: Told, zone: Zone) -> Part:
                     f" (then {words.amount(change.value, unit)}, at worst {words.amount(change.worst, unit)})",
                 ]
             )
-            for change in told.changes
+            for change in told.record.changes
         ],
         className="timeline breaks",
     )
@@ -178,7 +181,7 @@ def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
             each.change,
             str(each.attempts),
             at(each.done_at or each.created_at, zone),
-            each.last_error or words.NOTHING,
+            html.Span(each.last_error or words.NOTHING, className="breaks"),
         ]
         for each in deliveries
     ]

@@ -6,10 +6,11 @@ import re
 import time
 from enum import StrEnum
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, html
+from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
@@ -17,13 +18,18 @@ from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, Part, live, step
 from dashboard.pages.message_parts import message_part
 from dashboard.pages.notices import Failed
-from dashboard.reads.message import MessageRead, read_message
+from dashboard.reads.message import MessageRead, Where, read_message
+from dashboard.reads.remembered import Remembered
 from dashboard.services import Services
 from dashboard.shell import Shell, pipeline_nav
 from lagloss.errors import BadTime, UnknownPipeline
 from lagloss.result import rfc3339
 from lagloss.times import parse_time_s
 from lagloss.wire import MAX_ID_BYTES
+
+_WHERE: Final = ("around", "before", "after")
+_KEPT: Final = 64
+"""Answers, to be drawn anew in another zone or in other colours: a search may take half a minute."""
 
 
 class Id(StrEnum):
@@ -32,6 +38,7 @@ class Id(StrEnum):
     SEARCH = "message-search"
     BUSY = "message-busy"
     FOUND = "message-found"
+    ANSWER = "message-answer"
 
 
 def layout(of: dict[str, str], here: Address) -> Part:
@@ -69,35 +76,55 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 withBorder=True,
             ),
             live(Id.FOUND),
+            dcc.Store(id=Id.ANSWER),
         ],
         gap="sm",
     )
 
 
 def register(app: Dash, services: Services) -> None:
+    _register_search(app, services)
+    _register_controls(app)
+
+
+def _register_search(app: Dash, services: Services) -> None:
+    """What a page shows names its answer: its question, and the number of its search."""
+    answers: Remembered[MessageRead] = Remembered(_KEPT)
+    searches = count(1)
+
     @app.callback(
         Output(Id.FOUND, "children"),
+        Output(Id.ANSWER, "data"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.SCHEME, "data"),
+        State(Id.ANSWER, "data"),
         running=[(Output(Id.BUSY, "children"), "Searching, half a minute at most …", "")],
     )
-    async def find(pathname: str | None, search: str | None, scheme: str | None) -> Any:
+    async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
         here, of = PAGE.asked(pathname, search)
         pipeline = of["pipeline"]
         asked = here.query.get("id", "")
         if not asked:
             told = "Its beacons are found by the id alone; a time to look around makes it faster."
-            return dmc.Text(told, c="dimmed")
+            return dmc.Text(told, c="dimmed"), None
+        question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
+        known = answers.get(tuple(answer)) if answer and answer[:-1] == question else None
+        if known is not None:
+            return message_part(known, here, dark=scheme == "dark"), no_update
         now_s = time.time()
         read = partial(_read, services, pipeline, asked, here, now_s)
         found = await services.threads.read_log(notices.attempt, read)
         if isinstance(found, Failed):
-            return notices.query_failed(found, here.zone, now_s)
+            return notices.query_failed(found, here.zone, now_s), None
         if isinstance(found, list):
-            return notices.unknown_pipeline(pipeline, found, here)
-        return message_part(found, here, dark=scheme == "dark")
+            return notices.unknown_pipeline(pipeline, found, here), None
+        answer = [*question, next(searches)]
+        answers.put(tuple(answer), found)
+        return message_part(found, here, dark=scheme == "dark"), answer
 
+
+def _register_controls(app: Dash) -> None:
     @app.callback(
         Output(Id.ASKED, "value"),
         Output(Id.AROUND, "value"),
@@ -107,8 +134,7 @@ def register(app: Dash, services: Services) -> None:
     def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
         here, _ = PAGE.asked(pathname, search)
         around_s = _time_s(here.query.get("around"), time.time())
-        typed = None if around_s is None else here.zone.clock(around_s, seconds=True, date=True)
-        return here.query.get("id", ""), typed
+        return here.query.get("id", ""), None if around_s is None else here.zone.typed(around_s)
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
@@ -133,15 +159,15 @@ def register(app: Dash, services: Services) -> None:
             raise PreventUpdate
         around_s = here.zone.parse(around) if around else None
         around_text = None if around_s is None else rfc3339(around_s)
-        wanted = here.asking(id=asked or None, around=around_text, before=None)
+        wanted = here.asking(id=asked or None, around=around_text, before=None, after=None)
         return step(here, wanted)
 
 
 def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
     """The message, or the names of the pipelines there are."""
-    around_s, before_s = (_time_s(here.query.get(name), now_s) for name in ("around", "before"))
+    where = Where(*(_time_s(here.query.get(name), now_s) for name in _WHERE))
     try:
-        return read_message(services.store, services.log, pipeline, asked, around_s=around_s, before_s=before_s)
+        return read_message(services.store, services.log, pipeline, asked, where)
     except UnknownPipeline:
         return services.store.names()
 

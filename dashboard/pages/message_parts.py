@@ -11,7 +11,7 @@ from dashboard import links, words
 from dashboard.figures.gantt import gantt
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert, badge, moment, sideways
-from dashboard.reads.message import MessageRead
+from dashboard.reads.message import MessageRead, Where
 from dashboard.reads.stays import stays
 from dashboard.zones import Zone, utc
 from lagloss.result import rfc3339
@@ -30,6 +30,8 @@ _WHY: Final = {
     "overdue": "nobody has gone past it, and it has been pending longer than maxWait",
     "pending": "its place has not come past it yet: late, not lost",
 }
+_SHOWN_BEACONS: Final = 500
+"""A producer that gives every message the same id makes one message of them."""
 
 
 def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
@@ -42,7 +44,7 @@ def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
         parts += [_fate(found, here), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
     elif found.told is not None:
         parts.append(_fate(found, here))
-    elif found.search is not None:
+    if found.search is not None and found.trail is None and (found.told is None or found.search.is_cut):
         parts.append(_not_found(found, found.search, here))
     return dmc.Stack(parts, gap="sm")
 
@@ -53,18 +55,27 @@ def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
     if search.from_s is not None and search.to_s is not None:
         looked = f"looked through {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
     if search.is_cut:
-        go_on = here.asking(before=rfc3339(search.from_s or 0), around=None).href
-        told: list[Any] = [f"Not there so far: {looked}, newest first, as far as half a minute goes. "]
-        told.append(dmc.Anchor("Go on with earlier ones", href=go_on, underline="always"))
-        return alert("Not found yet", told, "blue", "…")
+        return alert("Not found yet", _not_yet(found.where, search, looked, here), "blue", "…")
     reach = ""
     if search.oldest_s is not None:
         reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
     sample = " Its hash is not in the sample that this pipeline sends beacons of." if found.is_sampled_out else ""
     told = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
-    if "before" in here.query:
-        told.append(" Only windows before a certain time were asked for.")
+    if found.where.goes_on:
+        told.append(" Only windows that an earlier search had not looked through were asked for.")
     return alert("Not found", told, "orange", "∅")
+
+
+def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[Any]:
+    """Where to go on: a search around a time has left out windows on both its sides."""
+    order = "newest first" if where.around_s is None else f"from {here.zone.moment(where.around_s)} on both sides"
+    earlier = here.asking(before=rfc3339(search.from_s or 0), after=None)
+    told: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
+    told.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
+    if where.around_s is not None:
+        later = here.asking(after=rfc3339(search.to_s or 0), before=None)
+        told += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
+    return told
 
 
 def _fate(found: MessageRead, here: Address) -> Part:
@@ -79,7 +90,7 @@ def _fate(found: MessageRead, here: Address) -> Part:
         f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
     )
     return dmc.Paper(
-        dmc.Group(
+        html.Div(
             [
                 _badge(found),
                 html.Div(
@@ -95,8 +106,7 @@ def _fate(found: MessageRead, here: Address) -> Part:
                     className="grows",
                 ),
             ],
-            align="flex-start",
-            wrap="nowrap",
+            className="said",
         ),
         p="sm",
         withBorder=True,
@@ -139,7 +149,7 @@ def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
     event_ms = trail.event_ms if trail.event_ms is not None else (trail.window_start_s + WINDOW_S) * 1_000
     kind = found.told.kind if found.told is not None else ""
     missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in found.missing_at}
-    there = stays(found.graph, trail.beacons)
+    there = stays(found.graph, trail.beacons[:_SHOWN_BEACONS])
     figure = gantt(there, missing, event_ms, trail.last_seen_ms, here.zone, dark)
     config: Any = {"displayModeBar": False, "responsive": True, "showTips": False}
     unknown = "" if trail.event_ms is not None else " Its event time is not known: the end of its minute stands in."
@@ -158,7 +168,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
     heads = ("Checkpoint", "Observed at", "Lag", "Emitter", "Note")
     seen: dict[str, int] = {}
     rows = []
-    for beacon in trail.beacons:
+    for beacon in trail.beacons[:_SHOWN_BEACONS]:
         seen[beacon.checkpoint] = seen.get(beacon.checkpoint, 0) + 1
         notes = [f"time {seen[beacon.checkpoint]} here"] if seen[beacon.checkpoint] > 1 else []
         notes += [f"replay {beacon.replay}"] if beacon.replay else []
@@ -173,9 +183,10 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
         )
         head = dmc.TableTh(beacon.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint")
         rows.append(dmc.TableTr([head, *(dmc.TableTd(cell) for cell in cells)]))
+    first = f", the first {_SHOWN_BEACONS} are shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
     return dmc.Paper(
         [
-            dmc.Title(f"{len(trail.beacons)} beacons", order=2, fz=16, mb="xs"),
+            dmc.Title(f"{words.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),
             sideways(
                 "beacons",
                 dmc.Table(

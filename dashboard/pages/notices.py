@@ -49,8 +49,15 @@ def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
 
 def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
     tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; trying again by itself."
-    told = f"PostgreSQL did not answer: {failed.detail}. What is shown below, if anything, was read before."
-    return alert("Query failed", [told, html.Br(), tried], "red", "✖")
+    told = f"PostgreSQL did not answer: {failed.detail}. What is shown below, if anything, was read "
+    # how long before only the browser knows: assets/watchdog.js says it here, and no screen reader at each second
+    before = html.Span("before", className="read-before", role="timer")
+    return alert("Query failed", [told, before, ".", html.Br(), tried], "red", "✖")
+
+
+def not_done(failed: Failed) -> Part:
+    """What somebody asked for was not written down."""
+    return alert("Not done", f"PostgreSQL did not answer: {failed.detail}. Try again.", "red", "✖")
 
 
 def no_pipeline() -> Part:

@@ -13,6 +13,7 @@ from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline,
 from dashboard.light import Light, element, link
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert, aria
+from dashboard.reads.budgets import Budget
 from dashboard.reads.condition import Condition
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Minute, Standing, State
@@ -105,7 +106,7 @@ def _row(standing: Standing, here: Address, now_s: float) -> Light:
         element("th", to_page, _small(standing.description), role="rowheader", scope="row"),
         _cell("Now", *_now(standing, zone)),
         _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
-        _cell("E2E lag", *_lag(standing), is_bad=standing.newest is not None and standing.newest.is_late),
+        _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
         _cell("Error budget left", *_budgets(standing)),
         _cell("24 hours", _spark(standing)),
         _cell("Open incidents", _incidents(standing, here)),
@@ -146,13 +147,33 @@ def _since(minute: Minute, zone: Zone) -> str:
 
 
 def _is_lossy(standing: Standing) -> bool:
-    ratio = standing.newest.loss_ratio["min"] if standing.newest is not None else None
+    """Now: what was lost before a pipeline went blind or stale is no loss of now."""
+    ratio = standing.newest.loss_ratio["min"] if standing.newest is not None and standing.is_current else None
     return ratio is not None and ratio > standing.targets.loss
 
 
+def _is_late(standing: Standing) -> bool:
+    return standing.newest is not None and standing.is_current and standing.newest.is_late
+
+
 def _loss(standing: Standing) -> list[Light | None]:
-    found = words.share_interval(standing.newest.loss_ratio) if standing.newest is not None else words.NOTHING
-    return [found, _small(f"{words.share(standing.targets.loss)} allowed")]
+    found = words.NOTHING if standing.newest is None else _loss_of(standing.newest)
+    return _of_now(standing, found, f"{words.share(standing.targets.loss)} allowed")
+
+
+def _of_now(standing: Standing, found: str, target: str) -> list[Light | None]:
+    """Of a pipeline that is blind or stale nothing is known of now: what it was stands below."""
+    if standing.newest is None or standing.is_current:
+        return [found, _small(target)]
+    return [words.NOTHING, _small(f"was {found}, {target}")]
+
+
+def _loss_of(minute: Minute) -> str:
+    """Of a minute that could not be judged, what is certain is a lower bound only, and none no number at all."""
+    ratio = minute.loss_ratio
+    if minute.verdict != "unknown" or ratio["min"] is None or minute.lost_min < minute.lost_max:
+        return words.share_interval(ratio)
+    return f"at least {words.share(ratio['min'])}" if minute.lost_min else words.NOTHING
 
 
 def _lag(standing: Standing) -> list[Light | None]:
@@ -160,23 +181,38 @@ def _lag(standing: Standing) -> list[Light | None]:
     percentile, target = f"p{targets.lag_percentile:g}", words.lag(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
         wanted = f"{words.share(targets.lag_percentile / 100)} within {target}"
-        return [f"{words.share(minute.on_time_share)} on time", _small(f"target {wanted}")]
-    return [words.lag(None if minute is None else minute.lag_ms), _small(f"{percentile}, target {target}")]
+        return _of_now(standing, f"{words.share(minute.on_time_share)} on time", f"target {wanted}")
+    found = words.lag(None if minute is None else minute.lag_ms)
+    return _of_now(standing, found, f"{percentile}, target {target}")
 
 
 def _budgets(standing: Standing) -> list[Light | None]:
     """Of each objective what is left, marked where nothing is."""
     return [
-        element("div", f"{objective}: {_left(left)}", class_="bad" if left is not None and left <= 0 else None)
-        for objective, left in standing.budgets.items()
+        element(
+            "div", f"{objective}: {_left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
+        )
+        for objective, one in standing.budgets.items()
     ]
 
 
-def _left(left: float | None) -> str:
-    return words.share(left) if left is None or left > 0 else f"none, {words.share(1 - left)} used"
+def _left(one: Budget | None) -> str:
+    """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
+    if one is None:
+        return words.NOTHING
+    if one.left_min is None or one.left_max is None:
+        return f"{words.interval({'min': one.bad_min, 'max': one.bad_max})} bad, none allowed"
+    if one.is_used_up:
+        return f"none, {'' if one.bad_min == one.bad_max else 'at least '}{words.share(1 - one.left_max)} used"
+    if one.left_min <= 0:
+        return f"at most {words.share(one.left_max)}"
+    low, high = words.share(one.left_min), words.share(one.left_max)
+    return low if low == high else f"{low} – {high}"
 
 
 def _spark(standing: Standing) -> Light:
+    if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
+        return words.NOTHING
     said = spoken(standing.hours, standing.targets)
     size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
     return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)

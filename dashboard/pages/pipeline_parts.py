@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -13,9 +14,11 @@ from dashboard.figures.loss import drawn_loss
 from dashboard.links import Address
 from dashboard.pages import pipeline_steps
 from dashboard.pages.base import Part, badge, moment
-from dashboard.reads.buckets import Bucket
+from dashboard.reads.buckets import Bucket, tells_messages
+from dashboard.reads.consumer_lag import ConsumerLag
 from dashboard.reads.panels import Panels
 from dashboard.reads.series import Series
+from dashboard.reads.terms import Terms, is_held, told_percentile
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
 from lagloss.definition import Sla
@@ -31,7 +34,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     newest = panels.newest
     if newest is None:
         return None
-    sla, start_s = panels.stored.definition.spec.sla, words.start_s(newest)
+    sla, start_s = panels.newest_sla, words.start_s(newest)
     look = VERDICTS[words.verdict_of(newest)]
     closed_ago = words.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else words.NOTHING
     name = panels.stored.name
@@ -60,14 +63,18 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
 
 def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
     """(title, value, what it stands beside) of the newest closed minute."""
-    e2e = newest["e2e_lag_ms"]
+    e2e, percentile = newest["e2e_lag_ms"], told_percentile(sla.lag)
+    is_told = tells_messages(newest["messages"], [words.verdict_of(newest)])
     ends = [f"{words.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
-    lag_target = f"SLA p{sla.lag.percentile:g} ≤ {words.lag(sla.lag.target)} · max {words.lag(e2e['max'])}"
+    judged = "" if is_held(sla.lag) else " by the on-time share"
+    lag_target = f"SLA p{sla.lag.percentile:g} ≤ {words.lag(sla.lag.target)}{judged} · max {words.lag(e2e['max'])}"
     return [
         ("Loss", words.share_interval(newest["loss_ratio"]), f"target ≤ {words.share(sla.loss.max)}"),
-        ("E2E lag p95", words.lag(e2e["p95"]), lag_target),
+        (f"E2E lag {percentile}", words.lag(e2e[percentile]), lag_target),
         ("On time", words.share(newest["on_time_share"]), f"delivered within {words.lag(sla.lag.target)}"),
-        ("Messages", words.count(newest["messages"]), " · ".join(ends)),
+        ("Messages", words.count(newest["messages"]), " · ".join(ends))
+        if is_told
+        else ("Messages", words.NOTHING, "nobody has told whether any came in"),
     ]
 
 
@@ -80,8 +87,20 @@ def _tile(title: str, value: str, beside: str) -> Part:
     return dmc.Paper(texts, p="xs", className="tile")
 
 
-def caption(series: Series, zone: Zone) -> str:
-    """The panels in words: what a reader hears who cannot see them."""
+def caption(panels: Panels, here: Address) -> list[Part]:
+    """The panels in words, and the way to what they have no room for."""
+    more = panels.happenings.more_incidents
+    told = panels_told(panels.series, panels.terms, here.zone) + consumer_lag_told(panels.consumer_lag, here.zone)
+    if not more:
+        return [told]
+    href = here.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
+    link = dmc.Anchor(f"and {words.count(more)} more", href=href, inherit=True)
+    shown = words.count(len(panels.happenings.incidents))
+    return [f"{told}; {shown} incidents are shown, critical ones first, then the newest: ", link]
+
+
+def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
+    """What a reader hears who cannot see the panels."""
     found = series.buckets
     if not found:
         return "nothing is known of this span"
@@ -89,9 +108,10 @@ def caption(series: Series, zone: Zone) -> str:
     for bucket in found:
         verdicts.update(bucket.verdicts)
     parts = [", ".join(f"{words.count(verdicts[key])} {look.word}" for key, look in VERDICTS.items() if verdicts[key])]
-    lagging = max(found, key=lambda bucket: bucket.e2e_ms.p95 or 0.0)
-    if lagging.e2e_ms.p95 is not None:
-        parts.append(f"highest E2E p95 {words.lag(lagging.e2e_ms.p95)} at {zone.clock(lagging.start_s, date=True)}")
+    lagging = max(found, key=lambda bucket: terms.lag_ms(bucket) or 0.0)
+    if (lag_ms := terms.lag_ms(lagging)) is not None:
+        at = zone.clock(lagging.start_s, date=True)
+        parts.append(f"highest E2E {terms.percentile(lagging)} {words.lag(lag_ms)} at {at}")
     lossy = max(found, key=_loss)
     if _loss(lossy) > (0.0, 0.0):
         low, high = _loss(lossy)
@@ -105,37 +125,61 @@ def caption(series: Series, zone: Zone) -> str:
     return f"{what}: {'; '.join(parts)}"
 
 
-def worst(series: Series, sla: Sla) -> list[Bucket]:
-    """Buckets with loss or lag beyond the target, or without a verdict, the worst first."""
-    late_ms = sla.lag.target
+def consumer_lag_told(lag: ConsumerLag, zone: Zone) -> str:
+    """The highest of any node, and the groups of which nothing is known."""
+    found = [
+        (bucket.offsets_max, of.node, bucket)
+        for of, buckets in lag.series.items()
+        for bucket in buckets
+        if bucket.offsets_max is not None
+    ]
+    told = ""
+    if found:
+        offsets, node, bucket = max(found, key=itemgetter(0))
+        behind = f" ({words.lag(bucket.behind_max_ms)} behind)" if offsets else ""
+        at = zone.clock(bucket.start_s, date=True)
+        told = f"; highest consumer lag {words.count(offsets)}{behind} of {node} at {at}"
+    unknown = lag.watched.items() - {(of.node, of.group) for of in lag.series}
+    if unknown:
+        named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
+        told += f"; no consumer lag is known of {named}"
+    return told
+
+
+def worst(series: Series, terms: Terms) -> list[Bucket]:
+    """Buckets with loss or lag beyond the target of their time, or without a verdict, the worst first."""
 
     def is_bad(bucket: Bucket) -> bool:
-        late = bucket.e2e_ms.p95 is not None and bucket.e2e_ms.p95 > late_ms
-        return bool(bucket.verdicts.keys() & {"loss", "unknown"}) or late
+        return bool(bucket.verdicts.keys() & {"loss", "unknown"}) or terms.is_late(bucket)
 
     def rank(bucket: Bucket) -> tuple[bool, tuple[float, float], float, int]:
-        return "loss" in bucket.verdicts, _loss(bucket), bucket.e2e_ms.p95 or 0.0, bucket.start_s
+        return "loss" in bucket.verdicts, _loss(bucket), terms.lag_ms(bucket) or 0.0, bucket.start_s
 
     return sorted(filter(is_bad, series.buckets), key=rank, reverse=True)[:_WORST]
 
 
 def worst_table(panels: Panels, here: Address) -> Part:
     """The way to a bucket for those who do not click on figures."""
-    series, name = panels.series, panels.stored.name
+    series = panels.series
     what = _NAMES[series.bucket_s]
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
-    found = worst(series, panels.stored.definition.spec.sla)
+    found = worst(series, panels.terms)
     if not found:
         told = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else words.NOTHING
         return html.Div([title, dmc.Text(told, size="sm", className="faint")])
-    heads = [f"{what.capitalize()} ({here.zone.label(found[0].start_s)})", "Verdict", "Loss", "E2E p95"]
+    heads = [
+        f"{what.capitalize()} ({here.zone.label(found[0].start_s)})",
+        "Verdict",
+        "Loss",
+        f"E2E {', '.join(panels.terms.percentiles)}",
+    ]
     dated = series.span.length_s > PERIOD_S["day"]
     table = dmc.Table(
         [
             dmc.TableThead(
                 dmc.TableTr([dmc.TableTh(head, className="number" if at > 1 else "") for at, head in enumerate(heads)])
             ),
-            dmc.TableTbody([_row(bucket, name, here, dated) for bucket in found]),
+            dmc.TableTbody([_row(bucket, panels, here, dated) for bucket in found]),
         ],
         striped=True,
         tabularNums=True,
@@ -147,17 +191,18 @@ def worst_table(panels: Panels, here: Address) -> Part:
     return html.Div([title, dmc.TableScrollContainer(table, minWidth=300, type="native")])
 
 
-def _row(bucket: Bucket, pipeline: str, here: Address, dated: bool) -> Part:
+def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
     look, loss = VERDICTS[bucket.verdict], drawn_loss(bucket)
-    href = pipeline_steps.of_bucket(here, pipeline, bucket.start_s, bucket.length_s).href
+    href = pipeline_steps.of_bucket(here, panels.stored.name, bucket.start_s, bucket.length_s).href
     at = moment(here.zone.clock(bucket.start_s, date=dated), utc(bucket.start_s))
     interval = None if loss is None else {"min": loss[0], "max": loss[1]}
+    of = f"{panels.terms.percentile(bucket)} " if len(panels.terms.percentiles) > 1 else ""
     return dmc.TableTr(
         [
             dmc.TableTh(dmc.Anchor(at, href=href, size="sm"), attributes={"root": {"scope": "row"}}),
             dmc.TableTd(f"{look.icon} {look.word}"),
             dmc.TableTd(words.share_interval(interval), className="number"),
-            dmc.TableTd(words.lag(bucket.e2e_ms.p95), className="number"),
+            dmc.TableTd(f"{of}{words.lag(panels.terms.lag_ms(bucket))}", className="number"),
         ]
     )
 

@@ -8,21 +8,23 @@ from enum import StrEnum
 from typing import Any, Final
 
 import dash_mantine_components as dmc
-from dash import Dash, Input, Output, State, ctx, html
+from dash import Dash, Input, Output, State, ctx, html, no_update
 
 from dashboard import shell
 from dashboard.links import Address
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, alert, aria, step
+from dashboard.pages.base import NAME, Page, Part, alert, aria, live, step
 from dashboard.pages.report_parts import report_part
 from dashboard.report import Report, make_report
 from dashboard.report.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
 from dashboard.services import Services
 from dashboard.shell import Shell
-from dashboard.span import Span
+from dashboard.span import RANGES_S, Span
 from lagloss.errors import UnknownPipeline, UsageError
 
 _LAST: Final = ("7d", "30d", "90d")
+REFRESH_MS: Final = 60_000
+"""A report is of whole minutes, and seldom of the newest ones."""
 
 
 class Ids(StrEnum):
@@ -31,6 +33,8 @@ class Ids(StrEnum):
     FROM = "report-from"
     TO = "report-to"
     APPLY = "report-apply"
+    NAV = "report-nav"
+    NOTICE = "report-notice"
     CONTENT = "report-content"
 
 
@@ -49,39 +53,45 @@ def layout(of: dict[str, str], here: Address) -> Part:
         gap="xs",
         my="sm",
     )
-    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), shell.pipeline_nav(here, name, "report")])
-    return html.Div([head, controls, html.Div(id=Ids.CONTENT, **aria(live="polite", busy="true"))])
+    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), html.Div(id=Ids.NAV)])
+    # not live: a refresh would have all of it read aloud
+    return html.Div([head, controls, live(Ids.NOTICE), html.Div(id=Ids.CONTENT, **aria(busy="true"))])
 
 
 def register(app: Dash, services: Services) -> None:
     _register_controls(app)
 
     @app.callback(
+        Output(Ids.NOTICE, "children"),
         Output(Ids.CONTENT, "children"),
         Output(Ids.CONTENT, "aria-busy"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
         Input(Shell.SCHEME, "data"),
         running=shell.WHILE_BUSY,
     )
-    async def draw(pathname: str | None, search: str | None, scheme: str | None) -> tuple[Any, str]:
+    async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> tuple[Any, Any, str]:
         here, of = PAGE.asked(pathname, search)
-        return await services.threads.read(content, services, of["pipeline"], here, scheme == "dark"), "false"
+        notice, drawn = await services.threads.read(content, services, of["pipeline"], here, scheme == "dark")
+        kept = no_update if ctx.triggered_id == Shell.TICK else None
+        return notice, kept if drawn is None else drawn, "false"
 
 
-def content(services: Services, pipeline: str, here: Address, dark: bool) -> Part:
-    """The report that the address asks for, or why there is none."""
+def content(services: Services, pipeline: str, here: Address, dark: bool) -> tuple[Part | None, Part | None]:
+    """A notice, and the report that the address asks for; without it the notice says why there is none."""
     now_s = time.time()
     try:
         span = asked(here, now_s)
         made = notices.attempt(make_report, services.store, pipeline, span, now_s)
     except UnknownPipeline:
-        return notices.unknown_pipeline(pipeline, notices.or_nothing(services.store.names) or [], here)
+        names = notices.or_nothing(services.store.names) or []
+        return notices.unknown_pipeline(pipeline, names, here), None
     except UsageError as error:
-        return alert("No such range", str(error), "orange", "?")
+        return alert("No such range", str(error), "orange", "?"), None
     if isinstance(made, Report):
-        return report_part(made, here, dark)
-    return notices.query_failed(made, here.zone, now_s)
+        return None, report_part(made, here, dark)
+    return notices.query_failed(made, here.zone, now_s), None
 
 
 def asked(here: Address, now_s: float) -> CalendarSpan:
@@ -95,8 +105,19 @@ def asked(here: Address, now_s: float) -> CalendarSpan:
     return choose(range_, query.get("from"), query.get("to"), here.zone.name, now_s)
 
 
+def elsewhere(here: Address) -> Address:
+    """The same time, as pages that know no calendar are asked for it."""
+    try:
+        span = asked(here, time.time())
+    except UsageError:
+        return here.asking(range=None, from_=None, to=None)
+    is_known = "from" not in here.query and here.query.get("range") in RANGES_S
+    return here if is_known else here.over(Span(span.from_s, span.to_s))
+
+
 def _register_controls(app: Dash) -> None:
     @app.callback(
+        Output(Ids.NAV, "children"),
         Output(Ids.RANGE, "data"),
         Output(Ids.RANGE, "value"),
         Output(Ids.FROM, "value"),
@@ -105,14 +126,11 @@ def _register_controls(app: Dash) -> None:
         Input(Shell.URL, "search"),
     )
     def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
-        here, _ = PAGE.asked(pathname, search)
+        here, of = PAGE.asked(pathname, search)
+        nav = shell.pipeline_nav(elsewhere(here), of["pipeline"], "report")
         chosen = "" if "from" in here.query else here.query.get("range", DEFAULT)
         names = dict.fromkeys([*PRESETS, *_LAST, *([chosen] if chosen else [])])
-        try:
-            span = asked(here, time.time())
-        except UsageError:
-            return list(names), chosen, None, None
-        return list(names), chosen, *(f"{here.zone.clock(at, date=True)}:00" for at in (span.from_s, span.to_s))
+        return nav, list(names), chosen, *(_filled(here) or (None, None))
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
@@ -151,9 +169,19 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
             if before.name:
                 return here.asking(range=before.name, from_=None, to=None)
             return here.over(Span(before.from_s, before.to_s))
-        case Ids.APPLY if from_ and to:
+        case Ids.APPLY if from_ and to and (from_, to) != _filled(here):
             return here.between(from_, to)
     return here
+
+
+def _filled(here: Address) -> tuple[str, str] | None:
+    """What the date pickers hold until somebody picks: a time that comes twice cannot be read back from them. None: the
+    address asks for no range."""
+    try:
+        span = asked(here, time.time())
+    except UsageError:
+        return None
+    return here.zone.typed(span.from_s), here.zone.typed(span.to_s)
 
 
 PAGE: Final = Page(
@@ -162,4 +190,6 @@ PAGE: Final = Page(
     title=lambda of: f"SLA report of {of['pipeline']}",
     layout=layout,
     register=register,
+    refresh_ms=REFRESH_MS,
+    elsewhere=elsewhere,
 )

@@ -14,7 +14,8 @@ from dashboard.links import API, Address
 from dashboard.pages.base import Part, aria, badge, icon
 from dashboard.report import FORMATS, Report
 from dashboard.report.model import Figures
-from dashboard.report.sections import Cell, Section, Table, sections
+from dashboard.report.parts import Cell, Section, Table
+from dashboard.report.sections import sections
 from dashboard.report.wording import STATUSES, local_day
 from dashboard.span import Span
 

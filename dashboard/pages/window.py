@@ -95,19 +95,28 @@ def _register_log(app: Dash, services: Services) -> None:
 
     @app.callback(
         Output(Id.MATRIX, "children"),
+        Output(Id.SHOWN, "data"),
         Input(Id.STAMP, "data"),
         Input(Shell.URL, "search"),
         Input(Id.AGAIN, "n_clicks"),
         State(Shell.URL, "pathname"),
+        State(Id.SHOWN, "data"),
         running=[(Output(Id.BUSY, "children"), "Reading the log …", "")],
     )
-    async def matrix(stamp: list[Any] | None, search: str | None, _again: int | None, pathname: str | None) -> Any:
+    async def matrix(
+        stamp: list[Any] | None, search: str | None, _again: int | None, pathname: str | None, shown: list[Any] | None
+    ) -> Any:
         here, pipeline, start_s = _asked(pathname, search)
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
+        wanted = [stamp, here.asking(a=None, b=None).search]
+        if wanted == shown and ctx.triggered_id != Id.AGAIN:
+            raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
         found = await services.threads.read_log(notices.attempt, draw_matrix, services, pipeline, start_s, here, now_s)
-        return notices.query_failed(found, here.zone, now_s) if isinstance(found, Failed) else found
+        if isinstance(found, Failed):
+            return notices.query_failed(found, here.zone, now_s), None
+        return found, wanted
 
     @app.callback(
         Output(Id.DIFFERENCE, "children"),

@@ -8,10 +8,11 @@ from dash import html
 from dashboard import links, words
 from dashboard.links import Address
 from dashboard.pages.base import Part
+from dashboard.reads.logged import UNREADABLE
 from dashboard.reads.window import count_difference
 from dashboard.services import Services
 from lagloss.difference import Difference, difference_in
-from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData, UnknownCheckpoint
+from lagloss.errors import UnknownCheckpoint
 from lagloss.result import rfc3339
 
 
@@ -27,7 +28,7 @@ def draw_difference(services: Services, pipeline: str, start_s: int, here: Addre
         )
     except UnknownCheckpoint as error:
         return dmc.Text(str(error))
-    except (NotEnoughData, KafkaUnreachable, NotConfigured) as error:
+    except UNREADABLE as error:
         return _by_count(counted, source, target, str(error))
     return _by_name(found, pipeline, start_s, here)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import dash_ag_grid as dag
@@ -31,17 +31,22 @@ def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Seque
     """`messages`: the rows to show. The footers are of the whole window, whatever is shown of it."""
     points = shown_points(found.graph, presence)
     fates = {missing.id_hash: missing.kind for missing in found.missing}
+    rows = [_message_row(message, found, points, fates, here) for message in messages]
     columns: list[dict[str, Any]] = [
         _column("message", "Message", width=180, pinned="left", cellRenderer="MessageLink", tooltipField="message"),
-        _column("missing", "Missing at", width=200, tooltipField="missing"),
+        _column("missing", "Missing at", width=_width(row["missing"] for row in rows), tooltipField="missing"),
         _column("event", f"Event time ({here.zone.label(found.start_s)})", width=180),
         *(
             _column(f"c{at}", name, width=max(120, 9 * len(name) + 30), cellRenderer="LagCell")
             for at, name in enumerate(points)
         ),
     ]
-    rows = [_message_row(message, found, points, fates, here) for message in messages]
     return _grid(id_, columns, rows, pinnedBottomRowData=footers(found, presence, points))
+
+
+def _width(texts: Iterable[str]) -> int:
+    """px that hold the longest of these texts, within bounds: whether it is lost or perhaps lost stands at its end."""
+    return min(max(200, 30 + 8 * max(map(len, texts), default=0)), 480)
 
 
 def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:

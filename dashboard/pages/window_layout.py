@@ -31,6 +31,7 @@ class Id(StrEnum):
     REVISIONS = "window-revisions"
     STAMP = "window-stamp"
     MATRIX = "window-matrix"
+    SHOWN = "window-shown"
     BUSY = "window-busy"
     ONLY = "window-only"
     WHERE = "window-where"
@@ -67,6 +68,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 spacing="sm",
             ),
             dcc.Store(id=Id.STAMP),
+            dcc.Store(id=Id.SHOWN),
         ],
         gap="sm",
     )

@@ -12,9 +12,9 @@ from dashboard import links, words
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert
 from dashboard.pages.window_grid import matrix_grid, missing_grid
+from dashboard.reads.logged import UNREADABLE
 from dashboard.reads.window import WindowRead, read_window_page
 from dashboard.services import Services
-from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
 from lagloss.matrix import Only, Presence
 from lagloss.presenting import percent_of_ids
 from lagloss.wire import share_of
@@ -49,7 +49,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
         return None
     try:
         presence = services.logged.read(services.store, services.log, pipeline, start_s)
-    except (NotEnoughData, KafkaUnreachable, NotConfigured) as error:
+    except UNREADABLE as error:
         return _without_log(found, here, str(error))
     filters = Filters.of(here)
     rows = presence.select(only=filters.only, where=filters.where, text=filters.text)

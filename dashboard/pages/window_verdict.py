@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -25,7 +26,7 @@ _PROOFS: Final = {
     "beacons": "proof: its beacons were read",
     "tallies": "proof: the emitters' tallies add up, so no beacon had to be read",
 }
-_MAX_GAPS: Final = 20
+_MAX_GAPS: Final = 8
 
 
 def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
@@ -59,8 +60,8 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
     if window is None:
         return None
     look = VERDICTS[words.verdict_of(window)]
-    reasons = [dmc.ListItem(reason) for reason in _reasons(found, zone)]
-    return dmc.Group(
+    reasons = _reasons(found, zone)
+    return html.Div(
         [
             badge(look.word, look.icon, look.colour, size="xl"),
             html.Div(
@@ -72,9 +73,7 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
                 className="grows",
             ),
         ],
-        align="flex-start",
-        gap="md",
-        wrap="nowrap",
+        className="said",
     )
 
 
@@ -92,18 +91,25 @@ def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
     return [part for fact in facts for part in (" · ", fact)][1:]
 
 
-def _reasons(found: WindowRead, zone: Zone) -> list[str]:
+def _reasons(found: WindowRead, zone: Zone) -> list[Part]:
     """Each reason in words; the evidence of a node with who keeps it from being complete."""
     assert found.window is not None
     told = []
     for code in found.window["reasons"]:
-        gaps = [gap for gap in found.gaps if code == f"evidence:{gap.node}"]
-        who = "; ".join(gap_words(gap, zone) for gap in gaps[:_MAX_GAPS])
-        more = f"; and {len(gaps) - _MAX_GAPS} more" if len(gaps) > _MAX_GAPS else ""
-        told.append(words.reason(code) + (f": {who}{more}" if who else ""))
-    if found.window["verdict"] is None:
-        told += [f"waiting for {gap.node}: {gap_words(gap, zone)}" for gap in found.gaps[:_MAX_GAPS]]
+        who = [gap_words(gap, zone) for gap in found.gaps if code == f"evidence:{gap.node}"]
+        told.append(dmc.ListItem([words.reason(code), *([": ", _some(who)] if who else [])]))
+    if found.window["verdict"] is None and found.gaps:
+        waiting = [f"{gap.node}: {gap_words(gap, zone)}" for gap in found.gaps]
+        told.append(dmc.ListItem(["waiting for ", _some(waiting)]))
     return told
+
+
+def _some(who: Sequence[str]) -> Part:
+    """The first of them; many emitters fall silent at once."""
+    if len(who) == 1:
+        return who[0]
+    more = [f"and {words.count(len(who) - _MAX_GAPS)} more"] if len(who) > _MAX_GAPS else []
+    return dmc.List([dmc.ListItem(one) for one in (*who[:_MAX_GAPS], *more)], size="sm", withPadding=True)
 
 
 def gap_words(gap: Gap, zone: Zone) -> str:

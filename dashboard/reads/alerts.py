@@ -14,19 +14,10 @@ from dashboard.reads.incident_filters import PAGE_SIZE, Filters, within
 from dashboard.span import Span
 from lagloss import alert_tables
 from lagloss.incident_actions import Silence, pipeline_labels, silences
+from lagloss.incident_record import Record, read_record
 from lagloss.incident_times import Times, courses
-from lagloss.incidents import (
-    WORST_FIRST,
-    Change,
-    Delivery,
-    Incident,
-    changes,
-    chosen_incidents,
-    deliveries,
-    incident,
-    incident_table,
-)
-from lagloss.matchers import Matcher, match_all
+from lagloss.incidents import WORST_FIRST, Incident, chosen_incidents, incident_table
+from lagloss.matchers import Matcher, labels_of, match_all
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.tables import table_of
@@ -93,26 +84,14 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """One incident with all that happened to it."""
+    """One incident with all that happened to it, and how it stands now."""
 
     opened: OpenIncident
-    changes: Sequence[Change]
-    deliveries: Sequence[Delivery]
-
-    @property
-    def incident(self) -> Incident:
-        return self.opened.incident
+    record: Record
 
     def document(self, dashboard_url: str) -> Document:
         """As `lagloss alerts show --json` prints it, and its silence."""
-        return {
-            **self.opened.document(),
-            "examples": self.incident.examples,
-            "notes": self.incident.notes,
-            "links": self.incident.links(dashboard_url),
-            "changes": [change.document() for change in self.changes],
-            "deliveries": [delivery.document() for delivery in self.deliveries],
-        }
+        return {**self.record.document(dashboard_url), **self.opened.document()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,9 +192,9 @@ def read_incident(store: Store, incident_id: str) -> Told:
         UnknownIncident: no id begins so.
         AmbiguousIncident: several do.
     """
-    found = incident(store, incident_id)
-    [opened] = _opened(store, [found], silences(store))
-    return Told(opened, changes(store, found.id), deliveries(store, found.id))
+    found = read_record(store, incident_id)
+    [opened] = _opened(store, [found.incident], silences(store))
+    return Told(opened, found)
 
 
 def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
@@ -227,7 +206,7 @@ def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence])
     matchers = [(silence, [Matcher.parse(text) for text in silence.matchers]) for silence in holding]
 
     def keeping(of: Incident) -> Silence | None:
-        known = {**labels.get(of.pipeline, {}), **of.labels}
+        known = labels_of(of, labels.get(of.pipeline))
         return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
 
     return [OpenIncident(each, keeping(each) if each.state == "open" else None) for each in found]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from functools import cache
@@ -16,6 +16,7 @@ from lagloss.rollup import Rollup
 from lagloss.sketch import Sketch
 from lagloss.wire import WINDOW_S
 
+_COUNTS: Final = ("messages", "delivered", "filtered", "dead", "pending")
 _WORST_FIRST: Final = ("loss", "unknown", "ok", "idle", "open")
 
 
@@ -24,18 +25,18 @@ class Bucket:
     """[start_s, start_s + length_s) of a pipeline, in messages where nothing else is said; None: not known.
 
     `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
-    expected (at the first checkpoint). `seen`: distinct ids by checkpoint (beacons in an open minute). `lost_at`: by
-    place (`node mid`, `link src->mid`), those that lost something. `history`: back-filled; None where only roll-ups
-    are known, which do not tell.
+    expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
+    minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `history`: back-filled; None
+    where only roll-ups are known, which do not tell.
     """
 
     start_s: int
     length_s: int
     verdicts: Mapping[str, int]
-    messages: int
+    messages: int | None
     delivered: int | None
-    filtered: int
-    dead: int
+    filtered: int | None
+    dead: int | None
     pending: int | None
     seen: Mapping[str, int]
     lost: Interval | None
@@ -58,7 +59,9 @@ class Bucket:
     @property
     def reached_an_end(self) -> int | None:
         """Messages whose way is known to its end: delivered, filtered or dead."""
-        return None if self.delivered is None else self.delivered + self.filtered + self.dead
+        if self.delivered is None or self.filtered is None or self.dead is None:
+            return None
+        return self.delivered + self.filtered + self.dead
 
     @property
     def loss_ratio(self) -> tuple[float, float] | None:
@@ -89,20 +92,29 @@ class Bucket:
         }
 
 
+def tells_messages(messages: int, verdicts: Collection[str]) -> bool:
+    """Whether the number of messages of these minutes is known: none is, only where every one of them is idle, since
+    its emitters say so; else nobody knows."""
+    return messages > 0 or set(verdicts) == {"idle"}
+
+
+def _counts(found: Mapping[str, int | None], verdicts: Collection[str]) -> dict[str, Any]:
+    is_told = tells_messages(found["messages"] or 0, verdicts)
+    return {name: found[name] if is_told else None for name in _COUNTS}
+
+
 def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
     """A minute, from its document as `Store.windows` gives it."""
     lost, e2e = window["lost"], window["e2e_lag_ms"]
     places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
+    verdict = window["verdict"] or "open"
+    counts = _counts(window, [verdict])
     places += [(f"link {link['from']}->{link['to']}", link["lost"]) for link in window["links"]]
     return Bucket(
         start_s=int(datetime.fromisoformat(window["window_start"]).timestamp()),
         length_s=WINDOW_S,
-        verdicts={window["verdict"] or "open": 1},
-        messages=window["messages"],
-        delivered=window["delivered"],
-        filtered=window["filtered"],
-        dead=window["dead"],
-        pending=window["pending"],
+        verdicts={verdict: 1},
+        **counts,
         seen={
             there["name"]: there["beacons"] if there["distinct"] is None else there["distinct"]
             for there in window["checkpoints"]
@@ -128,11 +140,7 @@ def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucke
         start_s=start_s,
         length_s=length_s,
         verdicts=total.verdicts,
-        messages=total.messages,
-        delivered=total.delivered,
-        filtered=total.filtered,
-        dead=total.dead,
-        pending=total.pending,
+        **_counts({name: getattr(total, name) for name in _COUNTS}, total.verdicts),
         seen={name: sums.distinct for name, sums in checkpoints.items()},
         lost=Interval(total.lost_min, total.lost_max),
         lost_at=total.lost_at,

@@ -7,18 +7,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import (
-    ARRAY,
-    ColumnElement,
-    Subquery,
-    TableValuedAlias,
-    Text,
-    column,
-    func,
-    literal,
-    select,
-    true,
-)
+from sqlalchemy import ColumnElement, Subquery, TableValuedAlias, Text, func, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from lagloss import tables
@@ -95,11 +84,7 @@ def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> d
 
 def names_of(pipelines: Sequence[str]) -> TableValuedAlias:
     """These names as a table of one column, `name`, for lateral joins: each is looked up by itself in an index."""
-    return (
-        func.unnest(literal(list(pipelines), ARRAY(Text)))
-        .table_valued(column("name", Text), name="asked")
-        .render_derived()
-    )
+    return tables.rows_of(((name,) for name in pipelines), name=Text())
 
 
 def _newest_window(name: ColumnElement[str]) -> LateralFromClause:

@@ -12,7 +12,8 @@ from sqlalchemy import ColumnElement, Row, case, func, select
 from dashboard.reads.incident_filters import PAGE_SIZE, Filters, within
 from dashboard.span import Span
 from lagloss import alert_tables
-from lagloss.incidents import WITHOUT_BODY, Delivery, delivery, incident_table, outbox_table
+from lagloss.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
+from lagloss.incidents import incident_table
 from lagloss.store import Store
 from lagloss.tables import table_of
 

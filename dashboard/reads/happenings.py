@@ -7,15 +7,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from dashboard.span import Span
 from lagloss import tables
-from lagloss.incidents import Incident, incidents
+from lagloss.incidents import Incident, chosen_incidents, incident_table
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
+MAX_INCIDENTS: Final = 50
+"""So many are told: critical ones first, then the newest. More cannot be told apart in a strip."""
 MAX_STARTS: Final = 500
 """So many of the newest processes that started are told."""
 
@@ -36,29 +38,43 @@ class Deploy:
 
 @dataclass(frozen=True, slots=True)
 class Happenings:
-    """`incidents`: those that a part of lies in the span, the longest open first; `deploys`: oldest first."""
+    """`incidents`: those that a part of lies in the span, the longest open first, `MAX_INCIDENTS` at most; there are
+    `more_incidents` beside them. `deploys`: oldest first."""
 
     incidents: tuple[Incident, ...] = ()
     deploys: tuple[Deploy, ...] = ()
+    more_incidents: int = 0
 
     def document(self) -> dict[str, Any]:
         return {
             "incidents": [incident.document() for incident in self.incidents],
+            "more_incidents": self.more_incidents,
             "deploys": [deploy.document() for deploy in self.deploys],
         }
 
 
 def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
     """What happened to the pipeline within the span."""
-    since = datetime.fromtimestamp(span.from_s, UTC)
-    within = [
-        incident
-        for incident in incidents(store, pipeline=pipeline, only_open=False, since=since)
-        if incident.first_window_s < span.to_s
-    ]
-    within.sort(key=lambda incident: (incident.first_window_s, str(incident.id)))
+    within, more = _incidents(store, pipeline, span)
     deploys = [*_versions(store, pipeline, span), *_starts(store, pipeline, span)]
-    return Happenings(tuple(within), tuple(sorted(deploys, key=lambda deploy: deploy.at_s)))
+    return Happenings(within, tuple(sorted(deploys, key=lambda deploy: deploy.at_s)), more)
+
+
+def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident, ...], int]:
+    """Those that are told, and how many there are beside them."""
+    row = incident_table.c
+    chosen = [
+        row.pipeline == pipeline,
+        row.first_window < span.to_s,
+        (row.state == "open") | (row.resolved_at >= datetime.fromtimestamp(span.from_s, UTC)),
+    ]
+    found = chosen_incidents(store, chosen, (row.severity, row.opened_at.desc(), row.id), MAX_INCIDENTS)
+    more = 0
+    if len(found) == MAX_INCIDENTS:
+        with store.engine.connect() as connection:
+            more = connection.execute(select(func.count()).where(*chosen)).scalar_one() - len(found)
+    found.sort(key=lambda incident: (incident.first_window_s, str(incident.id)))
+    return tuple(found), more
 
 
 def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:

@@ -12,9 +12,11 @@ from dashboard.reads.health_pipelines import (
     Closing,
     Host,
     Node,
+    SilentEmitter,
     read_closings,
     read_hosts,
     read_nodes,
+    read_silent,
 )
 from dashboard.reads.health_service import (
     Alerting,
@@ -59,6 +61,7 @@ class Health:
     reports: Reports
     closings: list[Closing]
     nodes: list[Node]
+    silent_emitters: list[SilentEmitter]
     hosts: list[Host]
     bad_records: list[BadRecords]
     strangers: list[StrangeName]
@@ -73,7 +76,10 @@ class Health:
 
     def document(self) -> dict[str, Any]:
         """As `/api/v1/health` prints it."""
-        lists = ("closings", "nodes", "hosts", "bad_records", "strangers", "sizes", "recomputes", "problems")
+        lists = (
+            *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "strangers", "sizes", "recomputes"),
+            "problems",
+        )
         return {
             "as_of": rfc3339(int(self.now_s)),
             "pipeline": self.pipeline,
@@ -161,6 +167,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             reports=read_reports(connection, ends),
             closings=read_closings(store, graces_s, fresh, now_s),
             nodes=read_nodes(store, names, now_s),
+            silent_emitters=read_silent(store, names, now_s),
             hosts=read_hosts(store, names, now_s),
             bad_records=read_bad_records(connection, now_s),
             strangers=read_strangers(connection, definitions, pipeline),

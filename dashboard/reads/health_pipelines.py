@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import Select, func, select, text, true
+from sqlalchemy import ColumnElement, Select, func, select, text, true
 
 from dashboard.reads.condition import STALE_AFTER_GRACE_S, Freshness, names_of
+from dashboard.reads.consumer_lag import LagNow, read_lag_now
 from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.result import rfc3339
@@ -17,6 +18,8 @@ from lagloss.wire import WINDOW_S
 
 LOOKED_BACK_S: Final = 3 * 3_600
 """How far before its newest closed window a pipeline is searched for windows that were passed over."""
+SILENT_LISTED: Final = 1_000
+"""Silent emitters that are named; all are counted with their nodes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +53,7 @@ class Closing:
 class Node:
     """The emitters of a node, by how they are. `silent`: neither closed nor heard for a minute, within the last day;
     `awaited` of them so lately that windows still wait for them; `long_dead`: silent for more than a day. `reported_s`:
-    when any of them was last heard (epoch s)."""
+    when any of them was last heard (epoch s). `consumer_lag`: of its consumer group, None where none is known."""
 
     pipeline: str
     node: str
@@ -60,6 +63,7 @@ class Node:
     long_dead: int
     closed: int
     reported_s: float
+    consumer_lag: LagNow | None = None
 
     @property
     def is_bad(self) -> bool:
@@ -72,7 +76,25 @@ class Node:
             "node": self.node,
             **{name: getattr(self, name) for name in ("reporting", "silent", "awaited", "long_dead", "closed")},
             "last_report": rfc3339(self.reported_s),
+            "consumer_lag": None if self.consumer_lag is None else asdict(self.consumer_lag),
         }
+
+
+@dataclass(frozen=True, slots=True)
+class SilentEmitter:
+    """An emitter that has neither closed nor been heard for a minute. `reported_s`: when it was last heard (epoch s);
+    `is_awaited`: so lately that windows still wait for it. The minutes around its last report stay incomplete."""
+
+    pipeline: str
+    node: str
+    host: str
+    emitter: str
+    reported_s: float
+    is_awaited: bool
+
+    def document(self) -> dict[str, Any]:
+        named = {name: getattr(self, name) for name in ("pipeline", "node", "host", "emitter")}
+        return {**named, "last_report": rfc3339(self.reported_s), "awaited": self.is_awaited}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,17 +171,14 @@ def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[st
 def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Node]:
     """Every node that ever reported: what is bad first, then by when it was last heard."""
     row, now_ms = tables.Emitter, int(now_s * 1_000)
-    silent = ~row.closed & (row.appended_at < now_ms - SILENT_AFTER_MS)
-    lately = row.appended_at >= now_ms - DAY_S * 1_000
+    silent, lately = _is_silent(now_ms), _is_lately(now_ms)
     asked: Select[*tuple[Any, ...]] = (
         select(
             row.pipeline,
             row.node,
             func.count().filter(~row.closed & (row.appended_at >= now_ms - SILENT_AFTER_MS)).label("reporting"),
             func.count().filter(silent & lately).label("silent"),
-            func.count()
-            .filter(silent & (row.appended_at >= now_ms - SILENT_AFTER_MS - STILL_EXPECTED_MS))
-            .label("awaited"),
+            func.count().filter(silent & _is_awaited(now_ms)).label("awaited"),
             func.count().filter(silent & ~lately).label("long_dead"),
             func.count().filter(row.closed).label("closed"),
             (func.max(row.appended_at) / 1_000.0).label("reported_s"),
@@ -167,13 +186,46 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
         .where(tables.is_any(row.pipeline, pipelines))
         .group_by(row.pipeline, row.node)
     )
+    lags = read_lag_now(store, pipelines, now_s)
     with store.engine.connect() as connection:
         nodes = [
-            Node(**{**found._mapping, "reported_s": float(found.reported_s)}) for found in connection.execute(asked)
+            Node(
+                **{**found._mapping, "reported_s": float(found.reported_s)},
+                consumer_lag=lags.get((found.pipeline, found.node)),
+            )
+            for found in connection.execute(asked)
         ]
     return sorted(
         nodes, key=lambda node: (not node.is_bad, not node.silent, -node.reported_s, node.pipeline, node.node)
     )
+
+
+def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[SilentEmitter]:
+    """Emitters that fell silent within a day, the last first; of very many the last `SILENT_LISTED`."""
+    row, now_ms = tables.Emitter, int(now_s * 1_000)
+    asked = (
+        select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, _is_awaited(now_ms))
+        .where(tables.is_any(row.pipeline, pipelines), _is_silent(now_ms), _is_lately(now_ms))
+        .order_by(row.appended_at.desc(), row.pipeline, row.node, row.emitter)
+        .limit(SILENT_LISTED)
+    )
+    with store.engine.connect() as connection:
+        return [
+            SilentEmitter(name, node, host, emitter.hex(), appended_ms / 1_000, is_awaited)
+            for name, node, host, emitter, appended_ms, is_awaited in connection.execute(asked)
+        ]
+
+
+def _is_silent(now_ms: int) -> ColumnElement[bool]:
+    return ~tables.Emitter.closed & (tables.Emitter.appended_at < now_ms - SILENT_AFTER_MS)
+
+
+def _is_lately(now_ms: int) -> ColumnElement[bool]:
+    return tables.Emitter.appended_at >= now_ms - DAY_S * 1_000
+
+
+def _is_awaited(now_ms: int) -> ColumnElement[bool]:
+    return tables.Emitter.appended_at >= now_ms - SILENT_AFTER_MS - STILL_EXPECTED_MS
 
 
 def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Host]:

@@ -13,10 +13,10 @@ from dashboard.reads.reports_topic import Ends
 from lagloss import alert_tables, tables
 from lagloss.definition import Definition
 from lagloss.graph import Graph
-from lagloss.incidents import moment
 from lagloss.result import rfc3339
 from lagloss.rollup import period_of
 from lagloss.store import DAY_S, names_not_deleted
+from lagloss.times import moment
 
 STUCK_AFTER_S: Final = 60.0
 """Reports wait for a second before they are followed; emitters that live send one each 10 s at least."""

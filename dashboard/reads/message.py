@@ -37,12 +37,28 @@ class KnownMissing:
 
 
 @dataclass(frozen=True, slots=True)
+class Where:
+    """Where a message is looked for (epoch s): nearest to `around_s` first (None: newest first), and only in windows
+    that start before `before_s` and not before `after_s`."""
+
+    around_s: float | None = None
+    before_s: float | None = None
+    after_s: float | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it begins where an earlier search ended."""
+        return self.before_s is not None or self.after_s is not None
+
+
+@dataclass(frozen=True, slots=True)
 class MessageRead:
-    """What is known of a message. `known`: newest window first. `search` None: the log could not be read, and `trouble`
-    says why. `graph`: of the version in force in the trail's window."""
+    """What is known of a message. `known`: nearest first to the time that was asked for, else newest first. `search`
+    None: the log could not be read, and `trouble` says why. `graph`: of the version in force in the trail's window."""
 
     pipeline: str
     asked: str
+    where: Where
     known: tuple[KnownMissing, ...]
     search: Search | None
     trouble: str | None
@@ -55,7 +71,7 @@ class MessageRead:
 
     @property
     def told(self) -> KnownMissing | None:
-        """What the closing said of it in the trail's window, or in the newest one where it was missing."""
+        """What the closing said of it in the trail's window, or in the first of the `known`."""
         if self.trail is None:
             return self.known[0] if self.known else None
         return next((known for known in self.known if known.window_start_s == self.trail.window_start_s), None)
@@ -86,37 +102,35 @@ def read_message(
     open_log: OpenLog,
     pipeline: str,
     asked: str,
-    *,
-    around_s: float | None = None,
-    before_s: float | None = None,
+    where: Where,
     budget: Budget | None = None,
 ) -> MessageRead:
     """Find a message by its id, or by the hash of it in 16 hex digits.
 
-    First among the messages that closings named as missing: those tell its window. Else in the log (see
-    `lagloss.trail.search` for `around_s` and `before_s`).
+    First among the messages that closings named as missing: those tell its window. Else in the log; there, too, where
+    a time to look around is asked for, and it was not missing then: an id may be used again.
 
     Raises UnknownPipeline.
     """
     sample = store.pipeline(pipeline).definition.sample
     ids = hashes_of(asked)
-    known = _known_missing(store, pipeline, ids)
+    known = _known_missing(store, pipeline, ids, where.around_s)
     found, trouble = None, None
     try:
         with open_log() as log:
-            if known and before_s is None:
-                nearest = min(known, key=lambda one: abs(one.window_start_s - around_s) if around_s is not None else 0)
-                start_s = nearest.window_start_s
-                trail = read_trail(store, log, pipeline, start_s, nearest.id_hash)
+            if known and _tells_window(known[0], where):
+                start_s = known[0].window_start_s
+                trail = read_trail(store, log, pipeline, start_s, known[0].id_hash)
                 found = Search(trail, start_s, start_s + WINDOW_S, None)
             else:
-                found = search(store, log, pipeline, ids, around_s=around_s, before_s=before_s, budget=budget)
+                found = search(store, log, pipeline, ids, **asdict(where), budget=budget)
     except (KafkaUnreachable, NotConfigured, NotEnoughData) as error:
         trouble = str(error)
     trail = found.trail if found is not None else None
     return MessageRead(
         pipeline=pipeline,
         asked=asked,
+        where=where,
         known=known,
         search=found,
         trouble=trouble,
@@ -125,13 +139,19 @@ def read_message(
     )
 
 
+def _tells_window(known: KnownMissing, where: Where) -> bool:
+    if where.goes_on:
+        return False
+    return where.around_s is None or known.window_start_s <= where.around_s < known.window_start_s + WINDOW_S
+
+
 def hashes_of(asked: str) -> list[int]:
     """The hash of an id, and the hash that it may itself be."""
     is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
     return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
 
 
-def _known_missing(store: Store, pipeline: str, ids: list[int]) -> tuple[KnownMissing, ...]:
+def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[KnownMissing, ...]:
     missing = tables.table_of(tables.MissingMessage)
     signed = [signed64(id_hash) for id_hash in ids]
     with store.engine.connect() as connection:
@@ -140,7 +160,7 @@ def _known_missing(store: Store, pipeline: str, ids: list[int]) -> tuple[KnownMi
             .where(missing.c.pipeline == pipeline, missing.c.id_hash.in_(signed))
             .order_by(missing.c.window_start.desc())
         ).all()
-    return tuple(
+    known = (
         KnownMissing(
             row.window_start,
             row.id_hash % (1 << 64),
@@ -152,3 +172,6 @@ def _known_missing(store: Store, pipeline: str, ids: list[int]) -> tuple[KnownMi
         )
         for row in rows
     )
+    if around_s is None:
+        return tuple(known)
+    return tuple(sorted(known, key=lambda one: abs(one.window_start_s + WINDOW_S // 2 - around_s)))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, get_args
+from typing import Any, Final, TypeAlias
 
 from sqlalchemy import Row, Select, func, select, true
 
+from dashboard.reads.budgets import Budgets, read_budgets
 from dashboard.reads.condition import Freshness, condition, names_of, read_freshness_of
 from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, worst_first
 from lagloss import tables
-from lagloss.budgets import Objective, bad_of, budget
 from lagloss.definition import Definition
 from lagloss.incidents import incident_table
 from lagloss.presenting import is_late
@@ -22,8 +22,6 @@ from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 _Found: TypeAlias = Row[*tuple[Any, ...]]
-BUDGET_DAYS: Final = 30
-"""Error budgets are of today and the days before it (UTC), so many in all."""
 HOURS: Final = 24
 """The hours of a sparkline, the one that is running among them."""
 LOOKED_BACK_S: Final = 6 * 3_600
@@ -64,11 +62,12 @@ class Overview:
 
 def read_overview(store: Store, now_s: float) -> Overview:
     """How every pipeline that is not deleted stands now."""
-    definitions = {stored.name: stored.definition for stored in store.pipelines()}
+    pipelines = store.pipelines()
+    definitions = {stored.name: stored.definition for stored in pipelines}
     names = list(definitions)
     fresh = read_freshness_of(store, names, now_s)
     newest = _read_newest(store, names)
-    sums, hours = _read_month(store, names, now_s), _read_hours(store, names, now_s)
+    budgets, hours = read_budgets(store, pipelines, now_s), _read_hours(store, names, now_s)
     incidents = _read_incidents(store, names)
     return Overview(
         now_s,
@@ -78,7 +77,7 @@ def read_overview(store: Store, now_s: float) -> Overview:
                     definition,
                     fresh[name],
                     newest.get(name),
-                    _budgets(definition, sums.get(name)),
+                    budgets[name],
                     _hours(hours.get(name, ()), now_s),
                     incidents.get(name, {}),
                     now_s,
@@ -93,7 +92,7 @@ def _standing(
     definition: Definition,
     fresh: Freshness,
     newest: _Found | None,
-    budgets: Mapping[Objective, float | None],
+    budgets: Budgets,
     hours: tuple[Hour, ...],
     incidents: Mapping[str, int],
     now_s: float,
@@ -129,18 +128,6 @@ def _minute(row: _Found, definition: Definition) -> Minute:
         on_time_share=row.on_time_share,
         is_late=is_late(row.lags, row.on_time_share, definition),
     )
-
-
-def _budgets(definition: Definition, sums: _Found | None) -> dict[Objective, float | None]:
-    return {objective: _left(definition, objective, sums) for objective in get_args(Objective)}
-
-
-def _left(definition: Definition, objective: Objective, sums: _Found | None) -> float | None:
-    share = budget(definition, objective)
-    if sums is None or share <= 0:
-        return None
-    bad, of = bad_of(objective, lambda name: int(sums._mapping[name]))
-    return 1 - bad / (of * share) if of else None
 
 
 def _hours(rows: Iterable[_Found], now_s: float) -> tuple[Hour, ...]:
@@ -192,20 +179,6 @@ def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
     ).select_from(names.join(newest, true()).outerjoin(changed, true()).join(first, true()))
     with store.engine.connect() as connection:
         return {row.name: row for row in connection.execute(asked)}
-
-
-def _read_month(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, _Found]:
-    """Sums over the days that error budgets are of."""
-    row = tables.Rollup
-    from_s = period_of("day", int(now_s)) - (BUDGET_DAYS - 1) * PERIOD_S["day"]
-    sums = (func.sum(column).label(column.key) for column in (row.messages, row.lost_min, row.on_time, row.on_time_of))
-    asked = (
-        select(row.pipeline, *sums)
-        .where(tables.is_any(row.pipeline, pipelines), row.period == "day", row.start >= from_s)
-        .group_by(row.pipeline)
-    )
-    with store.engine.connect() as connection:
-        return {found.pipeline: found for found in connection.execute(asked)}
 
 
 def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, list[_Found]]:

@@ -6,22 +6,29 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard.reads.condition import Condition, Freshness, condition, read_freshness
+from dashboard.reads.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.reads.happenings import Happenings, read_happenings
 from dashboard.reads.series import Series, read_series
+from dashboard.reads.terms import Terms, terms_of
 from dashboard.span import Span
-from lagloss.store import Store, StoredPipeline
+from lagloss.definition import Sla
+from lagloss.store import Store, StoredPipeline, in_force
 from lagloss.wire import WINDOW_S
 
 
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """`newest`: the document of the newest closed window, in the span or not; None before there is one."""
+    """`newest`: the document of the newest closed window, in the span or not; None before there is one. `terms`: what
+    was promised over the span; `newest_sla`, when that window began."""
 
     stored: StoredPipeline
     series: Series
+    consumer_lag: ConsumerLag
+    terms: Terms
     happenings: Happenings
     fresh: Freshness
     newest: dict[str, Any] | None
+    newest_sla: Sla
     condition: Condition
 
     def document(self) -> dict[str, Any]:
@@ -39,7 +46,8 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
     Raises:
         UnknownPipeline: there is none of this name.
     """
-    stored = store.pipeline(pipeline)
+    versions = store.versions_of(pipeline)
+    stored = versions[-1]
     series = read_series(store, stored, span, now_s)
     fresh = read_freshness(store, pipeline, now_s)
     newest = None
@@ -52,4 +60,15 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         bool(series.buckets),
         ends_now=span.from_s <= now_s <= span.to_s,
     )
-    return Panels(stored, series, read_happenings(store, pipeline, span), fresh, newest, found)
+    judged_by = versions[-1 if fresh.newest_s is None else in_force(versions, fresh.newest_s)].definition
+    return Panels(
+        stored=stored,
+        series=series,
+        consumer_lag=read_consumer_lag(store, stored, span, "node"),
+        terms=terms_of(versions, span),
+        happenings=read_happenings(store, pipeline, span),
+        fresh=fresh,
+        newest=newest,
+        newest_sla=judged_by.spec.sla,
+        condition=found,
+    )

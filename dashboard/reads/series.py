@@ -69,7 +69,7 @@ def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) 
     else:
         period: Period = "hour" if length_s == PERIOD_S["hour"] else "day"
         found = _periods(store, stored, graph, period, span, rolled, now_s)
-    total = sums.read_total(store, name, span.from_s, span.to_s, rolled, now_s)
+    total = sums.read_total(store, name, span.from_s, span.to_s, now_s)
     whole = buckets.of_rollup(total, span.from_s, span.length_s, graph) if total.windows else None
     return Series(name, span, length_s, tuple(found), whole)
 
@@ -122,7 +122,7 @@ def _periods(
     anew = [at for at in starts if at >= edge and not rolled.is_current((period, at))]
     found = _stored(store, stored, graph, period, [at for at in starts if at not in anew], rolled)
     for at in anew:
-        total = sums.read_total(store, stored.name, at, at + length_s, rolled, now_s)
+        total = sums.read_total(store, stored.name, at, at + length_s, now_s)
         if total.windows:
             found.append(buckets.of_rollup(total, at, length_s, graph))
     return sorted(found, key=lambda bucket: bucket.start_s)

@@ -7,13 +7,13 @@ and the least error budget left; then by name.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from dashboard.reads.budgets import Budgets
 from dashboard.reads.condition import Condition, Freshness
-from lagloss.budgets import Objective
 from lagloss.result import rfc3339
 
 
@@ -95,8 +95,7 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One pipeline. `newest`: None before its first closed window. `budgets`: the share of each error budget that is
-    left, below 0 where more than all is used; None where there were no messages or the target leaves no budget."""
+    """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages."""
 
     pipeline: str
     description: str
@@ -104,7 +103,7 @@ class Standing:
     fresh: Freshness
     targets: Targets
     newest: Minute | None = None
-    budgets: Mapping[Objective, float | None] = field(default_factory=dict)
+    budgets: Budgets = field(default_factory=dict)
     hours: tuple[Hour, ...] = ()
     critical: int = 0
     warning: int = 0
@@ -115,8 +114,9 @@ class Standing:
         return self.newest is not None and self.condition in (Condition.FINE, Condition.IDLE)
 
     @property
-    def least_budget(self) -> float | None:
-        return min((left for left in self.budgets.values() if left is not None), default=None)
+    def least_budget(self) -> tuple[float, float]:
+        """Of the error budget that has least left, see `Budget.rank`."""
+        return min((one.rank for one in self.budgets.values() if one is not None), default=(math.inf, math.inf))
 
     @property
     def state(self) -> State:
@@ -129,7 +129,7 @@ class Standing:
             State.STALE: self.condition is Condition.STALE,
             State.UNKNOWN: verdict == "unknown",
             State.LATE: self.newest is not None and self.is_current and self.newest.is_late,
-            State.BUDGET: self.least_budget is not None and self.least_budget <= 0,
+            State.BUDGET: any(one is not None and one.is_used_up for one in self.budgets.values()),
             State.WARNING: self.warning > 0,
             State.NOT_CLOSED: self.newest is None,
             State.IDLE: verdict == "idle",
@@ -146,7 +146,7 @@ class Standing:
             "freshness": self.fresh.document(),
             "targets": asdict(self.targets),
             "newest": None if self.newest is None else self.newest.document(),
-            "budget_left": dict(self.budgets),
+            "budgets": {objective: None if one is None else one.document() for objective, one in self.budgets.items()},
             "open_incidents": {"critical": self.critical, "warning": self.warning},
             "hours": [hour.document() for hour in self.hours],
         }
@@ -157,8 +157,7 @@ def worst_first(standings: Iterable[Standing]) -> list[Standing]:
 
 
 def _rank(standing: Standing) -> tuple[float | str, ...]:
-    newest, least = standing.newest, standing.least_budget
+    newest = standing.newest
     loss = 0.0 if newest is None else newest.loss_ratio["min"] or 0.0
     lag = 0.0 if newest is None else (newest.lag_ms or 0.0) / max(standing.targets.lag_ms, 1.0)
-    left = math.inf if least is None else least
-    return _RANKS[standing.state], -standing.critical, -loss, -lag, left, standing.pipeline
+    return _RANKS[standing.state], -standing.critical, -loss, -lag, *standing.least_budget, standing.pipeline

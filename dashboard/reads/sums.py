@@ -1,4 +1,4 @@
-"""The sums of a pipeline over any whole minutes: of days and hours that are rolled up, and of the minutes between."""
+"""Roll-ups as pages read them: which there are, as they are packed, and what a span of them comes to."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import ColumnElement, Engine, or_, select
+from sqlalchemy import Engine, select
 
 from dashboard.reads.remembered import Remembered
-from lagloss import tables
-from lagloss.facts import WindowFacts
+from lagloss import periods, tables
 from lagloss.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss.store import Store
 
@@ -61,16 +60,6 @@ def database(store: Store) -> str:
     return str(store.engine.url)
 
 
-def read_rollups(store: Store, pipeline: str, keys: Sequence[Key], rolled: Rolled) -> dict[Key, Rollup]:
-    """These roll-ups, those that there are."""
-    of = database(store)
-    kept = {key: (of, pipeline, *key, rolled.computed[key]) for key in keys if key in rolled.computed}
-    found = {key: known for key, name in kept.items() if (known := _parts.get(name)) is not None}
-    for key, packed in read_packed(store.engine, pipeline, [key for key in kept if key not in found]):
-        found[key] = _parts.put(kept[key], Rollup.unpack(packed))
-    return found
-
-
 def read_packed(engine: Engine, pipeline: str, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
     """These roll-ups as they are stored."""
     row = tables.Rollup
@@ -86,71 +75,11 @@ def read_packed(engine: Engine, pipeline: str, keys: Sequence[Key]) -> list[tupl
     return found
 
 
-def read_minutes(store: Store, pipeline: str, spans: Sequence[tuple[int, int]]) -> dict[int, Rollup]:
-    """What each closed minute within these spans adds, by its start."""
-    if not spans:
-        return {}
-    window = tables.Window
-    inside: ColumnElement[bool] = or_(
-        *((window.window_start >= from_s) & (window.window_start < to_s) for from_s, to_s in spans)
-    )
-    of_pipeline = (window.pipeline == pipeline, inside)
-    found: dict[int, Rollup] = {}
-    with store.engine.connect() as connection:
-        versions = connection.execute(
-            select(window.window_start, window.revision, window.closed_at).where(*of_pipeline)
-        )
-        of = database(store)
-        kept = {row.window_start: (of, pipeline, *row) for row in versions}
-        found = {start: known for start, name in kept.items() if (known := _parts.get(name)) is not None}
-        missing = [start for start in kept if start not in found]
-        if not missing:
-            return found
-        asked = select(window.window_start, window.document, window.facts).where(
-            window.pipeline == pipeline, window.window_start.in_(missing)
-        )
-        for start, document, facts in connection.execute(asked):
-            found[start] = _parts.put(kept[start], Rollup.of_window(document, WindowFacts.unpack(facts)))
-    return found
-
-
-def read_total(store: Store, pipeline: str, from_s: int, to_s: int, rolled: Rolled, now_s: float) -> Rollup:
-    """All closed minutes of [from_s, to_s) together, by days, hours and minutes."""
-    keys: list[Key] = []
-    spans: list[tuple[int, int]] = []
-    _take(rolled, "day", from_s, to_s, edge_s(now_s), keys, spans)
-    parts = read_rollups(store, pipeline, keys, rolled)
-    return Rollup.merged([*parts.values(), *read_minutes(store, pipeline, spans).values()])
+def read_total(store: Store, pipeline: str, from_s: int, to_s: int, now_s: float) -> Rollup:
+    """All closed minutes of [from_s, to_s) together."""
+    return periods.total(store, pipeline, from_s, to_s, memory=_parts, settled_s=edge_s(now_s))
 
 
 def edge_s(now_s: float) -> int:
     """From here on (epoch s) a roll-up that is not up to date is summed from its minutes."""
     return period_of("hour", int(now_s)) - (EDGE_HOURS - 1) * PERIOD_S["hour"]
-
-
-def _take(
-    rolled: Rolled,
-    period: Period,
-    from_s: int,
-    to_s: int,
-    edge: int,
-    keys: list[Key],
-    spans: list[tuple[int, int]],
-) -> None:
-    """Divides [from_s, to_s) into roll-ups of this period that lie within, and what remains into smaller ones."""
-    length_s = PERIOD_S[period]
-    at = from_s
-    while at < to_s:
-        start = period_of(period, at)
-        ends = min(start + length_s, to_s)
-        key = (period, start)
-        whole = at == start and ends == start + length_s
-        if whole and (rolled.is_current(key) or (period == "hour" and ends <= edge)):
-            keys.append(key)
-        elif period == "day":
-            _take(rolled, "hour", at, ends, edge, keys, spans)
-        elif spans and spans[-1][1] == at:
-            spans[-1] = (spans[-1][0], ends)
-        else:
-            spans.append((at, ends))
-        at = ends

@@ -8,7 +8,6 @@ from typing import Any, Final
 from sqlalchemy import select
 
 from dashboard.reads.evidence import Gap, read_gaps
-from dashboard.reads.logged import Stamp, read_stamp
 from lagloss import tables
 from lagloss.definition import Definition
 from lagloss.difference import check_points
@@ -58,7 +57,6 @@ class WindowRead:
     gaps: tuple[Gap, ...]
     revisions: tuple[Revision, ...]
     missing: tuple[MissingMessage, ...]
-    stamp: Stamp
 
     @property
     def neighbours_s(self) -> tuple[int, int]:
@@ -87,7 +85,6 @@ def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) ->
         gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
         revisions=read_revisions(store, pipeline, start_s, window),
         missing=tuple(store.missing(pipeline, start_s)) if window is not None and window["verdict"] else (),
-        stamp=read_stamp(store, pipeline, start_s),
     )
 
 

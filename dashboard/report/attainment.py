@@ -1,8 +1,9 @@
 """Attainment: whether an objective was kept, judged by what is certain and by what cannot be ruled out.
 
-Lost messages are an interval, so whether a target was kept has three answers. It was *missed* if what is bad for
-certain is more than the budget. It was *met* if all that may be bad is within the budget, even if every message of
-every minute without a verdict were bad, too. Else it is *unproven*. Nothing unknown ever counts as good.
+Bad messages are an interval, lost ones and those not on time, so whether a target was kept has three answers. It was
+*missed* if what is bad for certain is more than the budget. It was *met* if all that may be bad is within the budget,
+even if every message of every minute without a verdict were bad, too. Else it is *unproven*. Nothing unknown ever
+counts as good, and nothing as bad that is not certain.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from functools import partial
 from math import ceil
 from typing import Any, Final, Literal
 
-from lagloss.budgets import Objective, bad_of, budget, on_time_target
+from lagloss.budgets import Objective, bad_interval, budget, on_time_target
 from lagloss.definition import Definition
 from lagloss.periods import Coverage, Stretch
 from lagloss.result import Interval, rfc3339
-from lagloss.rollup import Rollup
 from lagloss.store import StoredPipeline
 from lagloss.wire import WINDOW_S
 
@@ -123,8 +122,8 @@ def judge(objective: Objective, parts: Sequence[tuple[Stretch, Target]], known: 
     bad_min = bad_max = of = closed = unknown = 0
     by_budget: Counter[Fraction] = Counter()
     for stretch, target in parts:
-        low, high, messages = bad_messages(objective, stretch.total)
-        bad_min, bad_max, of = bad_min + low, bad_max + high, of + messages
+        bad, messages = bad_interval(objective, stretch.total)
+        bad_min, bad_max, of = bad_min + bad.min, bad_max + bad.max, of + messages
         by_budget[target.budget(objective)] += messages
         closed += stretch.total.windows
         unknown += stretch.total.verdicts.get("unknown", 0)
@@ -138,12 +137,6 @@ def judge(objective: Objective, parts: Sequence[tuple[Stretch, Target]], known: 
     elif of and bad_max + unseen <= allowed:
         status = "met"
     return Attainment(objective, status, of, Interval(bad_min, bad_max), float(allowed), unseen)
-
-
-def bad_messages(objective: Objective, total: Rollup) -> tuple[int, int, int]:
-    """Messages that are bad for certain, that may be (pending ones are not lost yet), and of how many."""
-    low, of = bad_of(objective, partial(getattr, total))
-    return low, total.lost_max + total.pending if objective == "loss" else low, of
 
 
 def overall(attainments: Iterable[Attainment]) -> Status:

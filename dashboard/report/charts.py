@@ -8,7 +8,7 @@ from typing import Final
 
 from dashboard.report import wording
 from dashboard.report.attainment import Status
-from dashboard.report.model import BurnPoint, Figures, Left, Report
+from dashboard.report.model import BurnPoint, Figures, Report, Share
 
 WIDTH: Final = 960
 _HUES: Final = ("#c2255c", "#1864ab")
@@ -106,9 +106,9 @@ def _square(status: Status, left: float, top: float, title: str) -> str:
     )
 
 
-def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Left]]]:
+def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Share]]]:
     """The points of an objective without the gaps: no line is drawn across what is not known."""
-    runs: list[list[tuple[int, Left]]] = [[]]
+    runs: list[list[tuple[int, Share]]] = [[]]
     for point in points:
         left = point.left[which]
         if left is not None:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from heapq import nlargest
 from itertools import groupby, pairwise
 from typing import Final
 
-from dashboard.report.attainment import OBJECTIVES, Target, bad_messages, judge, target_at, targets_of, targets_within
-from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Left, Report, WorstHour
+from dashboard.report.attainment import OBJECTIVES, Target, judge, target_at, targets_of, targets_within
+from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, Share, WorstHour
 from dashboard.report.ranges import CalendarSpan, day_edges, previous
+from lagloss.budgets import bad_interval
 from lagloss.incident_times import Times, overlapping_courses
 from lagloss.incidents import incidents
-from lagloss.periods import Coverage, Stretch, coverage, first_known, hour_edges, series
+from lagloss.periods import Coverage, Stretch, coverage, due_s, first_known, hour_edges, series
+from lagloss.result import Interval
 from lagloss.rollup import Rollup, period_of
 from lagloss.store import DAY_S, Store, StoredPipeline
-from lagloss.wire import WINDOW_S
 
-CLOSES_WITHIN_S: Final = 60
-"""A window is not missed before it is due for this long: closing takes a moment."""
 HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""
 
@@ -33,8 +32,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
     """
     versions = store.versions_of(pipeline)
     definition = versions[-1].definition
-    due_s = now_s - WINDOW_S - definition.spec.grace / 1_000 - CLOSES_WITHIN_S
-    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s)
+    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s(definition, now_s))
     whole, before = reading.whole(span), previous(span)
     hours = reading.by_hour(span)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
@@ -112,37 +110,48 @@ def _hour_of(part: Stretch) -> int:
 
 def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...]:
     """What is left of the budget that all messages of the range make, after each step."""
-    spent = [[0, 0] for _ in whole.attainments]
-    points = [BurnPoint(whole.from_s, tuple(_left(one.allowed, 0, 0) for one in whole.attainments))]
+    spent = [Interval(0, 0) for _ in whole.attainments]
+    points = [BurnPoint(whole.from_s, tuple(_left(one.allowed, Interval(0, 0)) for one in whole.attainments))]
     for step in steps:
-        for so_far, one in zip(spent, step.attainments, strict=True):
-            so_far[0] += one.bad.min
-            so_far[1] += one.bad.max
-        left = [_left(one.allowed, *so_far) for one, so_far in zip(whole.attainments, spent, strict=True)]
+        spent = [_added((so_far, one.bad)) for so_far, one in zip(spent, step.attainments, strict=True)]
+        left = [_left(one.allowed, so_far) for one, so_far in zip(whole.attainments, spent, strict=True)]
         points.append(BurnPoint(step.to_s, tuple(left) if step.known.closed else (None,) * len(left)))
     return tuple(points)
 
 
-def _left(allowed: float, low: int, high: int) -> Left | None:
-    return {"min": 1 - high / allowed, "max": 1 - low / allowed} if allowed else None
+def _spent(allowed: float, bad: Interval) -> Share | None:
+    return {"min": bad.min / allowed, "max": bad.max / allowed} if allowed else None
+
+
+def _left(allowed: float, bad: Interval) -> Share | None:
+    spent = _spent(allowed, bad)
+    return None if spent is None else {"min": 1 - spent["max"], "max": 1 - spent["min"]}
+
+
+def _added(parts: Iterable[Interval]) -> Interval:
+    parts = list(parts)
+    return Interval(sum(part.min for part in parts), sum(part.max for part in parts))
 
 
 def _worst(whole: Figures, stretches: Sequence[Stretch]) -> list[list[Stretch]]:
-    """The hours that took most of a budget, worst first; an hour where a day begins is of two stretches."""
+    """The hours that took most of a budget for certain, worst first, then those that may have; an hour where a day
+    begins is of two stretches."""
     allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
 
-    def weight(hour: Sequence[Stretch]) -> float:
-        return max(
-            sum(bad_messages(objective, part.total)[0] for part in hour) / most for objective, most in allowed.items()
-        )
+    def weight(hour: Sequence[Stretch]) -> tuple[float, float]:
+        bad = [
+            (_added(bad_interval(objective, part.total)[0] for part in hour), most)
+            for objective, most in allowed.items()
+        ]
+        return max(one.min / most for one, most in bad), max(one.max / most for one, most in bad)
 
     hours = [list(parts) for _, parts in groupby(stretches, _hour_of)]
-    return [hour for hour in nlargest(WORST_HOURS, hours, key=weight) if weight(hour) > 0]
+    return [hour for hour in nlargest(WORST_HOURS, hours, key=weight) if weight(hour) > (0, 0)]
 
 
 def _worst_hour(whole: Figures, hour: Figures) -> WorstHour:
     both = zip(hour.attainments, whole.attainments, strict=True)
-    return WorstHour(hour, tuple(one.bad.min / of.allowed if of.allowed else None for one, of in both))
+    return WorstHour(hour, tuple(_spent(of.allowed, one.bad) for one, of in both))
 
 
 def _incidents(store: Store, pipeline: str, span: CalendarSpan) -> Incidents:

@@ -7,7 +7,8 @@ from typing import Final
 
 from dashboard.report import wording
 from dashboard.report.model import Report
-from dashboard.report.sections import Cell, Section, Table, sections
+from dashboard.report.parts import Cell, Section, Table
+from dashboard.report.sections import sections
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|~#&!])")
 

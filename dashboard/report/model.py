@@ -66,8 +66,8 @@ class Figures:
         }
 
 
-Left = dict[str, float]
-"""Share of a budget, `min` and `max`; below 0 where more than all of it is spent."""
+Share = dict[str, float]
+"""Of a budget, `min` and `max`: spent or left, which is below 0 where more than all of it is spent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class BurnPoint:
     that ends there, or there is no budget."""
 
     at_s: int
-    left: tuple[Left | None, ...]
+    left: tuple[Share | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class WorstHour:
     """An hour with what it took of the budgets of the whole range; `spent` is None where there is no budget."""
 
     figures: Figures
-    spent: tuple[float | None, ...]
+    spent: tuple[Share | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +157,15 @@ class Report:
         }
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
-        """Where the windows with from <= start < to are: through the API and as a page."""
+        """Where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which are
+        kept for longer, and as a page."""
         page = Address(links.pipeline(self.pipeline), {"zone": self.span.zone}).over(Span(from_s, to_s))
         base = base_url.rstrip("/")
-        return {"windows": base + links.windows_of(self.pipeline, from_s, to_s), "page": base + page.href}
+        return {
+            "windows": base + links.windows_of(self.pipeline, from_s, to_s),
+            "sums": base + links.sums_of(self.pipeline, from_s, to_s),
+            "page": base + page.href,
+        }
 
 
 def lost_places(total: Rollup) -> Sequence[tuple[str, Interval]]:

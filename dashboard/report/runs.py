@@ -77,6 +77,14 @@ _LATER: Final = text(
     "last_error = :error, reached = reached || :reached WHERE claim = :claim AND done_at IS NULL"
 ).bindparams(bindparam("reached", type_=JSONB))
 
+_FORGET: Final = text(
+    """
+    DELETE FROM report_run AS old WHERE due_at < clock_timestamp() - make_interval(days => :keep_days)
+      AND EXISTS (SELECT FROM report_run AS newer
+                  WHERE newer.report = old.report AND newer.schedule = old.schedule AND newer.due_at > old.due_at)
+    """
+)
+
 
 @dataclass(frozen=True, slots=True)
 class RunKey:
@@ -175,6 +183,12 @@ class Runs:
                     wait_s = backoff_s(claimed.attempts, random.random(), self._first_retry_s, LONGEST_RETRY_S)
                     connection.execute(_LATER, {**given, "error": error, "after_s": max(wait_s, after_s or 0)})
         return outcome
+
+    def forget(self, keep_days: int) -> int:
+        """Deletes runs that were due more than so many days ago, and says how many. The newest of a schedule stays,
+        however old: it says that the schedule is known."""
+        with self._engine.begin() as connection:
+            return connection.execute(_FORGET, {"keep_days": keep_days}).rowcount
 
     def last(self, report: str, schedule: str) -> LastRun | None:
         """The newest run of a report."""

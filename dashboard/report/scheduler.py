@@ -27,6 +27,8 @@ LOOK_S: Final = 20.0
 WAIT_AT_MOST_S: Final = 6 * 3_600.0
 """For windows to be closed: those that are not by then may never be."""
 
+FORGETS_EVERY_S: Final = 3_600.0
+"""How often runs that are older than what reports are made of are deleted."""
 SEND_TIMEOUT_S: Final = 180.0
 """For one mail with its documents."""
 
@@ -51,6 +53,8 @@ class Scheduler:
         make = make or maker(services.settings.dashboard_url)
         self._producer = Producer(services.store, file.mail.from_, make)
         self._runs = runs or Runs(services.store.engine)
+        self._keep_days = services.settings.keep_rollups_days
+        self._forgot_s = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report-scheduler", daemon=True)
 
@@ -80,6 +84,19 @@ class Scheduler:
                 _log.warning("report_delayed", report=report.name, error=type(error).__name__)
             except Exception:  # ours to mend; the others are due all the same
                 _log.exception("report_failed", report=report.name)
+        self._forget(now_s)
+
+    def _forget(self, now_s: float) -> None:
+        if now_s - self._forgot_s < FORGETS_EVERY_S:
+            return
+        self._forgot_s = now_s
+        try:
+            deleted = self._runs.forget(self._keep_days)
+        except (OperationalError, InterfaceError) as error:
+            _log.warning("report_runs_not_pruned", error=type(error).__name__)
+            return
+        if deleted:
+            _log.info("report_runs_pruned", rows=deleted)
 
     def _turn(self, report: ReportSpec, now_s: float) -> None:
         schedule = report.schedule

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dashboard.report.attainment import Attainment, Status, Target
-from dashboard.report.model import Figures, Report
+from dashboard.report.model import Figures, Report, Share
 from dashboard.report.ranges import CalendarSpan
 from dashboard.words import NOTHING, Look, count, lag, share
 from dashboard.zones import Zone
@@ -31,8 +31,9 @@ def range_words(span: CalendarSpan) -> str:
 
 
 def local(at_s: float, zone: str) -> str:
-    """`2026-11-21 08:40` in the zone; the caller says which."""
-    return Zone.named(zone).clock(at_s, date=True)
+    """`2026-11-21 08:40` in the zone; the caller says which. With its letters where this time comes twice."""
+    there = Zone.named(zone)
+    return there.moment(at_s) if there.is_twice(at_s) else there.clock(at_s, date=True)
 
 
 def local_day(at_s: float, zone: str) -> str:
@@ -41,7 +42,8 @@ def local_day(at_s: float, zone: str) -> str:
 
 def hours(from_s: int, to_s: int, zone: str) -> str:
     """`2026-11-21 08:00 to 09:00`."""
-    return f"{local(from_s, zone)} to {Zone.named(zone).clock(to_s)}"
+    end = local(to_s, zone).partition(" ")[2]
+    return f"{local(from_s, zone)} to {end}"
 
 
 def status(look: Status) -> str:
@@ -62,12 +64,20 @@ def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
 
 def attained(one: Attainment) -> str:
     """The measured share: of messages lost, or on time."""
+    low, high = one.good["min"], one.good["max"]
+    if low is None or high is None:
+        return NOTHING
     if one.objective == "on-time":
-        return share(one.good["min"])
-    return interval(share, one.bad.min / one.of, one.bad.max / one.of) if one.of else NOTHING
+        return interval(share, low, high)
+    return interval(share, one.bad.min / one.of, one.bad.max / one.of)
 
 
-def interval(say: Callable[[float], str], low: float, high: float) -> str:
+def of_budget(part: Share | None) -> str:
+    """What a stretch took of a budget."""
+    return NOTHING if part is None else interval(percent, part["min"], part["max"])
+
+
+def interval(say: Callable[..., str], low: float, high: float) -> str:
     """`0.12 %`, or `0.12 % – 0.34 %` where both do not read the same."""
     return say(low) if say(low) == say(high) else f"{say(low)} – {say(high)}"
 
@@ -76,7 +86,7 @@ def spent(one: Attainment) -> str:
     """The share of its budget that is used up, in per cent; without decimals where it is much."""
     if one.allowed:
         return interval(percent, one.bad.min / one.allowed, one.bad.max / one.allowed)
-    return NOTHING if not one.of else f"{count(one.bad.max)} where none is allowed"
+    return NOTHING if not one.of else f"{interval(count, one.bad.min, one.bad.max)} where none is allowed"
 
 
 def left(one: Attainment) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import INJECTED, Plan
 from pipeline_under_test.ledger import Entry
-from pipeline_under_test.topology import place_of_link, place_of_node
+from pipeline_under_test.topology import NEXT, place_of_link, place_of_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +68,8 @@ def ledger_entries(node: str, event: Event, plan: Plan, decision: Decision | Los
             if plan.copies > 1:
                 yield Entry("duplicated", event.id, event.event_time_ms, here)
             for receiver in to:
+                if len(NEXT.get(node, ())) > 1:
+                    yield Entry("routed", event.id, event.event_time_ms, place_of_link(node, receiver))
                 if receiver in plan.lost_links:
                     yield Entry("lost", event.id, event.event_time_ms, place_of_link(node, receiver))
                 elif receiver in plan.corrupted_links:

@@ -25,7 +25,7 @@ from pipeline_under_test.faults import Fault
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.serving import beating
 from pipeline_under_test.settings import Settings
-from pipeline_under_test.topology import VENDORS
+from pipeline_under_test.topology import VENDORS, place_of_vendor
 
 RECEIVER: Final = "receiver"
 FOREVER_S: Final = 60.0
@@ -63,7 +63,8 @@ class Receiver:
 
     def take(self, vendor: str, events: Sequence[VendorEvent]) -> None:
         """Takes these events, for good."""
-        self._ledger.write(Entry("delivered", event.event_id, event.event_time, f"vendor {vendor}") for event in events)
+        place = place_of_vendor(vendor)
+        self._ledger.write(Entry("delivered", event.event_id, event.event_time, place) for event in events)
         self.counts[vendor] += len(events)
 
     def close(self) -> None:

@@ -21,9 +21,10 @@ expect.set_options(timeout=WAIT_S * 1_000)  # a refresh comes each 5 s, and othe
 
 
 @contextmanager
-def serving(database_url: str, **settings: str) -> Iterator[str]:
-    """`python -m dashboard` on this database, once it answers; its URL. `settings`: further LAGLOSS_ variables."""
-    port = choose_port("the dashboard under test")
+def serving(database_url: str, port: int | None = None, **settings: str) -> Iterator[str]:
+    """`python -m dashboard` on this database, once it answers; its URL. `port`: by default a free one; `settings`:
+    further LAGLOSS_ variables."""
+    port = port or choose_port("the dashboard under test")
     given = {"LAGLOSS_DATABASE_URL": database_url, "LAGLOSS_DASHBOARD_PORT": str(port), **settings}
     process = subprocess.Popen([sys.executable, "-m", "dashboard"], env={**os.environ, **given})
     url = f"http://127.0.0.1:{port}"
@@ -89,7 +90,7 @@ class Watched:
         if kind is None:
             assert {host for host in self.hosts if not host.startswith(("data:", "blob:"))} <= {"127.0.0.1"}
             unexpected = [said for said in self.complaints if not any(part in said for part in self.expected)]
-            assert unexpected == []
+            assert not unexpected, unexpected
 
 
 def serious_faults(page: Page) -> list[str]:

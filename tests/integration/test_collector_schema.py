@@ -29,7 +29,7 @@ def test_answers_are_as_documented(collector: Collector) -> None:
         operation = found.ok()
 
         @given(case=operation.as_strategy())
-        @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+        @settings(max_examples=8, suppress_health_check=list(HealthCheck), database=None)
         def ask(case: Case) -> None:
             asked.add((case.method, case.path))
             case.call_and_validate(excluded_checks=NOT_CHECKED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,7 +10,7 @@ from uuid import UUID
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import insert
+from sqlalchemy import insert, text
 
 from lagloss import incident_actions, incidents
 from lagloss.alert_tables import PendingBreach
@@ -113,7 +112,7 @@ def test_an_incident_tells_all_of_it_and_html_in_it_stays_text(served: Served, b
         for part in ("link src->mid: 94 lost", HTML, "opened (then 3.2 %, at worst 5 %)", "hook", "HTTP 410"):
             expect(page.locator("#incident-content")).to_contain_text(part)
         expect(page.locator("#incident-content img")).to_have_count(0)
-        links = {text: page.get_by_role("link", name=text).get_attribute("href") for text in ("m-1", "Runbook")}
+        links = {name: page.get_by_role("link", name=name).get_attribute("href") for name in ("m-1", "Runbook")}
         assert links == {"m-1": "/pipelines/chain/messages?zone=UTC&id=m-1", "Runbook": "/runbooks/loss"}
         around = page.get_by_role("link", name="The pipeline at that time").get_attribute("href")
         assert around is not None
@@ -135,6 +134,8 @@ def test_acknowledging_shows_at_once_who_has_it_and_typed_text_outlives_refreshe
         card = page.locator(".incident", has_text="loss/ack")
         card.get_by_role("link", name="Acknowledge").click()
         form = page.get_by_role("dialog")
+        expect(form).to_contain_text("chain: loss/ack, 3.20% of messages lost, target 1.00%")
+        expect(form.get_by_label("Note")).to_be_focused()
         form.get_by_label("Your name").fill("ann")
         form.get_by_label("Note").fill(HTML)
         with page.expect_response(lambda answer: "_dash-update-component" in answer.url, timeout=10_000):
@@ -178,6 +179,9 @@ def test_a_silence_withholds_at_once_and_ends_on_demand(served: Served, browser:
         expect(page.locator(".incident", has_text="loss/silence")).to_have_count(0)
         page.locator(".alert-tab", has_text="Silenced").click()
         expect(page.locator(".incident", has_text="loss/silence")).to_contain_text(f"by local: {HTML}, until")
+        page.get_by_role("link", name="End the silence").click()
+        expect(form).to_contain_text(f"rule=loss/silence, by local: {HTML}")
+        page.keyboard.press("Escape")
         page.locator(".alert-tab", has_text="Silences").click()
         page.get_by_role("link", name="End", exact=True).click()
         page.get_by_role("button", name="End the silence").click()
@@ -185,6 +189,24 @@ def test_a_silence_withholds_at_once_and_ends_on_demand(served: Served, browser:
         page.locator(".alert-tab", has_text="Firing").click()
         expect(page.locator(".incident", has_text="loss/silence")).to_be_visible()
     assert incident_actions.silences(served.store) == []
+
+
+def test_what_the_database_did_not_take_is_told_and_what_is_typed_stays(served: Served, browser: Browser) -> None:
+    def rename(table: str, to: str) -> None:
+        with served.store.engine.begin() as connection:
+            connection.execute(text(f"ALTER TABLE {table} RENAME TO {to}"))
+
+    with Watched(browser) as page:
+        page.goto(f"{served.url}/alerts?zone=UTC&do=silence&of={served.firing}")
+        form = page.get_by_role("dialog")
+        form.get_by_label("Reason").fill("known")
+        rename("silence", "silence_away")
+        try:
+            form.get_by_role("button", name="Silence", exact=True).click()
+            expect(form).to_contain_text("PostgreSQL did not answer")
+        finally:
+            rename("silence_away", "silence")
+        expect(form.get_by_label("Reason")).to_have_value("known")
 
 
 def test_a_backtest_says_what_would_have_been_told(served: Served, browser: Browser) -> None:
@@ -285,8 +307,11 @@ def test_a_receiver_is_tested_by_way_of_a_running_alerter(database_url: str, bro
             expect(page.locator("#test-outcome")).to_contain_text("webhook does not take it: HTTP 410")
             expect(page.get_by_text("No alerter leads")).to_have_count(0)
         assert receiver.types == ["test", "test"]
-        with store.engine.begin() as connection:
-            incident = store_incident(connection, opened_at=datetime.fromtimestamp(time.time(), UTC))
-        assert httpx.post(f"{url}/api/v1/incidents/{incident}/acknowledge").status_code == 200
-        until(lambda: incidents.incident(store, str(incident)).state == "resolved", "the alerter to look at it")
+        store.apply(only_loss(), (START - DAY_S) * 1_000)
+        make_days_ahead(store.engine, START)
+        close_windows(store, "oll")
+        until(lambda: receiver.types[2:] == ["opened"], "the alerter to tell of an incident")
+        [opened] = incidents.incidents(store)
+        assert httpx.post(f"{url}/api/v1/incidents/{opened.id}/acknowledge").status_code == 200
+        until(lambda: receiver.types[2:] == ["opened", "acknowledged"], "its receiver to be told who has it")
     store.close()

@@ -12,8 +12,12 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from aggregator.followed import ReportRecord
+from dashboard.links import Address
+from dashboard.pages.health_parts import sections, verdict
+from dashboard.reads import health_pipelines
 from dashboard.reads.health import Health, read_health
 from dashboard.reads.reports_topic import Ends, ReportsTopic
+from dashboard.zones import Zone
 from lagloss.errors import UnknownPipeline
 from lagloss.store import DAY_S, Store
 from lagloss.topics import REPORTS, create_topics
@@ -83,10 +87,39 @@ def test_an_emitter_that_fell_silent_is_told_from_one_that_closed(stored: Stored
 
 
 def test_a_dead_emitter_that_no_window_waits_for_is_no_trouble_while_another_works(stored: Stored) -> None:
-    stored.report("replaced", now_ms() - 3_600_000)
-    assert read_health(stored.store, NOT_ASKED, time.time()).problems == []
+    silent_ms = now_ms() - 3_600_000
+    stored.report("replaced", silent_ms)
+    health = read_health(stored.store, NOT_ASKED, time.time())
+    assert health.problems == []
+    assert "1 emitter fell silent within a day" in str(verdict(health))
     later_s = time.time() + 120
     assert "1 node has emitters that fell silent" in whats(read_health(stored.store, NOT_ASKED, later_s))[-1]
+
+
+def test_an_emitter_that_fell_silent_stays_named_for_a_day_with_its_last_report(stored: Stored) -> None:
+    at_ms = now_ms()
+    ages_s = {"awaited": 300, "given up": 3_600, "yesterday": DAY_S - 60, "too old": DAY_S + 60}
+    for name, age_s in ages_s.items():
+        stored.report(name, at_ms - 1_000 * age_s)
+    stored.report("ended", at_ms - 600_000, closed=True)
+    health = read_health(stored.store, NOT_ASKED, at_ms / 1_000)
+    found = [(bytes.fromhex(one.emitter).decode().strip(), one.host, one.is_awaited) for one in health.silent_emitters]
+    assert found == [("awaited", "host", True), ("given up", "host", False), ("yesterday", "host", False)]
+    assert [at_ms / 1_000 - one.reported_s for one in health.silent_emitters] == [300, 3_600, DAY_S - 60]
+    shown = str(sections(health, Address("/health", {"zone": "Europe/Berlin"})))
+    assert Zone.named("Europe/Berlin").moment(health.silent_emitters[2].reported_s, seconds=True) in shown
+    assert health.document()["silent_emitters"][1]["awaited"] is False
+
+
+def test_of_very_many_silent_emitters_the_last_are_named_and_all_are_counted(
+    stored: Stored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_pipelines, "SILENT_LISTED", 2)
+    for age_s in (300, 400, 500):
+        stored.report(f"at {age_s}", now_ms() - 1_000 * age_s)
+    health = read_health(stored.store, NOT_ASKED, time.time())
+    assert [bytes.fromhex(one.emitter).decode().strip() for one in health.silent_emitters] == ["at 300", "at 400"]
+    assert [node.silent for node in health.nodes] == [3]
 
 
 def test_minutes_that_are_due_and_not_closed_are_counted_gaps_too(stored: Stored) -> None:
@@ -218,6 +251,7 @@ def test_the_page_keeps_nobody_out_and_takes_host_names_as_text(
         assert page.locator("main img").count() == 0
         expect(page.get_by_text("things to look at")).to_be_visible()
         expect(page.get_by_role("cell", name="00 ff")).to_be_visible()
+        expect(page.get_by_role("cell", name="windows wait for it")).to_be_visible()
         assert serious_faults(page) == []
         assert not sticks_out(page)
 

@@ -55,6 +55,9 @@ def url(module_database_url: str, kafka_bootstrap: str) -> Iterator[str]:
     told["snk.out"] += minute.put("snk.out", [EVIL], 70)
     for checkpoint, ranges in told.items():
         minute.tell(checkpoint, ranges, beacons=len(ranges))
+    again = Logged("retried", start() + 60, kafka_bootstrap, BEACONS, store, 8)
+    for checkpoint in ("src.in", "src.out", "snk.in", "snk.out"):
+        again.tell(checkpoint, again.put(checkpoint, [LOST], 10), beacons=1)
     with store.engine.begin() as connection:
         for start_s in (start(), start() - 86_400):
             store_missing(connection, "retried", start_s, LOST, kind="lost", place="link src->snk", last="src.out")
@@ -94,6 +97,17 @@ def test_turns_of_a_retry_are_stays_of_their_own(url: str) -> None:
     ]
 
 
+def test_a_time_to_look_around_finds_the_minute_where_an_id_was_used_again(url: str) -> None:
+    for around_s, start_s, missing_at in (
+        (start() + 30, start(), ["link src->snk"]),
+        (start() + 90, start() + 60, []),
+    ):
+        found = ask(url, LOST, around=rfc3339(around_s))
+        trail = found["trail"]
+        assert isinstance(trail, dict)
+        assert (trail["window_start"], found["missing_at"]) == (rfc3339(start_s), missing_at)
+
+
 def test_a_lost_message_says_where_and_why_and_leads_to_its_minute(url: str, browser: Browser) -> None:
     with Watched(browser) as page:
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC")
@@ -116,6 +130,22 @@ def test_markup_in_an_id_stays_text(url: str, browser: Browser) -> None:
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id=%3Cb%3Ebold%3C%2Fb%3E+%26+co")
         expect(page.locator("#message-found .mono").get_by_text(EVIL, exact=True)).to_be_visible()
         expect(page.locator("#message-found").get_by_text("Nothing missing")).to_be_visible()
+
+
+def test_other_colours_show_what_was_found_and_a_new_look_searches_again(
+    url: str, module_database_url: str, browser: Browser
+) -> None:
+    with Watched(browser) as page:
+        page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id=<b>bold</b> %26 co")
+        found = page.locator("#message-found")
+        expect(found.get_by_text("Nothing missing")).to_be_visible()
+        with Store(module_database_url).engine.begin() as connection:
+            store_missing(connection, "retried", start() - 86_400, EVIL, kind="lost", place="node snk", last="snk.in")
+        with page.expect_response(lambda answer: "message-answer" in (answer.request.post_data or "")):
+            page.locator("#scheme-toggle").click()
+        expect(found.get_by_text("Nothing missing")).to_be_visible()
+        page.reload()
+        expect(found).to_contain_text("The log cannot be read")
 
 
 def test_a_message_whose_beacons_are_gone_is_known_by_what_its_result_kept(url: str, browser: Browser) -> None:

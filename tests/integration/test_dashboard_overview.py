@@ -16,8 +16,10 @@ from aggregator.rollups import SETTLE_MS
 from dashboard.reads.condition import read_freshness, read_freshness_of
 from dashboard.reads.overview import Overview, read_overview
 from dashboard.reads.standing import State
+from dashboard.report.making import make_report
+from dashboard.report.ranges import CalendarSpan
 from lagloss.definition import Definition, parse_definition
-from lagloss.store import Store
+from lagloss.store import DAY_S, Store
 from tests.incident_rows import store_incident
 from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.stored_windows import Stored
@@ -101,10 +103,47 @@ def test_a_verdict_is_since_the_first_minute_that_had_it(world: World) -> None:
 def test_budgets_and_hours_are_what_the_roll_ups_say(world: World) -> None:
     chain = read(world).standings[0]
     # of 500 messages 60 were lost, where 1 % may be; and as many were not on time, where 5 % may not be
-    assert chain.budgets == {"loss": pytest.approx(1 - 60 / 5), "on-time": pytest.approx(1 - 60 / 25)}
+    loss, on_time = chain.budgets["loss"], chain.budgets["on-time"]
+    assert loss is not None
+    assert on_time is not None
+    assert (loss.left_min, loss.left_max) == (pytest.approx(1 - 60 / 5), pytest.approx(1 - 60 / 5))
+    assert on_time.left_max == pytest.approx(1 - 60 / 25)
     assert len(chain.hours) == 24
     assert sum(hour.lag_ms is not None for hour in chain.hours) in (1, 2)  # a full hour may lie among the minutes
     assert max(hour.loss_ratio or 0 for hour in chain.hours) >= 60 / 500
+
+
+def test_budgets_are_what_a_report_of_the_same_days_says(store: Store) -> None:
+    """Minutes that are not known, lag that may have been in time, and the version in force, all as there."""
+    now_s = time.time()
+    newest_s = int(now_s) // 60 * 60 - 180  # the newest that is due by now
+    strict = defined("strict").model_dump(mode="json", by_alias=True)
+    strict["spec"]["sla"]["loss"]["max"] = 0.001
+    first, begin_s = defined("strict"), newest_s - 100 * 60
+    store.apply(first, begin_s * 1_000)
+    store.apply(Definition.model_validate(strict), (newest_s - 30 * 60) * 1_000)
+    store.apply(defined("even"), begin_s * 1_000)
+    with store.engine.begin() as connection:
+        for at, start_s in enumerate(range(begin_s, newest_s + 60, 60)):
+            verdict = "unknown" if at % 10 == 0 else "ok"
+            lost = {"snk": (at % 2, at % 3 + 1)}
+            if at % 7:  # the others are missing
+                of = document(first, start_s, verdict=verdict, lost=lost, pending=at % 4)
+                store_window(connection, of, start_s, notify=False)
+            store_window(connection, document(defined("even"), start_s), start_s, notify=False)
+    budgets = {one.pipeline: one.budgets for one in read_overview(store, now_s).standings}
+    ends_s = (int(now_s) // DAY_S + 1) * DAY_S
+    span = CalendarSpan(ends_s - 30 * DAY_S, ends_s, "UTC")
+    for name in ("strict", "even"):
+        for one in make_report(store, name, span, now_s).whole.attainments:
+            found = budgets[name][one.objective]
+            assert found is not None
+            assert (found.allowed, found.bad_min) == (one.allowed, one.bad.min)
+            assert found.bad_max == one.bad.max + one.unseen
+            assert (one.unseen > 0) == (name == "strict")
+    assert make_report(store, "strict", span, now_s).whole.attainments[0].allowed == pytest.approx(
+        sum(1_000 * (0.01 if at < 70 else 0.001) for at in range(101) if at % 7)
+    )
 
 
 def test_freshness_of_many_is_that_of_each(world: World) -> None:

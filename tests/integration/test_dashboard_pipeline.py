@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,11 +13,12 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
 from lagloss import tables
 from lagloss.alert_tables import Incident, IncidentChange
 from lagloss.definition import parse_definition
+from lagloss.processes import choose_port
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from tests.incident_rows import store_incident
@@ -42,8 +44,9 @@ def lossy() -> int:
 @pytest.fixture(scope="module")
 def store(module_database_url: str) -> Iterator[Store]:
     opened = Store(module_database_url)
-    patient = parse_definition(CLICKS.replace("  sla:", "  grace: 30m\n  sla:"))  # not stale while these tests run
-    opened.apply(patient, now_ms=(now() - 1_200) * 1_000)
+    patient = CLICKS.replace("  sla:", "  grace: 30m\n  sla:")  # not stale while these tests run
+    grouped = patient.replace("{name: event-norm,", "{name: event-norm, group: clicks.event-norm,")
+    opened.apply(parse_definition(grouped), now_ms=(now() - 1_200) * 1_000)
     opened.apply(chain())
     with opened.engine.begin() as connection:
         for start_s in range(now() - 3_000, now() - 120, 60):
@@ -51,6 +54,10 @@ def store(module_database_url: str) -> Iterator[Store]:
             verdict = "loss" if loss else "ok"
             window = document(clicks(), start_s, verdict=verdict, lags_ms=LAGS, lost=loss)
             store_window(connection, window, start_s)
+            lag = {"offsets": 10, "offsets_max": 5_210, "behind_ms": 90, "behind_max_ms": 12_000}
+            of = {"node": "event-norm", "consumer_group": "clicks.event-norm", "topic": "in", "topic_partition": 0}
+            row = {"pipeline": "clicks", "window_start": start_s, "asked_at": 1_000 * start_s, **of, **lag}
+            connection.execute(insert(tables.ConsumerLag).values(row))
         detail = {"text": "<b>3.2 %</b> lost <img src=x onerror=alert(1)>"}
         opened_at = datetime.fromtimestamp(lossy(), UTC)
         store_incident(connection, pipeline="clicks", opened_at=opened_at, detail=detail)
@@ -111,6 +118,8 @@ def test_a_hover_tells_the_minute_of_all_panels_and_a_click_opens_its_window(url
         open_page(page, url)
         said = hover(page, lossy())
         for words in ("1,000 messages expected", "E2E p95 900 ms", "process conn-ga 700 ms", "loss 3.5 % – 3.7 %"):
+            assert words in said, said
+        for words in ("consumer lag", "event-norm 5,210, 12 s behind"):
             assert words in said, said
         assert datetime.fromtimestamp(lossy(), UTC).strftime("%Y-%m-%d %H:%M UTC") in said
         page.mouse.down()
@@ -211,10 +220,32 @@ def test_empty_states_are_told_apart(url: str, store: Store, browser: Browser) -
         try:
             expect(notice).to_contain_text("Query failed")
             expect(page.locator("#pipeline-caption")).to_be_visible()  # what was read before stays
+            expect(notice).to_contain_text(re.compile(r"was read (\d+ s|[\d.]+ min) ago"))
         finally:
             with store.engine.begin() as connection:
                 connection.exec_driver_sql("ALTER TABLE pipeline_away RENAME TO pipeline")
         expect(notice).to_be_empty()
+
+
+def test_an_open_page_says_how_old_it_is_while_its_server_is_away(
+    module_database_url: str, store: Store, browser: Browser
+) -> None:
+    port, watched = choose_port("a dashboard that goes away"), Watched(browser)
+    watched.expected = ["net::ERR_", "Callback error updating"]
+    with watched as page:
+        banner, refreshed = page.locator(".stale-banner"), page.locator("#pipeline-headline")
+        with serving(module_database_url, port) as url:
+            open_page(page, url)
+            was_read = re.search(r"read at [\d:]+", refreshed.text_content() or "")
+            expect(banner).to_be_hidden()
+        expect(banner).to_contain_text("The server does not answer", timeout=40_000)
+        expect(banner).to_contain_text(re.compile(r"was read \d+ s ago"))
+        expect(page.locator("#pipeline-caption")).to_be_visible()
+        assert serious_faults(page) == []
+        with serving(module_database_url, port):
+            expect(banner).to_be_hidden(timeout=30_000)
+            assert was_read is not None
+            expect(refreshed).not_to_contain_text(was_read[0])
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (1280, True), (390, False)])
@@ -238,6 +269,13 @@ def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     windows = httpx.get(f"{api}/clicks/windows", params=span).json()
     assert [window["window_start"] for window in windows] == [rfc3339(lossy() - 60), rfc3339(lossy())]
     assert "history" not in windows[0]
+    assert "next" in httpx.get(f"{api}/clicks/windows", params={"range": "7d"}).links
+    lag = httpx.get(f"{api}/clicks/consumer-lag", params={**span, "by": "partition"}).json()
+    assert lag["watched"] == {"event-norm": "clicks.event-norm"}
+    (series,) = lag["series"]
+    assert (series["node"], series["topic"], series["partition"], len(series["buckets"])) == ("event-norm", "in", 0, 2)
+    assert series["buckets"][0]["offsets"] == {"last": 10, "max": 5_210}
+    assert httpx.get(f"{api}/clicks/consumer-lag", params={"by": "topic"}).status_code == 422
     hours = httpx.get(f"{api}/clicks/panels", params={"range": "7d"}).json()
     assert hours["bucket_seconds"] == 3_600
 
@@ -246,7 +284,6 @@ def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     ("path", "status", "words"),
     [
         ("nobody", 404, "nobody"),
-        ("clicks/windows?range=7d", 422, "at most 1,440 windows"),
         ("clicks/panels?range=1y", 422, "one of 15m"),
         ("clicks/panels?from=yesterday", 422, "yesterday"),
     ],
@@ -269,7 +306,8 @@ def test_incidents_go_when_they_are_over(url: str, store: Store, browser: Browse
 
 def test_the_axis_has_the_times_of_the_zone_in_the_address_wherever_the_browser_is(url: str, browser: Browser) -> None:
     berlin = ZoneInfo("Europe/Berlin")
-    shown = {datetime.fromtimestamp(now() - ago_s, berlin).strftime("%H:%M") for ago_s in range(-60, 3_660, 60)}
+    until_s = int(time.time()) // 60 * 60
+    shown = {datetime.fromtimestamp(until_s - ago_s, berlin).strftime("%H:%M") for ago_s in range(-120, 3_720, 60)}
     with Watched(browser, zone="Asia/Tokyo") as page:
         open_page(page, url)
         ticks = page.locator("#pipeline-panels .xtick text").all_text_contents()

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import parse_qsl, urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, expect
+from playwright.sync_api import Browser, Page, expect
 
 from lagloss import users
 from lagloss.store import Store
+from lagloss.times import parse_time_s
 from tests.integration.dashboards import Watched, address, serving, until
 from tests.window_documents import clicks
 
@@ -21,6 +23,10 @@ def url(module_database_url: str) -> Iterator[str]:
     store.close()
     with serving(module_database_url) as url:
         yield url
+
+
+def query(page: Page) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(address(page)).query))
 
 
 def test_the_address_names_the_readers_zone_without_a_step_in_their_history(url: str, browser: Browser) -> None:
@@ -55,6 +61,16 @@ def test_back_and_forward_lead_through_ranges(url: str, browser: Browser) -> Non
         expect(page.locator("#range input[value='3h']")).to_be_checked()
         page.go_forward()
         expect(page.locator("#range input[value='24h']")).to_be_checked()
+        page.get_by_role("button", name="From … to …").click()
+        page.get_by_role("button", name="Show", exact=True).click()
+        until(lambda: {"from", "to"} <= query(page).keys(), "two moments in the address")
+        asked = query(page)
+        assert "range" not in asked
+        assert parse_time_s(asked["to"]) - parse_time_s(asked["from"]) == 86_400  # filled from the range before
+        expect(page.locator("#range input[value='24h']")).not_to_be_checked()
+        page.go_back()
+        expect(page.locator("#range input[value='24h']")).to_be_checked()
+        assert "from" not in query(page)
 
 
 def test_whoever_has_logged_in_is_named_and_can_log_out(database_url: str, store: Store, browser: Browser) -> None:

@@ -23,6 +23,7 @@ from lagloss.graph import Graph
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.topics import BEACONS, create_topics
+from lagloss.wire import OffsetRange
 from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.logged_blocks import Logged
 from tests.window_documents import chain, document, store_missing, store_window
@@ -172,6 +173,11 @@ def test_the_matrix_has_every_message_and_footers_as_in_the_talk(url: str, brows
         first = page.locator(".ag-center-cols-container .ag-row").first
         expect(first.locator("[col-id='c0']")).to_have_text("● 10 ms")
         expect(page.locator(".cell-missing").first).to_have_text("✖ missing")
+        colours = {
+            kind: page.locator(f".cell-{kind}").first.evaluate("cell => getComputedStyle(cell).color")
+            for kind in ("there", "missing", "absent")
+        }
+        assert len(set(colours.values())) == 3
 
 
 def test_filters_stand_in_the_address_and_back_undoes_them(url: str, browser: Browser) -> None:
@@ -204,8 +210,13 @@ def test_a_difference_is_that_of_the_command_line(
     assert told.message_ids == ("h", "i", "j")
     assert api(url, "/difference", **{"from": "src.in", "to": "mid.out"}).json() == told.document()
     with Watched(browser) as page:
-        page.goto(url + path(closed(), "&a=src.in&b=mid.out"))
+        page.goto(url + path(closed(), "&a=src.in"))
+        expect(page.locator(".ag-center-cols-container .ag-row")).to_have_count(10)
+        page.locator("#window-grid .ag-root").evaluate("grid => grid.dataset.drawn = 'once'")
+        page.locator("#window-b").click()
+        page.get_by_role("option", name="mid.out", exact=True).click()
         expect(page.locator("#window-difference")).to_contain_text("3 messages at src.in and not at mid.out.")
+        expect(page.locator("#window-grid [data-drawn]")).to_have_count(1)  # where it was scrolled to
         assert page.locator("#window-difference li").all_inner_texts() == ["h", "i", "j"]
         expect(page.locator("#window-a")).to_have_value("src.in")
         with page.expect_download() as download:
@@ -299,6 +310,19 @@ def test_without_kafka_the_stored_result_is_shown_and_the_reason(
         expect(page.locator(".ag-row")).to_have_count(1)
         counted = "3 messages at src.in and not at mid.out, by the window's result."
         expect(page.locator("#window-difference")).to_contain_text(counted)
+
+
+def test_a_minute_that_is_too_large_is_not_read_and_says_so(url: str, store: Store, browser: Browser) -> None:
+    start_s = now() - 420
+    with store.engine.begin() as connection:
+        window = document(chain(), start_s, verdict="ok", messages=5_000_000, counts={"src.in": 5_000_000})
+        store_window(connection, window, start_s, notify=False)
+    Logged("chain", start_s, "", "", store).tell("src.in", [OffsetRange(0, 0, 0)], beacons=5_000_000)
+    answer = httpx.get(f"{url}/api/v1/pipelines/chain/windows/{rfc3339(start_s)}/matrix", timeout=30)
+    assert (answer.status_code, answer.json()["title"]) == (409, "Window too large")
+    with Watched(browser) as page:
+        page.goto(url + path(start_s))
+        expect(page.locator("#window-matrix")).to_contain_text("5,000,000 beacons")
 
 
 def test_what_is_not_a_window_of_anything_says_so(url: str, browser: Browser) -> None:

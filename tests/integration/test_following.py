@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -137,19 +138,20 @@ def test_the_limit_of_names_holds_over_batches_and_restarts(store: Store, follow
 
 
 @pytest.mark.parametrize(
-    "value",
+    "fields",
     [
-        report(pipeline="with\0nul"),
-        report(host="with\0nul"),
-        report(checkpoints=["src." + "x" * MAX_NAME_BYTES]),
-        report(lanes=["lane\0"]),
-        report(lanes=["l" * (MAX_NAME_BYTES + 1)]),
+        {"pipeline": "with\0nul"},
+        {"host": "with\0nul"},
+        {"checkpoints": ["src." + "x" * MAX_NAME_BYTES]},
+        {"lanes": ["lane\0"]},
+        {"lanes": ["l" * (MAX_NAME_BYTES + 1)]},
     ],
+    ids=["nul-in-pipeline", "nul-in-host", "long-checkpoint", "nul-in-lane", "long-lane"],
 )
 def test_a_report_that_no_table_could_hold_is_set_aside_and_the_next_is_followed(
-    value: bytes, store: Store, follower: ReportFollower
+    fields: dict[str, Any], store: Store, follower: ReportFollower
 ) -> None:
-    assert follower.follow(records([value, report(BROKEN)]), {}) == 2
+    assert follower.follow(records([report(**fields), report(BROKEN)]), {}) == 2
     assert rows_of(store, tables.Emitter) == 1
     assert counts(store) == {"header_invalid": 1, "unknown_pipeline": 1}
 

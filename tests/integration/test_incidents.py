@@ -12,8 +12,9 @@ import psycopg
 import pytest
 from sqlalchemy import select, update
 
-from lagloss import incident_actions, incident_times, incidents, rehearsal
+from lagloss import deliveries, incident_actions, incident_changes, incident_times, incidents, rehearsal
 from lagloss.alert_tables import OutboxMessage
+from lagloss.deliveries import outbox_table
 from lagloss.errors import (
     AlreadyAcknowledged,
     AmbiguousIncident,
@@ -27,7 +28,6 @@ from lagloss.errors import (
 )
 from lagloss.incident_actions import silence_table
 from lagloss.incident_times import Times
-from lagloss.incidents import outbox_table
 from lagloss.store import ALERTS_CHANNEL, Store
 from tests.incident_rows import NOON, store_change, store_delivery, store_incident, store_leader, store_receiver
 from tests.window_documents import chain
@@ -107,7 +107,7 @@ def test_an_acknowledgement_is_a_row_a_change_and_a_word_to_the_alerter(store: S
         assert incident_actions.acknowledge(store, "0a", "ann", "looking at mid") == ONE
     assert payloads == [f"acknowledged/{ONE}"]
     found = incidents.incident(store, str(ONE))
-    opened, acknowledged = incidents.changes(store, ONE)
+    opened, acknowledged = incident_changes.changes(store, ONE)
     assert (found.acknowledged_by, found.acknowledged_at) == ("ann", acknowledged.at)
     assert (opened.change, opened.by) == ("opened", None)
     assert (acknowledged.change, acknowledged.by, acknowledged.note) == ("acknowledged", "ann", "looking at mid")
@@ -146,7 +146,7 @@ def test_of_two_who_acknowledge_at_once_one_is_told_of_the_other(store: Store) -
     for thread in threads:
         thread.join()
     assert sorted(refused[0]) == ["ann", "bob"]
-    assert [change.change for change in incidents.changes(store, ONE)] == ["opened", "acknowledged"]
+    assert [change.change for change in incident_changes.changes(store, ONE)] == ["opened", "acknowledged"]
 
 
 def test_a_silence_is_kept_told_to_the_alerter_and_says_what_it_is_about(store: Store) -> None:
@@ -213,11 +213,11 @@ def test_failed_deliveries_are_told_for_a_week_with_when_their_receiver_worked_a
         store_delivery(connection, id_, "sms", "dropped", at=NOON + 2 * MINUTE)
         store_delivery(connection, id_, "sms", None, at=NOON + 2 * MINUTE)
         store_delivery(connection, id_, "mail", "failed", at=NOON - timedelta(days=8), error="refused")
-    sms, hook = incidents.failed_deliveries(store, NOON + timedelta(hours=1))
+    sms, hook = deliveries.failed_deliveries(store, NOON + timedelta(hours=1))
     assert (sms.receiver, sms.pipeline, sms.last_error, sms.works_since) == ("sms", None, "HTTP 401", None)
     assert (hook.receiver, hook.pipeline, hook.rule, hook.last_error) == ("hook", "chain", "loss", "HTTP 410")
     assert hook.works_since == NOON + MINUTE + timedelta(seconds=1)
-    outcomes = [delivery.outcome for delivery in incidents.deliveries(store, id_)]
+    outcomes = [delivery.outcome for delivery in deliveries.deliveries(store, id_)]
     assert outcomes == ["sent", "failed", "sent", "sent", "dropped", "waiting", "failed"]
 
 

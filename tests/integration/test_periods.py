@@ -105,7 +105,7 @@ MOMENTS = st.integers(BEGIN - DAY_S, BEGIN + (DAYS + 1) * DAY_S)
 EDGES = st.lists(MOMENTS, min_size=2, max_size=9, unique=True).map(sorted)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edges=EDGES, counts_only=st.booleans())
 def test_any_stretch_is_what_all_its_windows_come_to(world: World, edges: list[int], counts_only: bool) -> None:
     found = series(world.store, "chain", edges, counts_only=counts_only)

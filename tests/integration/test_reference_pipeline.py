@@ -21,7 +21,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartiti
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire import EmitterReport, decode_block, decode_report, hash_id
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.topology import NEXT
+from pipeline_under_test.topology import NEXT, NODES
 from pipeline_under_test.truth import Truth
 
 FAULTS = (
@@ -196,7 +196,7 @@ def test_only_what_the_ledger_says_was_doubled_is_doubled(faulty: Finished) -> N
 
 def test_every_emitter_says_at_the_end_that_it_has_ended(faulty: Finished) -> None:
     nodes = [report.node for report in faulty.beacons.last_reports.values() if report.closed]
-    assert sorted(nodes) == sorted(NEXT)
+    assert sorted(nodes) == sorted(NODES)
 
 
 def test_a_killed_and_a_stopped_consumer_make_duplicates_and_no_holes(disturbed: Finished) -> None:

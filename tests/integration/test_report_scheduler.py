@@ -15,7 +15,7 @@ from dashboard.report.contents import Part
 from dashboard.report.ranges import CalendarSpan
 from dashboard.report.runs import GIVE_UP_AFTER_S, Runs
 from dashboard.report.schedule_file import ReportsFile
-from dashboard.report.scheduler import WAIT_AT_MOST_S, Scheduler
+from dashboard.report.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
 from dashboard.services import Services
 from lagloss import tables
 from lagloss.outgoing.backoff import backoff_s
@@ -305,6 +305,25 @@ def test_a_running_scheduler_mails_by_itself_and_lets_go_of_a_run_when_it_is_sto
     wait_for(lambda: bool(mailbox.mails), timeout_s=10, what="the mail")
     successor.stop()
     assert runs(store)[-1][1] == "sent"
+
+
+def test_runs_go_when_they_are_older_than_what_reports_are_made_of_but_the_newest_of_a_schedule_stays(
+    store: Store, mailbox: Mailbox
+) -> None:
+    weekly = scheduler(store, reports(mailbox))
+    weekly.look(MONDAY + SOON_S)
+    scheduler(store, reports(mailbox, zone="UTC"))
+    kept_days = Settings().keep_rollups_days
+    change(
+        store,
+        f"UPDATE report_run SET due_at = clock_timestamp() - make_interval(days => {kept_days}) "
+        f"- (to_timestamp({MONDAY}) - due_at)",
+    )
+    assert len(runs(store)) == 3
+    assert Runs(store.engine).forget(kept_days + 365) == 0
+    weekly.look(MONDAY + SOON_S + FORGETS_EVERY_S)
+    assert len(runs(store)) == 2
+    assert runs(store)[-1][:2] == (MONDAY, "sent")
 
 
 def emits(store: Store) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from itertools import count
 from typing import Any
@@ -15,17 +16,19 @@ from sqlalchemy import delete
 
 from aggregator import rollups
 from dashboard.reads.condition import Condition, Freshness, condition
-from dashboard.reads.happenings import read_happenings
+from dashboard.reads.happenings import MAX_INCIDENTS, read_happenings
 from dashboard.reads.panels import read_panels
 from dashboard.reads.series import MAX_BUCKETS, Series, bucket_s, read_series
 from dashboard.span import MAX_SPAN_S, Span
 from lagloss import tables
+from lagloss.alert_tables import Incident, IncidentChange
+from lagloss.definition import parse_definition
 from lagloss.errors import UnknownPipeline
 from lagloss.rollup import Rollup
 from lagloss.sketch import Sketch
 from lagloss.store import Store, ensure_days
 from tests.incident_rows import store_incident
-from tests.window_documents import chain, document, facts, store_window
+from tests.window_documents import CHAIN, chain, document, facts, store_window
 
 MIDNIGHT = 1_795_219_200
 HOUR = 3_600
@@ -48,9 +51,9 @@ def shared(module_database_url: str) -> Iterator[Store]:
 
 @pytest.fixture
 def store(shared: Store) -> Store:
-    """The module's database, without windows and roll-ups."""
+    """The module's database, without what was stored of the pipeline."""
     with shared.engine.begin() as connection:
-        for table in (tables.Window, tables.Rollup, tables.RollupDirty, tables.Emitter):
+        for table in (tables.Window, tables.Rollup, tables.RollupDirty, tables.Emitter, IncidentChange, Incident):
             connection.execute(delete(table))
     return shared
 
@@ -146,7 +149,7 @@ def test_hours_and_days_and_totals_agree_with_merging_every_minute(store: Store)
 def test_the_total_of_any_span_is_that_of_its_minutes(store: Store) -> None:
     windows = fill(store, list(range(MIDNIGHT, MIDNIGHT + 2 * DAY, 1_200)))
 
-    @settings(max_examples=30, deadline=None)
+    @settings(max_examples=30)
     @given(st.integers(0, 2 * 24 * 60), st.integers(1, 2 * 24 * 60))
     def holds(first: int, length: int) -> None:
         from_s, to_s = MIDNIGHT + 60 * first, MIDNIGHT + 60 * (first + length)
@@ -232,6 +235,44 @@ def test_what_happened_in_a_span_is_told_and_nothing_else(store: Store) -> None:
         "a process of mid started",
     ]
     assert read_happenings(store, "chain", Span(MIDNIGHT + 2 * HOUR, MIDNIGHT + 3 * HOUR)).incidents == ()
+
+
+def test_of_many_incidents_the_critical_and_then_the_newest_are_told_and_the_rest_is_counted(store: Store) -> None:
+    with store.engine.begin() as connection:
+        by_minute = {
+            minute: store_incident(
+                connection,
+                opened_at=datetime.fromtimestamp(MIDNIGHT + HOUR + 60 * minute, UTC),
+                resolved_at=datetime.fromtimestamp(MIDNIGHT + 3 * HOUR, UTC),
+                severity="critical" if minute % 10 == 0 else "warning",
+            )
+            for minute in range(MAX_INCIDENTS + 10)
+        }
+    found = read_happenings(store, "chain", Span(MIDNIGHT, MIDNIGHT + 4 * HOUR))
+    told = {incident.id for incident in found.incidents}
+    assert (len(told), found.more_incidents, found.document()["more_incidents"]) == (MAX_INCIDENTS, 10, 10)
+    left_out = {minute for minute, id_ in by_minute.items() if id_ not in told}
+    assert left_out == set(range(1, 10)) | {11}
+    starts = [incident.first_window_s for incident in found.incidents]
+    assert starts == sorted(starts)
+    few = read_happenings(store, "chain", Span(MIDNIGHT, MIDNIGHT + HOUR))
+    assert (len(few.incidents), few.more_incidents) == (3, 0)  # their first windows are three minutes before
+
+
+def test_the_panels_know_what_was_promised_when(database_url: str) -> None:
+    with closing(Store(database_url)) as store:
+        store.apply(chain(), now_ms=MIDNIGHT * 1_000)
+        stricter = parse_definition(CHAIN.replace("max: 0.01", "max: 0.001"))
+        store.apply(stricter, now_ms=(MIDNIGHT + HOUR + 1) * 1_000)
+        with store.engine.begin() as connection:
+            store_window(connection, document(chain(), MIDNIGHT + HOUR), MIDNIGHT + HOUR, notify=False)
+        found = read_panels(store, "chain", Span(MIDNIGHT, MIDNIGHT + 2 * HOUR), NOW)
+        assert [(term.from_s - MIDNIGHT, term.sla.loss.max) for term in found.terms.parts] == [
+            (0, 0.01),
+            (HOUR + 60, 0.001),
+        ]
+        assert found.newest_sla.loss.max == 0.01
+        assert found.stored.version == 2
 
 
 def fresh(**known: Any) -> Freshness:

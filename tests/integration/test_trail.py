@@ -84,6 +84,24 @@ def test_a_time_to_look_around_is_looked_at_first(
     assert (found.from_s, found.to_s) == (minutes[0].start_s, minutes[1].start_s)
 
 
+def test_of_an_id_that_was_used_again_the_newest_or_the_nearest_is_found(
+    store: Store, minutes: list[Logged], log: BeaconLog
+) -> None:
+    for minute in (minutes[3], minutes[2]):  # the log is in an order of its own
+        minute.tell("snk.out", minute.put("snk.out", [WANTED], 30), beacons=1)
+
+    def found(**asked: float) -> int | None:
+        trail = search(store, log, "trail", [hash_id(WANTED)], **asked).trail
+        return trail and minutes.index(next(one for one in minutes if one.start_s == trail.window_start_s))
+
+    assert found() == 3
+    assert found(around_s=minutes[1].start_s + 50) == 2
+    assert found(around_s=minutes[0].start_s) == 0
+    assert found(around_s=minutes[0].start_s, after_s=minutes[1].start_s) == 2
+    assert found(before_s=minutes[3].start_s) == 2
+    assert found(after_s=minutes[4].start_s) is None
+
+
 def test_an_id_that_nobody_sent_is_not_found_in_any_window(store: Store, minutes: list[Logged], log: BeaconLog) -> None:
     found = search(store, log, "trail", [hash_id("nobody")])
     assert (found.trail, found.is_cut) == (None, False)

@@ -117,7 +117,7 @@ def test_fewer_messages_leave_the_others_as_they_were() -> None:
 
 
 @given(drawn=worlds())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 def test_every_world_could_be_read_from_kafka(drawn: tuple[World, int]) -> None:
     world, window_s = drawn
     assert window_s % 60 == 0
@@ -135,7 +135,7 @@ def position(record: Record) -> int:
 
 
 @given(drawn=worlds())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 def test_every_message_counts_once_and_no_place_has_more_than_the_window(drawn: tuple[World, int]) -> None:
     result = judge(*drawn)
     if "sample" not in result["reasons"]:

@@ -37,7 +37,7 @@ def test_random_world_is_judged_as_the_oracle_judges_it(seed: int) -> None:
     assert_as_the_oracle_says(*make_world(random.Random(seed)))
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_any_world_is_judged_as_the_oracle_judges_it(found: tuple[World, int]) -> None:
     assert_as_the_oracle_says(*found)

@@ -75,7 +75,7 @@ def outcome(incident: Replayed) -> Outcome:
     return (incident.rule.name, incident.opened_at_s, known.resolved_at_s, known.breaches, known.worst)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(past=PASTS, context=st.integers(0, 10))
 def test_what_it_opens_is_what_an_alerter_opens_that_looks_at_everything(
     past: list[tuple[int, int | None, str, str]], context: int

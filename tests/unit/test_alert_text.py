@@ -78,7 +78,7 @@ class Tags(HTMLParser):
         assert self.open.pop() == tag
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(groups)
 def test_html_holds_only_our_own_elements_whatever_the_texts_are(group: list[Notification]) -> None:
     tags = Tags()
@@ -89,7 +89,7 @@ def test_html_holds_only_our_own_elements_whatever_the_texts_are(group: list[Not
     assert tags.attributes <= {"lang", "charset", "style", "href"}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(groups)
 def test_slack_takes_any_texts_and_none_is_markup(group: list[Notification]) -> None:
     payload = json.loads(json.dumps(slack.payload(message(group))).encode("utf-8", "replace"))
@@ -98,14 +98,14 @@ def test_slack_takes_any_texts_and_none_is_markup(group: list[Notification]) -> 
         assert not fake_slack.stray_controls(text)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(notifications)
 def test_pagerduty_takes_any_texts(one: Notification) -> None:
     document = json.dumps(event(one, "k" * 32), ensure_ascii=False).encode("utf-8", "replace")
     assert fake_pagerduty.errors_of(json.loads(document), len(document)) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(groups)
 def test_a_mail_has_only_our_own_headers_whatever_the_texts_are(group: list[Notification]) -> None:
     sent = compose(group, "lagloss <lagloss@a.example>", ["on-call@b.example"]).as_bytes(policy=policy.SMTP)

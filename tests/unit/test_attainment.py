@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from itertools import pairwise
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -13,6 +17,7 @@ from dashboard.report.attainment import FOREVER_S, Target, judge, overall, targe
 from lagloss.budgets import budget
 from lagloss.definition import Definition, parse_definition
 from lagloss.periods import Coverage, Stretch
+from lagloss.result import Interval
 from lagloss.rollup import Rollup
 from lagloss.store import StoredPipeline
 from tests.window_documents import CHAIN
@@ -20,6 +25,7 @@ from tests.window_documents import CHAIN
 HOUR_S = 3_600
 
 
+@cache
 def definition(loss: float = 0.01, percentile: float = 95) -> Definition:
     return parse_definition(CHAIN.replace("max: 0.01", f"max: {loss}").replace("95", str(percentile)))
 
@@ -39,6 +45,12 @@ def status(total: Rollup, of: Target, missing: int = 0) -> str:
 def loss(low: int, high: int, messages: int = 1_000, unknown: int = 0, pending: int = 0) -> Rollup:
     verdicts = {"ok": 60 - unknown, "unknown": unknown}
     return Rollup(windows=60, verdicts=verdicts, messages=messages, lost_min=low, lost_max=high, pending=pending)
+
+
+def timed(*, late: int = 0, lost: tuple[int, int] = (0, 0), pending: int = 0) -> Rollup:
+    """1,000 messages that had to be on time."""
+    delivered = 1_000 - lost[1] - pending
+    return replace(loss(*lost, pending=pending), delivered=delivered, on_time=delivered - late, on_time_of=1_000)
 
 
 def test_what_is_lost_for_certain_misses_a_target_and_what_may_be_lost_leaves_it_unproven() -> None:
@@ -79,11 +91,56 @@ def test_a_target_of_all_messages_leaves_no_budget() -> None:
 
 
 def test_what_is_late_spends_the_budget_of_the_lag() -> None:
-    total = Rollup(windows=60, verdicts={"ok": 60}, messages=1_000, on_time=960, on_time_of=1_000)
+    total = timed(late=40)
     one = judge("on-time", [(Stretch(0, HOUR_S, total), target())], known(total))
     assert (one.status, one.bad.min, one.allowed, one.spent["min"]) == ("met", 40, 50, 0.8)
     assert one.good == {"min": 0.96, "max": 0.96}
     assert one.target == 0.95
+
+
+def test_what_may_have_been_on_time_all_the_same_is_not_late_for_certain() -> None:
+    def fared(total: Rollup) -> tuple[str, Interval]:
+        one = judge("on-time", [(Stretch(0, HOUR_S, total), target())], known(total))
+        return one.status, one.bad
+
+    assert fared(timed(late=51)) == ("missed", Interval(51, 51))
+    assert fared(timed(lost=(51, 51))) == ("missed", Interval(51, 51))
+    assert fared(timed(lost=(0, 51))) == ("unproven", Interval(0, 51))
+    assert fared(timed(pending=51)) == ("unproven", Interval(0, 51))
+    assert fared(timed(late=20, lost=(10, 15), pending=15)) == ("met", Interval(30, 50))
+    assert fared(timed(late=20, lost=(10, 15), pending=16)) == ("unproven", Interval(30, 51))
+    assert fared(timed(late=45, lost=(6, 9))) == ("missed", Interval(51, 54))
+
+
+FATES = ("on time", "late", "lost", "perhaps", "pending", "filtered", "dead")
+
+
+@given(st.lists(st.sampled_from(FATES), max_size=40), st.sampled_from([90, 95, 99]), st.randoms(use_true_random=False))
+def test_whatever_became_of_what_is_not_certain_the_status_was_right(
+    fates: list[str], percentile: float, luck: Random
+) -> None:
+    counted = Counter(fates)
+    total = Rollup(
+        windows=1,
+        verdicts={"ok": 1},
+        messages=len(fates),
+        delivered=counted["on time"] + counted["late"],
+        filtered=counted["filtered"],
+        dead=counted["dead"],
+        pending=counted["pending"],
+        lost_min=counted["lost"],
+        lost_max=counted["lost"] + counted["perhaps"],
+        on_time=counted["on time"],
+        on_time_of=len(fates) - counted["filtered"] - counted["dead"],
+    )
+    one = judge("on-time", [(Stretch(0, HOUR_S, total), target(percentile=percentile))], known(total))
+    ends = [luck.choice(FATES) if fate in ("perhaps", "pending") else fate for fate in fates]
+    kept = [fate for fate in ends if fate not in ("filtered", "dead")]
+    bad = sum(fate != "on time" for fate in kept)
+    was_kept = 100 * bad <= (100 - percentile) * len(kept)
+    if one.status in ("met", "missed"):
+        assert was_kept == (one.status == "met")
+    assert one.bad.max - one.bad.min == counted["perhaps"] + counted["pending"]
 
 
 def test_each_version_is_judged_by_its_own_target() -> None:

@@ -157,7 +157,7 @@ def test_what_is_good_is_taken(parse: Parser, good: bytes) -> None:
 
 @pytest.mark.parametrize(("parse", "good"), PARSERS)
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_bad_is_the_clients_problem(parse: Parser, good: bytes, data: st.DataObject) -> None:
     """Any bytes, and good ones with some of them changed, cut out or doubled."""
     body = bytearray(good)
@@ -181,7 +181,7 @@ JSON_VALUES = st.recursive(
 
 @pytest.mark.parametrize(("parse", "good"), [each for each in PARSERS if each[1][:1] in b"[{"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_a_member_of_any_kind_is_the_clients_problem(parse: Parser, good: bytes, data: st.DataObject) -> None:
     """JSON that is well-formed, with another value somewhere."""
     document = json.loads(good)
@@ -218,7 +218,7 @@ PACK: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("encoding", PACK)
 @given(content=st.binary(max_size=300), size=st.integers(0, 300))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_body_is_unpacked_up_to_its_limit_and_given_back(encoding: str, content: bytes, size: int) -> None:
     bodies, packed = Bodies(max_held_bytes=2_000), PACK[encoding](content)
     try:
@@ -233,7 +233,7 @@ def test_a_body_is_unpacked_up_to_its_limit_and_given_back(encoding: str, conten
 
 @pytest.mark.parametrize("encoding", ["gzip", "zstd"])
 @given(body=st.binary(max_size=100))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_what_is_not_packed_is_400(encoding: str, body: bytes) -> None:
     with pytest.raises(Problem) as found:
         asyncio.run(_read(body, encoding, 1_000, Bodies()))

@@ -112,7 +112,7 @@ def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKe
     return sent, dropped, unplaced
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.lists(beacons, max_size=40), st.integers(1, 9), st.booleans(), st.booleans(), SAMPLES)
 def test_blocks_hold_exactly_what_a_slow_loop_would_send(
     given_: list[tuple[Any, ...]], partitions: int, first: bool, names_ids: bool, sample: int

@@ -12,20 +12,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.figures import flow_graph, shares, stack
+from dashboard.figures import flow_graph, shares, sparkline, stack
 from dashboard.figures.frame import SLOWEST, Frame
 from dashboard.figures.loss import drawn_loss
-from dashboard.figures.panels import history_runs, panels_figure
+from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
+from dashboard.pages import pipeline_parts
 from dashboard.reads import buckets
+from dashboard.reads.consumer_lag import ConsumerLag, LagBucket, Of
 from dashboard.reads.happenings import Deploy, Happenings
 from dashboard.reads.series import Series
+from dashboard.reads.standing import Hour, Targets
+from dashboard.reads.terms import Terms, terms_of
 from dashboard.span import Span
 from dashboard.zones import Zone
 from lagloss import hops
 from lagloss.definition import Definition, parse_definition
 from lagloss.graph import Graph
 from lagloss.hops import Hop
+from lagloss.rollup import Rollup
+from lagloss.store import StoredPipeline
 from tests.window_documents import CHAIN, chain, clicks, document
 
 START = 1_795_250_400
@@ -33,11 +39,30 @@ CHAIN_LAGS = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk
 """The talk's example: lag-in 1, 3, 8 ms and lag-out 2, 4, 10 ms."""
 
 
+HOUR = Span(START, START + 3_600)
+
+
 def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> Frame:
     found = tuple(buckets.of_window(window, Graph(definition)) for window in windows)
     series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
     given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
+    more.setdefault("terms", terms((0, definition)))
     return Frame(definition, series, **{**given_, **more})
+
+
+def terms(*applied: tuple[int, Definition]) -> Terms:
+    """Of versions that were applied so many seconds after START."""
+    given_ = enumerate(applied, 1)
+    return terms_of([StoredPipeline(one.name, at, 1_000 * (START + s), one) for at, (s, one) in given_], HOUR)
+
+
+def promising(percentile: float, target: str, loss: float = 0.01) -> Definition:
+    """The chain with another SLA."""
+    return parse_definition(
+        CHAIN.replace("percentile: 95, target: 5s", f"percentile: {percentile}, target: {target}").replace(
+            "max: 0.01", f"max: {loss}"
+        )
+    )
 
 
 def traces(figure: go.Figure) -> dict[str, Any]:
@@ -78,8 +103,8 @@ def test_each_minute_stacks_the_slowest_path_or_the_chosen_one() -> None:
     slow_ga = document(clicks(), START, lags_ms=clicks_lags(900.0, 300.0))
     slow_fb = document(clicks(), START + 60, lags_ms=clicks_lags(250.0, 700.0))
     bars = traces(panels_figure(frame(clicks(), [slow_ga, slow_fb], path=SLOWEST)))
-    assert list(bars["process conn-ga"].y) == [700.0, None]
-    assert list(bars["process conn-fb"].y) == [None, 550.0]
+    assert known(bars["process conn-ga"].y) == [700.0, None]
+    assert known(bars["process conn-fb"].y) == [None, 550.0]
     chosen = traces(panels_figure(frame(clicks(), [slow_ga, slow_fb], path="conn-fb")))
     assert "process conn-ga" not in chosen
     assert list(chosen["process conn-fb"].y) == [150.0, 550.0]
@@ -171,6 +196,88 @@ def test_the_targets_are_always_in_view() -> None:
     assert any("beyond this scale" in note.text for note in far.layout.annotations)
 
 
+def test_a_target_is_drawn_in_steps_by_the_definition_in_force() -> None:
+    lags = {**CHAIN_LAGS, "snk.out": 4_000.0}
+    windows = [document(chain(), START + 60 * minute, lags_ms=lags) for minute in range(60)]
+    versions = terms((-9_000, promising(95, "5s")), (1_770, promising(95, "3s")), (1_830, promising(95, "3s", 0.05)))
+    figure = panels_figure(frame(chain(), windows, terms=versions))
+    at = TimeAxis.over(Zone.named("Europe/Berlin"), START, START + 3_600).at
+    level = [(s.yref, s.x0, s.x1, s.y0) for s in figure.layout.shapes if s.y0 == s.y1]
+    assert level == [
+        ("y2", at(START), at(START + 1_800), 5.0),
+        ("y2", at(START + 1_800), at(START + 3_600), 3.0),
+        ("y3", at(START), at(START + 1_860), 1.0),
+        ("y3", at(START + 1_860), at(START + 3_600), 5.0),
+    ]
+    rises = [(s.yref, s.x0, s.y0, s.y1) for s in figure.layout.shapes if s.x0 == s.x1]
+    assert rises == [("y2", at(START + 1_800), 5.0, 3.0), ("y3", at(START + 1_860), 1.0, 5.0)]
+    labels = [note.text for note in figure.layout.annotations if "SLA" in note.text]
+    assert labels == ["SLA p95 ≤ 5 s", "SLA p95 ≤ 3 s", "SLA loss ≤ 1 %", "SLA loss ≤ 5 %"]
+    assert figure.layout.yaxis3.range[1] > 5
+
+
+@given(st.lists(st.tuples(st.integers(-7_200, 7_200), st.sampled_from([1, 2, 3])), min_size=1, max_size=6))
+def test_terms_say_of_each_minute_what_the_version_in_force_says(applied: list[tuple[int, int]]) -> None:
+    versions = [(at_s, promising(95, f"{target}s")) for at_s, target in sorted(applied)]
+    found = terms(*versions)
+    for start_s in range(START, START + 3_600, 60):
+        before = [of for at_s, of in versions if START + at_s <= start_s] or [versions[0][1]]
+        assert found.at(start_s).sla == before[-1].spec.sla
+    assert [(one.to_s, one.sla == other.sla) for one, other in pairwise(found.parts)] == [
+        (other.from_s, False) for other in found.parts[1:]
+    ]
+    assert (found.parts[0].from_s, found.parts[-1].to_s) == (START, START + 3_600)
+
+
+def test_a_lag_is_drawn_and_judged_by_the_percentile_of_its_sla() -> None:
+    # p95 4 s is within the target, p99 5.6 s is not
+    window = document(chain(), START, lags_ms={**CHAIN_LAGS, "snk.out": 4_000.0})
+    of_p99 = frame(chain(), [window], terms=terms((0, promising(99, "5s"))))
+    [bucket] = of_p99.series.buckets
+    figure = panels_figure(of_p99)
+    assert known(traces(figure)["E2E p99"].y) == [pytest.approx(5.6)]
+    assert figure.layout.yaxis2.title.text == "E2E p99,<br>hops p95 (s)"
+    assert "E2E p99 5.6 s" in told(figure, "y2")[0]
+    assert pipeline_parts.worst(of_p99.series, of_p99.terms) == [bucket]
+    of_p95 = frame(chain(), [window])
+    assert pipeline_parts.worst(of_p95.series, of_p95.terms) == []
+
+
+def test_a_percentile_that_results_do_not_hold_is_judged_by_the_on_time_share_and_the_line_says_so() -> None:
+    late = {**document(chain(), START, lags_ms={**CHAIN_LAGS, "snk.out": 4_000.0}), "on_time_share": 0.85}
+    of_p90 = frame(chain(), [late], terms=terms((0, promising(90, "5s"))))
+    figure = panels_figure(of_p90)
+    assert known(traces(figure)["E2E p95"].y) == [4.0]
+    labels = [note.text for note in figure.layout.annotations]
+    assert "SLA p90 ≤ 5 s, by the on-time share; the line is p95" in labels
+    assert len(pipeline_parts.worst(of_p90.series, of_p90.terms)) == 1
+
+
+def test_a_sparkline_has_no_target_of_another_percentile() -> None:
+    hours = [Hour(START, 100.0, 0.0), Hour(START + 3_600, 900.0, 0.0)]
+    assert "stroke-dasharray" in sparkline.sparkline(hours, Targets(0.01, 95, 500))
+    assert "stroke-dasharray" not in sparkline.sparkline(hours, Targets(0.01, 99, 500))
+    assert "its target is of p99" in sparkline.spoken(hours, Targets(0.01, 99, 500))
+
+
+def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
+    windows = [
+        document(chain(), START, messages=7),
+        document(chain(), START + 60, verdict="unknown", messages=0, reasons=("evidence:src",)),
+        document(chain(), START + 120, verdict="idle", messages=0),
+        document(chain(), START + 180, verdict=None, messages=0),
+    ]
+    made = frame(chain(), windows)
+    figure = panels_figure(made)
+    assert known(traces(figure)["messages expected"].y) == [7.0, None, 0.0, None]
+    assert known(traces(figure)["seen to an end"].y) == [7.0, None, 0.0, None]
+    assert "nobody has told" in told(figure, "y")[1]
+    assert "0 messages expected" in told(figure, "y")[2]
+    assert "not known" in told(figure, "y3")[1]
+    blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, Graph(chain()))
+    assert (blind.messages, blind.reached_an_end, blind.document()["messages"]) == (None, None, None)
+
+
 def test_history_is_shaded_and_named() -> None:
     windows = [document(chain(), START + 60 * minute, history=minute < 20) for minute in range(30)]
     made = frame(chain(), windows)
@@ -233,3 +340,57 @@ def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_the
     assert any("1 ms" in text and "2–5<br>lost" in text for text in texts)
     assert any("retrier" in text for text in texts)
     assert hops.deliveries(graph) == ["snk"]
+
+
+MID = Of("mid", "chain.mid")
+
+
+def watched(lags: dict[int, tuple[int | None, int | None]]) -> Frame:
+    """The chain, whose node mid names its group, with (offsets, behind_ms) of some minutes."""
+    definition = parse_definition(CHAIN.replace("{name: mid,", "{name: mid, group: chain.mid,"))
+    found = tuple(LagBucket(START + 60 * at, 60, 0, offsets, 0, ms) for at, (offsets, ms) in lags.items())
+    windows = [document(definition, START, lags_ms=CHAIN_LAGS)]
+    return frame(definition, windows, consumer_lag={MID: found} if found else {})
+
+
+def test_consumer_lag_is_drawn_by_node_and_gaps_are_gaps() -> None:
+    figure = panels_figure(watched({0: (5, 900), 1: (0, 0), 3: (None, None), 4: (5_210, 12_000)}))
+    drawn = traces(figure)["consumer lag mid"]
+    assert (drawn.yaxis, known(drawn.y)) == ("y6", [5.0, 0.0, None, None, 5_210.0])
+    assert drawn.line.color == traces(figure)["process mid"].marker.color
+    assert told(figure, "y6") == [
+        "<b>consumer lag</b><br>mid 5, 900 ms behind",
+        "<b>consumer lag</b><br>mid 0",
+        "<b>consumer lag</b><br>mid –, – behind",
+        "<b>consumer lag</b><br>mid 5,210, 12 s behind",
+    ]
+
+
+def test_the_panel_of_consumer_lag_is_there_only_if_a_group_is_named_and_takes_no_height_of_the_others() -> None:
+    plain, more = frame(chain(), [document(chain(), START)]), watched({0: (1, 1)})
+    before, after = panel_heights_px(plain), panel_heights_px(more)
+    assert after.keys() - before.keys() == {"yaxis6"}
+    assert {axis: after[axis] for axis in before} == pytest.approx(before)
+    ends = sorted(tuple(axis.domain) for axis in axes(panels_figure(more)).values())
+    assert all(below[1] < above[0] for below, above in pairwise(ends))
+
+
+def axes(figure: go.Figure) -> dict[str, Any]:
+    return {name: figure.layout[name] for name in figure.layout if name.startswith("yaxis")}
+
+
+def panel_heights_px(drawn: Frame) -> dict[str, float]:
+    found = axes(panels_figure(drawn))
+    return {name: height_px(drawn) * (axis.domain[1] - axis.domain[0]) for name, axis in found.items()}
+
+
+def test_groups_of_which_nothing_is_known_are_named() -> None:
+    figure = panels_figure(watched({}))
+    assert "nothing is known: have the groups committed offsets?" in [each.text for each in figure.layout.annotations]
+    groups = {"mid": "chain.mid", "snk": "<chain.snk>"}
+    found = {MID: (LagBucket(START, 60, 0, 7, 0, 3_000),), Of("src", "old"): (LagBucket(START, 60, 0, None, 0, None),)}
+    lag = ConsumerLag("chain", HOUR, 60, groups, found)
+    assert pipeline_parts.consumer_lag_told(lag, Zone.named("UTC")) == (
+        "; highest consumer lag 7 (3 s behind) of mid at 2026-11-21 08:40"
+        "; no consumer lag is known of <chain.snk> (snk)"
+    )

@@ -16,8 +16,9 @@ from dashboard.pages.band import band, broken, failures
 from dashboard.reads.alerts import OpenIncident
 from dashboard.runbook_page import runbook_html
 from dashboard.who import Person
+from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
-from lagloss.incidents import Delivery, Incident, place_words
+from lagloss.incidents import Incident, place_words
 from lagloss.runbooks import KINDS, runbook
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -83,7 +84,9 @@ def test_an_operator_can_take_it_and_a_viewer_sees_a_button_that_says_why_not() 
 
 def test_a_silence_says_until_when_and_one_that_has_ended_withholds_nothing() -> None:
     silence = Silence("0f", ["rule=loss"], "known", "bob", NOW, NOW + timedelta(hours=2))
-    text = drawn(OpenIncident(incident(), silence))
+    text = drawn(OpenIncident(incident(), silence), OPERATOR)
+    assert "&tab=silences&do=end-silence&of=0f" in text
+    assert "do=silence&" not in text
     assert "nobody is told: silence 0f by bob: known" in text
     assert "2026-11-21 15:00:00 CET" in text
     assert OpenIncident(incident(withheld="silence 0f by bob: known")).withheld is None

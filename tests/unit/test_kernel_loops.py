@@ -71,7 +71,7 @@ def test_a_scan_finds_what_decoding_finds() -> None:
         assert row == (None if left_alone else told(value))
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=400, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_a_scan_takes_no_bytes_that_decoding_refuses(data: st.DataObject) -> None:
     value = bytearray(encode_block(block(data.draw(st.integers(0, 5)), first=data.draw(st.booleans()))))

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from lagloss.matchers import Matcher, match_all
+from lagloss.matchers import Matcher, labels_of, match_all
 
 LABELS = {"pipeline": "clicks", "rule": "lag/node/mid", "team": "checkout"}
 
@@ -43,3 +45,10 @@ def test_all_matchers_have_to_match_and_none_match_all() -> None:
     assert match_all([Matcher.parse("pipeline=clicks"), Matcher.parse("team=checkout")], LABELS)
     assert not match_all([Matcher.parse("pipeline=clicks"), Matcher.parse("team=other")], LABELS)
     assert match_all([], LABELS)
+
+
+def test_matchers_see_what_an_incident_is_over_what_its_pipeline_calls_itself() -> None:
+    incident = SimpleNamespace(pipeline="clicks", rule="lag", kind="lag", severity="critical", state="open")
+    seen = labels_of(incident, {"team": "checkout", "severity": "none"})
+    assert seen == {"team": "checkout", "pipeline": "clicks", "rule": "lag", "kind": "lag", "severity": "critical"}
+    assert "team" not in labels_of(incident)

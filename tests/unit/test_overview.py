@@ -16,6 +16,7 @@ from dashboard import light, words
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.links import Address
 from dashboard.pages.overview_parts import table, totals
+from dashboard.reads.budgets import Budget
 from dashboard.reads.condition import Condition, Freshness
 from dashboard.reads.condition import condition as condition_of
 from dashboard.reads.overview import Overview
@@ -24,7 +25,14 @@ from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, wor
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)
 TARGETS = Targets(loss=0.01, lag_percentile=95, lag_ms=1_000)
 MINUTE = Minute(600, "ok", 0, 1_000, 0, 0, 100.0, 1.0, is_late=False)
-WELL = Standing("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": 0.9, "on-time": 0.5})
+
+
+def budget(bad: int, more: int = 0, allowed: float = 1_000.0) -> Budget:
+    """So many bad messages for certain, and more that may be."""
+    return Budget(allowed, bad, bad + more)
+
+
+WELL = Standing("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": budget(100), "on-time": budget(500)})
 WORSE: dict[State, dict[str, Any]] = {
     State.LOSS: {"newest": replace(MINUTE, verdict="loss", lost_min=50, lost_max=50)},
     State.CRITICAL: {"critical": 1},
@@ -32,7 +40,7 @@ WORSE: dict[State, dict[str, Any]] = {
     State.STALE: {"condition": Condition.STALE},
     State.UNKNOWN: {"newest": replace(MINUTE, verdict="unknown")},
     State.LATE: {"newest": replace(MINUTE, is_late=True)},
-    State.BUDGET: {"budgets": {"loss": 0.2, "on-time": 0.0}},
+    State.BUDGET: {"budgets": {"loss": budget(800), "on-time": budget(1_000)}},
     State.WARNING: {"warning": 2},
     State.NOT_CLOSED: {"newest": None, "condition": Condition.NOT_CLOSED},
     State.OK: {},
@@ -73,10 +81,10 @@ def test_before_its_first_verdict_a_pipeline_is_shown_whatever_is_known_of_it(
     is_late=st.booleans(),
     critical=st.booleans(),
     warning=st.booleans(),
-    left=st.sampled_from([None, 1.0, 0.0, -2.0]),
+    one=st.sampled_from([None, budget(0), budget(999, 3_000), budget(1_000), budget(1, allowed=0.0)]),
 )
 def test_a_pipeline_is_in_the_worst_of_the_states_that_are_true_of_it(
-    verdict: str, condition: Condition, is_late: bool, critical: bool, warning: bool, left: float | None
+    verdict: str, condition: Condition, is_late: bool, critical: bool, warning: bool, one: Budget | None
 ) -> None:
     is_now = condition is Condition.FINE
     true = {State.OK}
@@ -86,7 +94,7 @@ def test_a_pipeline_is_in_the_worst_of_the_states_that_are_true_of_it(
         true |= {State(condition.value)}
     true |= {State.CRITICAL} if critical else set()
     true |= {State.WARNING} if warning else set()
-    true |= {State.BUDGET} if left is not None and left <= 0 else set()
+    true |= {State.BUDGET} if one is not None and one.bad_min >= max(one.allowed, 1) else set()
     if State.IDLE in true:
         true -= {State.OK}  # idle is what a pipeline without traffic is instead
     standing = replace(
@@ -95,9 +103,12 @@ def test_a_pipeline_is_in_the_worst_of_the_states_that_are_true_of_it(
         condition=condition,
         critical=int(critical),
         warning=int(warning),
-        budgets={"loss": left, "on-time": 1.0},
+        budgets={"loss": one, "on-time": budget(0)},
     )
     assert standing.state is min(true, key=list(State).index)
+
+
+BUDGETS = st.builds(budget, st.integers(0, 2_000), st.integers(0, 2_000), st.sampled_from([0.0, 1_000.0]))
 
 
 @st.composite
@@ -107,7 +118,7 @@ def standings(draw: st.DrawFn) -> list[Standing]:
         replace(
             of_state(draw(st.sampled_from(list(State))), name),
             critical=draw(st.integers(0, 2)),
-            budgets={"loss": draw(st.none() | st.floats(-2, 1)), "on-time": draw(st.none() | st.floats(-2, 1))},
+            budgets={"loss": draw(st.none() | BUDGETS), "on-time": draw(st.none() | BUDGETS)},
         )
         for name in names
     ]
@@ -119,6 +130,59 @@ def test_the_order_is_total_whatever_order_pipelines_are_read_in(found: list[Sta
     assert worst_first(chance.sample(found, len(found))) == ordered
     ranks = [list(State).index(standing.state) for standing in ordered]
     assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (None, "–"),
+        (budget(280), "72 %"),
+        (budget(280, 600), "12 % – 72 %"),
+        (budget(280, 900), "at most 72 %"),
+        (budget(1_300), "none, 130 % used"),
+        (budget(1_300, 1), "none, at least 130 % used"),
+        (budget(1, 2, allowed=0.0), "1–3 bad, none allowed"),
+    ],
+)
+def test_what_is_not_known_never_counts_as_budget_that_is_left(one: Budget | None, said: str) -> None:
+    drawn = str(table([replace(WELL, budgets={"loss": one})], Address("/"), 700.0))
+    assert f"'loss: {said}'" in drawn
+    assert ("'class': 'budget bad'" in drawn) == (one is not None and one.is_used_up)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "lost", "said"),
+    [
+        ("ok", (0, 0), "0 %"),
+        ("ok", (5, 8), "0.5 % – 0.8 %"),
+        ("unknown", (0, 0), "–"),
+        ("unknown", (5, 5), "at least 0.5 %"),
+        ("unknown", (0, 30), "0 % – 3 %"),
+    ],
+)
+def test_of_a_minute_that_could_not_be_judged_no_loss_is_not_said_to_be_zero(
+    verdict: str, lost: tuple[int, int], said: str
+) -> None:
+    newest = replace(MINUTE, verdict=verdict, lost_min=lost[0], lost_max=lost[1])
+    assert f"'data-label': 'Loss'}}, '{said}'" in str(table([replace(WELL, newest=newest)], Address("/"), 700.0))
+
+
+@pytest.mark.parametrize("condition", [Condition.BLIND, Condition.STALE])
+def test_what_was_bad_before_a_pipeline_went_blind_or_stale_is_not_marked_as_of_now(condition: Condition) -> None:
+    newest = replace(MINUTE, verdict="loss", lost_min=50, lost_max=50, is_late=True)
+    assert str(table([replace(WELL, newest=newest)], Address("/"), 700.0)).count("'class': 'bad'") == 2
+    old = replace(WELL, newest=newest, condition=condition)
+    drawn = str(table([old], Address("/"), 700.0))
+    assert "'class': 'bad'" not in drawn
+    assert "'data-label': 'Loss'}, '–', ['div', {'class': 'small'}, 'was 5 %, 1 % allowed']" in drawn
+
+
+def test_of_a_day_that_nothing_is_known_of_no_sparkline_is_drawn() -> None:
+    def day(found: Hour) -> str:
+        return str(table([replace(WELL, hours=(Hour(0), found))], Address("/"), 700.0))
+
+    assert "'data-label': '24 hours'}, '–'" in day(Hour(3_600))
+    assert "'img'" in day(Hour(3_600, 100.0, 0.0))
 
 
 def test_what_was_lost_before_a_pipeline_went_stale_is_no_loss_of_now() -> None:

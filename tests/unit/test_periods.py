@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,15 +24,13 @@ def test_what_is_known_of_a_stretch_adds_up_to_its_minutes(
     assert known.before == len(range(from_min, min(first_min, from_min + length)))
 
 
-def test_the_counts_of_a_rollup_are_read_of_its_beginning_however_large_they_are() -> None:
+def test_what_objectives_are_judged_by_is_read_of_the_beginning_of_a_rollup_however_large_it_is() -> None:
     most, lags = 2**62, Sketch.of(np.random.default_rng(1).lognormal(5, 3, 100_000))
     names = ("windows", "messages", "delivered", "filtered", "dead", "pending", "unexplained")
     sums = {name: most + at for at, name in enumerate((*names, "lost_min", "lost_max", "on_time", "on_time_of"))}
-    counts = Rollup(
-        verdicts=dict.fromkeys(("idle", "loss", "ok", "unknown"), most),
-        proofs=dict.fromkeys(("beacons", "tallies"), most),
-        **sums,
-    )
-    packed = replace(counts, e2e_lags=lags, checkpoints={"src.in": CheckpointSums(lags, most)}).pack()
+    verdicts = dict.fromkeys(("idle", "loss", "ok", "unknown"), most)
+    proofs = dict.fromkeys(("beacons", "tallies"), most)
+    checkpoints = {"src.in": CheckpointSums(lags, most)}
+    packed = Rollup(verdicts=verdicts, proofs=proofs, **sums, e2e_lags=lags, checkpoints=checkpoints).pack()
     assert len(packed) > COUNTS_BYTES
-    assert Rollup.unpack_counts(packed[:COUNTS_BYTES]).pack() == counts.pack()
+    assert Rollup.unpack_counts(packed[:COUNTS_BYTES]).pack() == Rollup.of_counts(verdicts, sums).pack()

@@ -13,6 +13,7 @@ from dashboard.links import Address
 from dashboard.pages import pipeline_parts, pipeline_steps
 from dashboard.reads import buckets
 from dashboard.reads.series import Series
+from dashboard.reads.terms import Term, Terms
 from dashboard.span import Span, asked_span
 from dashboard.zones import Zone
 from lagloss.graph import Graph
@@ -20,6 +21,7 @@ from tests.window_documents import chain, document
 
 START = 1_795_250_400
 NOW = START + 86_400
+TERMS = Terms((Term(START, START + 3_600, chain()),))
 HERE = Address("/pipelines/chain", {"zone": "Asia/Tokyo", "range": "24h", "path": "snk"})
 
 
@@ -88,12 +90,12 @@ def test_the_caption_says_what_the_panels_show() -> None:
         document(chain(), START + 60, verdict="loss", lost={"mid": (30, 30)}, lags_ms={"snk.out": 1_200.0}),
         document(chain(), START + 120, verdict=None),
     )
-    told = pipeline_parts.caption(shown, Zone.named("Asia/Tokyo"))
+    told = pipeline_parts.panels_told(shown, TERMS, Zone.named("Asia/Tokyo"))
     assert told == (
         "3 minutes: 1 OK, 1 LOSS, 1 OPEN; highest E2E p95 1.2 s at 2026-11-21 17:41; highest loss 3 % at "
         "2026-11-21 17:41"
     )
-    assert pipeline_parts.caption(series(), Zone.named(None)) == "nothing is known of this span"
+    assert pipeline_parts.panels_told(series(), TERMS, Zone.named(None)) == "nothing is known of this span"
 
 
 def test_the_worst_minutes_are_those_with_most_loss_then_without_a_verdict_or_late() -> None:
@@ -104,5 +106,5 @@ def test_the_worst_minutes_are_those_with_most_loss_then_without_a_verdict_or_la
         document(chain(), START + 180, lags_ms={"snk.out": 9_000.0}),
         document(chain(), START + 240, verdict="unknown"),
     )
-    found = pipeline_parts.worst(shown, chain().spec.sla)
+    found = pipeline_parts.worst(shown, TERMS)
     assert [(bucket.start_s - START) // 60 for bucket in found] == [2, 1, 3, 4]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -89,3 +90,30 @@ def test_a_text_is_part_of_a_name_or_the_whole_hash() -> None:
     found = presence([(name, GRAPH.first, False, 1) for name in NAMES])
     for text, count in (("SAGE-3", 1), ("message", 6), (f"{hash_id(NAMES[2]):016x}", 1), ("nobody", 0)):
         assert found.select(text=text).size == count
+
+
+def test_the_blocks_are_gone_through_once_however_many_rows_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = presence([(name, checkpoint, False, 1) for name in NAMES for checkpoint in GRAPH.checkpoints])
+    rows = found.select()
+    found.messages(rows[:1])
+    seen: list[str] = []
+    monkeypatch.setattr(WindowBlocks, "beacons", lambda _, checkpoint: seen.append(checkpoint) or iter(()))
+    names = [message.message_id for row in rows for message in found.messages(np.array([row]))]
+    assert (sorted(names), seen) == (NAMES, [])
+
+
+@given(st.lists(st.text(min_size=1, max_size=20), unique=True, max_size=20), st.data())
+def test_names_are_those_that_the_first_checkpoint_told(names: list[str], data: st.DataObject) -> None:
+    told = data.draw(st.lists(st.sampled_from(names), unique=True)) if names else []
+    halves = [half for half in (told[: len(told) // 2], told[len(told) // 2 :]) if half]
+    blocks = [
+        BeaconBlock(
+            "chain", GRAPH.first, bytes(16), seq, START_S, 1,
+            np.array([hash_id(name) for name in half], np.uint64), np.zeros(len(half), np.float32),
+            message_ids=pack_ids(name.encode() for name in half),
+        )
+        for seq, half in enumerate(halves)
+    ]  # fmt: skip
+    found = WindowBlocks(GRAPH, START_S, {GRAPH.first: blocks}, SAMPLE_ALL)
+    wanted = np.array([hash_id(name) for name in names], np.uint64)
+    assert found.names(wanted) == [name if name in told else f"{hash_id(name):016x}" for name in names]

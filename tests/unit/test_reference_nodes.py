@@ -194,6 +194,12 @@ def test_a_fault_decides_before_the_node_does() -> None:
 
 def test_the_ledger_names_only_links_that_the_event_would_have_taken() -> None:
     plan = Plan(lost_links=frozenset({"conn-ga", "conn-fb"}))
+    link = "link event-router->conn-fb"
     entries = list(ledger_entries("event-router", event(), plan, Pass(event(), ("conn-fb",))))
-    assert [(entry.fate, entry.place) for entry in entries] == [("lost", "link event-router->conn-fb")]
-    assert list(ledger_entries("event-router", event(), NO_FAULT, Pass(event(), ("conn-fb",)))) == []
+    assert [(entry.fate, entry.place) for entry in entries] == [("routed", link), ("lost", link)]
+
+
+def test_the_ledger_tells_where_a_node_with_several_next_ones_sends_an_event() -> None:
+    entries = list(ledger_entries("event-router", event(), NO_FAULT, Pass(event(), ("conn-fb",))))
+    assert [(entry.fate, entry.place) for entry in entries] == [("routed", "link event-router->conn-fb")]
+    assert list(ledger_entries("event-norm", event(), NO_FAULT, Pass(event(), ("event-router",)))) == []

@@ -84,7 +84,7 @@ def test_csv_has_a_row_a_stretch_and_no_formulas() -> None:
     assert {row["pipeline"] for row in rows} == {"'=cmd|x"}
     assert set(rows[0]) == set(COLUMNS)
     whole, days = rows[0], rows[2:9]
-    for column in ("messages", "lost_min", "on_time", "missing", "minutes"):
+    for column in ("messages", "lost_min", "on_time", "on_time_bad_min", "on_time_bad_max", "missing", "minutes"):
         assert int(whole[column]) == sum(int(day[column]) for day in days)
     assert days[3]["status"] == "unproven"
     assert days[3]["e2e_p95_ms"] == ""
@@ -103,7 +103,11 @@ def test_json_holds_every_figure_and_where_its_windows_are() -> None:
         link = urlsplit(stretch["links"]["windows"])
         assert link.netloc == "lagloss"
         assert parse_qs(link.query) == {"from": [stretch["from"]], "to": [stretch["to"]]}
+        assert stretch["links"]["sums"] == link._replace(path=link.path.replace("/windows", "/panels")).geturl()
     assert document["incidents"]["times"]["mean_to_resolve_s"] == 540
+    assert document["worst_hours"][0]["budget_spent"]["loss"] == {"min": 0.1, "max": 0.14}
+    on_time = whole["objectives"][1]
+    assert (on_time["bad"], on_time["good_share"]) == ({"min": 228, "max": 240}, {"min": 0.96, "max": 0.962})
     left = document["burn_down"][3]["left"]
     assert left == {"loss": None, "on-time": None}
 
@@ -112,7 +116,17 @@ def test_all_forms_tell_the_same_numbers() -> None:
     made = report("chain", "", incident())
     for form in ("md", "html"):
         text = render(made, form).decode().replace("\\", "")
-        for said in ("UNPROVEN", "6,000", "30–42", "96 %", "2026-W46", "2026-W45", "NOT KNOWN", "link src"):
+        for said in (
+            "UNPROVEN",
+            "6,000",
+            "30–42",
+            "228–240",
+            "96 % – 96.2 %",
+            "2026-W46",
+            "2026-W45",
+            "NOT KNOWN",
+            "link src",
+        ):
             assert said in text, (form, said)
 
 

@@ -144,7 +144,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(STEPS)
 def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_the_tallies(
     steps: list[tuple[object, ...]],
@@ -193,7 +193,7 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
         assert not list(Path(below).iterdir())
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.integers(0, 2**32))
 def test_a_damaged_byte_costs_one_block_at_most_and_that_is_counted(seed: int) -> None:
     chance = random.Random(seed)

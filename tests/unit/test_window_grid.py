@@ -20,7 +20,7 @@ START_S = 1_795_250_400
 
 def read() -> WindowRead:
     window = document(clicks(), START_S, verdict="loss", messages=100, lost={"event-router": (4, 5), "conn-ga": (1, 1)})
-    return WindowRead("clicks", START_S, clicks(), Graph(clicks()), window, (), (), (), (1, 1))
+    return WindowRead("clicks", START_S, clicks(), Graph(clicks()), window, (), (), ())
 
 
 def test_what_a_router_loses_stands_at_its_first_out_and_says_so() -> None:

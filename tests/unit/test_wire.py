@@ -23,6 +23,7 @@ from lagloss.wire import (
     encode_block,
     encode_report,
     hash_id,
+    id_starts,
     pack_ids,
     partition_of,
     partitions_of,
@@ -115,6 +116,7 @@ def test_packed_ids_are_counted_and_found(ids: list[bytes]) -> None:
     assert count_ids(packed) == len(ids)
     assert unpack_ids(packed, range(len(ids))) == ids
     assert unpack_ids(packed, range(0, len(ids), 3)) == ids[::3]
+    assert [packed[at + 1 : at + 1 + packed[at]] for at in id_starts(packed).tolist()] == ids
 
 
 @given(st.integers(0, 2**70))

@@ -1,0 +1,101 @@
+"""Error budgets of many pipelines, judged as reports judge them, in a few statements for all of them together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dashboard.reads.remembered import Remembered
+from dashboard.report.attainment import OBJECTIVES, Attainment, Target, judge, targets_of, targets_within
+from lagloss.budgets import Objective
+from lagloss.periods import Stretch, coverage, due_s, first_known_of, series_of
+from lagloss.rollup import Rollup, period_of
+from lagloss.store import DAY_S, Store, StoredPipeline
+
+BUDGET_DAYS: Final = 30
+"""Error budgets are of today and the days before it (UTC), so many in all."""
+_counts: Final[Remembered[Rollup]] = Remembered(30_000)
+"""Days and hours of some hundred pipelines; under 1 KB each."""
+_targets: Final[Remembered[list[Target]]] = Remembered(1_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Of the `allowed` messages that may be bad, what is used up: `bad_min` for certain; `bad_max` if all that cannot
+    be ruled out were bad, and all messages of minutes without a verdict, too. Nothing unknown counts as good."""
+
+    allowed: float
+    bad_min: int
+    bad_max: int
+
+    @classmethod
+    def of(cls, one: Attainment) -> Budget | None:
+        """None where there was no message to judge."""
+        return cls(one.allowed, one.bad.min, one.bad.max + one.unseen) if one.of else None
+
+    @property
+    def left_min(self) -> float | None:
+        """The share that is left at least; below 0 where more than all may be used. None where none may be bad."""
+        return 1 - self.bad_max / self.allowed if self.allowed else None
+
+    @property
+    def left_max(self) -> float | None:
+        """The share that is left at most."""
+        return 1 - self.bad_min / self.allowed if self.allowed else None
+
+    @property
+    def is_used_up(self) -> bool:
+        """For certain."""
+        return self.bad_min > 0 and self.bad_min >= self.allowed
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Less where less is left: at most, then at least."""
+        if self.left_max is None or self.left_min is None:
+            return (-math.inf, -math.inf) if self.is_used_up else (math.inf, math.inf)
+        return self.left_max, self.left_min
+
+    def document(self) -> dict[str, Any]:
+        left = {"min": self.left_min, "max": self.left_max} if self.allowed else None
+        return {"allowed": self.allowed, "bad": {"min": self.bad_min, "max": self.bad_max}, "left": left}
+
+
+Budgets = Mapping[Objective, Budget | None]
+
+
+def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float) -> dict[str, Budgets]:
+    """What is left of the error budgets of each of these pipelines, given by their newest versions."""
+    to_s = period_of("day", int(now_s)) + DAY_S
+    from_s = to_s - BUDGET_DAYS * DAY_S
+    names = [stored.name for stored in pipelines]
+    targets = {name: targets_within(found, from_s, to_s) for name, found in _read_targets(store, pipelines).items()}
+    edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
+    stretches = series_of(store, edges, counts_only=True, memory=_counts)
+    first_s = first_known_of(store, names)
+    found: dict[str, Budgets] = {}
+    for stored in pipelines:
+        parts = list(zip(stretches[stored.name], targets[stored.name], strict=True))
+        whole = Stretch(
+            from_s, to_s, Rollup.merged(part.total for part, _ in parts), sum(part.cut for part, _ in parts)
+        )
+        known = coverage(whole, first_s.get(stored.name), due_s(stored.definition, now_s))
+        found[stored.name] = {objective: Budget.of(judge(objective, parts, known)) for objective in OBJECTIVES}
+    return found
+
+
+def _read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:
+    """What each of these pipelines promised at any time. Versions do not change: they are read again only where there
+    is a new one."""
+    of = str(store.engine.url)
+    keys = {stored.name: (of, stored.name, stored.version, stored.applied_at_ms) for stored in pipelines}
+    found = {name: known for name, key in keys.items() if (known := _targets.get(key)) is not None}
+    new = {stored.name: [stored] for stored in pipelines if stored.name not in found}
+    several = {name for name, (newest,) in new.items() if newest.version > 1}
+    if several:
+        passed_over = {stored.name: stored.version for stored in pipelines if stored.name not in several}
+        for stored in store.versions(passed_over):
+            if stored.name in several and stored.version < new[stored.name][-1].version:
+                new[stored.name].insert(-1, stored)
+    return found | {name: _targets.put(keys[name], targets_of(versions)) for name, versions in new.items()}
