@@ -219,6 +219,7 @@ class Loop:
             entry for job in jobs for entry in ledger_entries(self._node, job.event, job.plan, job.decision)
         )
         for job in jobs:
+            self._beat.step()  # a slow batch is no hung process
             suffer(job.plan)
             if job.plan.delay_s:
                 heapq.heappush(self._held, (time.monotonic() + job.plan.delay_s, next(self._held_number), job))
