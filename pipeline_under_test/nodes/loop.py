@@ -122,6 +122,7 @@ class Loop(Worker):
 
     def _take_in(self, records: Sequence[Message], outlet: Outlet) -> None:
         for job in self._taken_in(records):
+            self._beat.step()  # a slow batch is no hung process
             suffer(job.plan)
             if job.plan.delay_s:
                 heapq.heappush(self._held, (time.monotonic() + job.plan.delay_s, next(self._held_number), job))
