@@ -152,10 +152,12 @@ class VendorOutlet:
 
     def step(self) -> None:
         """Takes the answers that have come, and posts what is due."""
-        done = [(batch, future) for batch, future in self._posted if future.done()]
-        self._posted = [(batch, future) for batch, future in self._posted if not future.done()]
-        for batch, future in done:
-            self._answered(batch, future.result())
+        under_way, self._posted = self._posted, []
+        for batch, future in under_way:
+            if future.done():  # asked once: it may become so at any moment
+                self._answered(batch, future.result())
+            else:
+                self._posted.append((batch, future))
         now = time.monotonic()
         while len(self._posted) < self._parallel and (fresh := self._next(now)) is not None:
             fresh.tries += 1
