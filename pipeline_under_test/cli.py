@@ -8,6 +8,7 @@ import logging
 import math
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,11 +25,13 @@ from lagloss.settings import Settings as LaglossSettings
 from lagloss.times import parse_time_s
 from lagloss.wire import name_fits
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.kafka import PARTITIONS
 from pipeline_under_test.rating.search import Trial
 from pipeline_under_test.redrive import Busy, Wanted, redriven
 from pipeline_under_test.replay import REPLAY_RATE, replayed
 from pipeline_under_test.running.policies import Policy
+from pipeline_under_test.schema import NotReadable, producers_schema
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, SCALED, TIERS_S
 
@@ -74,6 +77,7 @@ Rate = Annotated[float, typer.Option(min=0, help="events a second")]
 def run(
     data_dir: DataDir,
     bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
+    brokers: Annotated[int, typer.Option(min=0, help="run so many brokers of its own, instead of --bootstrap")] = 0,
     pipeline: Annotated[str, typer.Option(help="topics and groups begin with it")] = PIPELINE,
     rate: Rate = 100.0,
     minutes: Annotated[float | None, typer.Option(help="of load; without it, until Ctrl-C")] = None,
@@ -81,6 +85,8 @@ def run(
     fault: FaultOption = [],  # noqa: B006 (typer copies it)
     seed: Annotated[int, typer.Option(help="of faults and traffic")] = 0,
     exactly_once: Annotated[bool, typer.Option(help="event-norm works in transactions")] = False,
+    shadow: Annotated[bool, typer.Option(help="a second event-norm beside production, on trial")] = False,
+    schema: Annotated[Path | None, typer.Option(help="Avro schema that col-service writes events with")] = None,
     retry: Annotated[Retry, typer.Option(help="what connectors do with what a vendor does not take")] = "global",
     batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
     parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
@@ -92,30 +98,53 @@ def run(
     ] = PARTITIONS,
 ) -> None:
     """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
+    from pipeline_under_test.running.brokers import own_brokers
     from pipeline_under_test.running.runner import NotStarted, Runner
     from pipeline_under_test.running.scaling import NotRated, Scaling
 
+    if bootstrap and brokers:
+        _fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
     settings = Settings(
         data_dir=data_dir.absolute(),
-        bootstrap=bootstrap or LaglossSettings.load().require_kafka(),
+        bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
         pipeline=pipeline,
         seed=seed,
         exactly_once=exactly_once,
+        shadow=shadow,
+        schema_path=schema and schema.absolute(),
         retry=retry,
         batch=batch,
         parallel=parallel,
         tiers_s=tuple(tier),
     )
+    producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
-    try:
-        runner = Runner(settings, rate, minutes, settle, Scaling(scale, least, most))
-        _on_end(runner.stop)
-        for progress in runner.steps():
-            _say(progress)
-    except NotRated as problem:
-        _fail(str(problem), EXIT_USAGE)
-    except NotStarted as problem:
-        _fail(str(problem), EXIT_UNREACHABLE)
+    with own_brokers(settings, brokers) as (settings, faults):
+        try:
+            runner = Runner(settings, rate, minutes, settle, Scaling(scale, least, most), faults)
+            _on_end(runner.stop)
+            for progress in runner.steps():
+                _say(progress)
+        except NotRated as problem:
+            _fail(str(problem), EXIT_USAGE)
+        except NotStarted as problem:
+            _fail(str(problem), EXIT_UNREACHABLE)
+
+
+@app.command()
+def brokers(
+    data_dir: DataDir,
+    count: Annotated[int, typer.Option(min=1, help="how many; each record is on three of them")] = 3,
+) -> None:
+    """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
+    from pipeline_under_test.running.brokers import own_brokers
+
+    with own_brokers(Settings(data_dir=data_dir.absolute()), count) as (settings, faults):
+        ended = threading.Event()
+        _on_end(ended.set)
+        _say({"kafka": settings.bootstrap})
+        while not ended.wait(LOOK_EVERY_S):
+            faults.step()
 
 
 @app.command()
@@ -355,7 +384,7 @@ def _said() -> Iterator[None]:
     """Errors that a user can do something about, in a sentence and with their exit code."""
     try:
         yield
-    except NotThere as problem:
+    except (NotThere, NotReadable) as problem:
         typer.echo(str(problem), err=True)
         sys.exit(EXIT_USAGE)
     except LaglossError as problem:

@@ -40,7 +40,11 @@ MAX_COPIES: Final = 3
 ADMIN_TIMEOUT_S: Final = 15.0
 MAX_IN_FLIGHT: Final = 10_000
 """Unacknowledged records a producer may have before its node stops taking in more."""
+PREFETCHED_KB: Final = 8_192
+"""What a consumer may have fetched and not read: what waits belongs in the topic, not in memory."""
 RETRY_S: Final = 0.5
+NEVER_TAKEN: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD})
+"""Errors that another try cannot end: they are the record's."""
 
 
 def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
@@ -52,13 +56,20 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
     Raises:
         KafkaException: if the broker cannot be reached or refuses.
     """
+    create_streams(bootstrap, _streams(pipeline, tiers_s))
+    _create(bootstrap, _tables(pipeline), 1, {"cleanup.policy": "compact"})
+
+
+def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
+    """Creates these topics of events where they are missing; likewise."""
+    _create(bootstrap, topics, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
+
+
+def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mapping[str, str]) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
     copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
-    common = {"min.insync.replicas": str(max(1, copies - 1))}
-    appended = {**common, "message.timestamp.type": "LogAppendTime"}
-    compacted = {**common, "cleanup.policy": "compact"}
-    topics = [NewTopic(name, PARTITIONS, copies, config=appended) for name in _streams(pipeline, tiers_s)]
-    topics += [NewTopic(name, 1, copies, config=compacted) for name in _tables(pipeline)]
+    config = {"min.insync.replicas": str(max(1, copies - 1)), **config}
+    topics = [NewTopic(name, partitions, copies, config=config) for name in names]
     for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
         try:
             future.result(ADMIN_TIMEOUT_S)
@@ -99,9 +110,12 @@ def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Con
             "client.id": client_id,
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,  # transactions leave markers behind, which only this tells of
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
             "fetch.wait.max.ms": 100,
+            "queued.max.messages.kbytes": PREFETCHED_KB,
             **more,
         }
     )
@@ -121,6 +135,17 @@ def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
 
 Content = tuple[Any, Any, Any]
 """A record's value, key and headers, as the client library gives and takes them."""
+Acknowledged = Callable[[], None]
+Rejected = Callable[[str], None]
+
+
+def is_fatal(error: KafkaError) -> bool:
+    """Whether a client is at its end with this. A delivery report says so by its code alone."""
+    return error.fatal() or error.code() == KafkaError._FATAL
+
+
+def _never(reason: str) -> None:
+    raise KafkaException(KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, reason))
 
 
 class ReliableProducer:
@@ -131,33 +156,40 @@ class ReliableProducer:
         self._again: list[tuple[float, Callable[[], None]]] = []
         self.in_flight = 0
 
-    def send(self, topic: str, event: Event, acknowledged: Callable[[], None]) -> None:
-        """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it."""
-        self._send(topic, (event.body, event.id.encode(), event.headers()), acknowledged)
+    def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected = _never) -> None:
+        """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it, or `rejected` with
+        the reason, from here or from `poll`, if no broker will ever take it: where that cannot be, an error."""
+        self._send(topic, (event.body, event.id.encode(), event.headers()), acknowledged, rejected)
 
-    def forward(self, topic: str, record: Message, acknowledged: Callable[[], None]) -> None:
+    def forward(self, topic: str, record: Message, acknowledged: Acknowledged) -> None:
         """Sends a record that was read elsewhere as it is; likewise."""
-        self._send(topic, (record.value(), record.key(), record.headers()), acknowledged)
+        self._send(topic, (record.value(), record.key(), record.headers()), acknowledged, _never)
 
-    def _send(self, topic: str, content: Content, acknowledged: Callable[[], None]) -> None:
+    def _send(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
         self.in_flight += 1
-        self._produce(topic, content, acknowledged)
+        self._produce(topic, content, acknowledged, rejected)
 
-    def _produce(self, topic: str, content: Content, acknowledged: Callable[[], None]) -> None:
+    def _produce(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
         value, key, headers = content
 
-        def report(error: KafkaError | None, _record: Message) -> None:
+        def ended(error: KafkaError | None) -> None:
+            self.in_flight -= 1
             if error is None:
-                self.in_flight -= 1
                 acknowledged()
+            else:
+                rejected(f"not taken by {topic}: {error.str()}")
+
+        def report(error: KafkaError | None, _record: Message) -> None:
+            if error is None or error.code() in NEVER_TAKEN:
+                ended(error)
                 return
-            if error.fatal():  # the idempotent producer cannot go on; what is not committed is read again
+            if is_fatal(error):  # the idempotent producer cannot go on; what is not committed is read again
                 raise KafkaException(error)
             log.warning("sending %s to %s again: %s", key, topic, error)
             self._again.append((time.monotonic() + RETRY_S, produce))
 
         def produce() -> None:
-            self._produce(topic, content, acknowledged)
+            self._produce(topic, content, acknowledged, rejected)
 
         while True:
             try:
@@ -165,6 +197,12 @@ class ReliableProducer:
                 return
             except BufferError:
                 self._producer.poll(0.1)
+            except KafkaException as refusal:
+                error = refusal.args[0]
+                if not isinstance(error, KafkaError) or error.code() not in NEVER_TAKEN:
+                    raise
+                ended(error)
+                return
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Handles what the broker answered, waiting up to `timeout_s` for the first answer."""

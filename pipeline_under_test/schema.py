@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import fastavro
+import fastavro.utils
 import fastavro.validation
 
 PATH: Final = Path(__file__).parent / "schemas" / "click.avsc"
 _MARK: Final = b"\xc3\x01"
 _HEAD: Final = len(_MARK) + 8
+SAMPLES: Final = 100
+"""Events made up to try a schema: so many that each branch of a union is among them."""
 
 Content = Mapping[str, Any]
 """An event's fields, by the schema's names."""
@@ -28,6 +31,10 @@ Content = Mapping[str, Any]
 
 class Unreadable(ValueError):
     """A body that nobody can read: it is not Avro, or its schema is nowhere to be found."""
+
+
+class NotReadable(ValueError):
+    """A schema whose events the packaged one cannot read; the message says what to do."""
 
 
 class Schema:
@@ -99,3 +106,26 @@ class Reader:
 def packaged() -> Schema:
     """The version of the schema that this code was written for."""
     return Schema(PATH.read_text())
+
+
+def producers_schema(path: Path | None) -> Schema:
+    """The schema that col-service writes with: the one in this file, by default the packaged one.
+
+    Raises:
+        NotReadable: if the file holds none, or one whose events older readers cannot read: they would be dead.
+    """
+    if path is None:
+        return packaged()
+    try:
+        schema = Schema(path.read_text())
+        samples = list(fastavro.utils.generate_many(schema.parsed, SAMPLES))
+    except (OSError, ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
+        raise NotReadable(f"expected an Avro schema in {path}: {error}") from error
+    reader = Reader(packaged(), lambda fingerprint: schema)
+    try:
+        for sample in samples:
+            reader.decode(schema.encode(sample))
+    except ValueError as error:
+        problem = f"expected a schema whose events {PATH.name} can read, found {path}: {error.__cause__ or error}"
+        raise NotReadable(f"{problem}; add fields, each with a default, and keep the others as they are") from error
+    return schema

@@ -36,6 +36,8 @@ class Settings(BaseModel):
     """Of col-service."""
     exactly_once: bool = False
     """event-norm works in transactions."""
+    shadow: bool = False
+    """A second event-norm runs beside production: see `pipeline_under_test.shadow`."""
     batch: int = Field(100, ge=1)
     """Events in one request of a connector, at most."""
     parallel: int = Field(4, ge=1)

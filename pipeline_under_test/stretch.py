@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 
@@ -25,8 +25,7 @@ class Stretch:
     """
 
     def __init__(self, bootstrap: str, topic: str, group: str) -> None:
-        more: dict[str, Any] = {"enable.partition.eof": True}
-        self._consumer = consumer_for(bootstrap, group, group, **more)
+        self._consumer = consumer_for(bootstrap, group, group)
         self._topic = topic
         found = self._consumer.list_topics(topic, ADMIN_TIMEOUT_S).topics[topic]
         if found.error is not None:

@@ -8,7 +8,7 @@ on all in-sync replicas: an event that was answered is never lost::
     {"accepted": [{"index": 0, "event_id": "a"}], "rejected": [{"index": 1, "event_id": "b", "reason": "malformed"}]}
 
 It is 200 if all were accepted, 503 if the broker did not acknowledge one (send that one again), else 422 if all were
-malformed and 207 if some were.
+malformed (or too large) and 207 if some were.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fastapi.responses import JSONResponse
 from lagloss.emitter import Emitter
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import Plan
-from pipeline_under_test.kafka import producer_config
+from pipeline_under_test.kafka import is_fatal, producer_config
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted, poisoned
 from pipeline_under_test.nodes.serving import beating
-from pipeline_under_test.schema import Schema, packaged
+from pipeline_under_test.schema import Schema, producers_schema
 from pipeline_under_test.schema_topic import SchemaTopic
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of
@@ -52,6 +52,9 @@ MAX_AHEAD_MS: Final = 60_000
 MAX_AGE_MS: Final = 7 * 86_400_000
 """The event times the first node takes: as old as the beacons' topic keeps, a minute ahead of its clock at most."""
 MALFORMED: Final = "malformed"
+TOO_LARGE: Final = "too large"
+MAX_BODY_BYTES: Final = 256 * 1024
+"""Of an event as it is passed on: it grows on its way, and brokers take less than 1 MB."""
 
 
 class Unacceptable(ValueError):
@@ -97,7 +100,7 @@ class Acceptor:
             body = self._schema.encode({name: value for name, value in told.items() if name in self._fields})
         except ValueError:
             return Filtered(MALFORMED)
-        return Pass(event.with_body(body), (EVENT_NORM,))
+        return Pass(event.with_body(body), (EVENT_NORM,)) if len(body) <= MAX_BODY_BYTES else Filtered(TOO_LARGE)
 
 
 @dataclass(slots=True)
@@ -126,11 +129,10 @@ class Arrival:
 class Intake:
     """Produces what comes in and says, event by event, whether the broker has it."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, schema: Schema) -> None:
         self._topic = topic_of(settings.pipeline, EVENT_NORM)
         self._faults = settings.faults_of(COL_SERVICE)
         self._ledger = settings.ledger_of(COL_SERVICE)
-        schema = Schema(settings.schema_path.read_text()) if settings.schema_path else packaged()
         SchemaTopic(settings.bootstrap, settings.pipeline).publish(schema)
         self._accept = Acceptor(schema)
         self._emitter = Emitter(settings.pipeline, COL_SERVICE, settings.bootstrap, first=True)
@@ -204,7 +206,7 @@ class Intake:
         def report(error: KafkaError | None, _record: Message) -> None:  # in the polling thread
             if error is None:
                 self._beacon_out(event)
-            elif error.fatal():  # this producer is at its end: so is this process, another one takes its place
+            elif is_fatal(error):  # this producer is at its end: so is this process, another one takes its place
                 log.error("producer: %s", error)
                 os.kill(os.getpid(), signal.SIGTERM)
             loop.call_soon_threadsafe(acknowledged.set_result, error is None)
@@ -236,12 +238,17 @@ def status_of(outcomes: Sequence[Outcome]) -> int:
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """The service; its intake lives as long as the application does."""
+    """The service; its intake lives as long as the application does.
+
+    Raises:
+        NotReadable: if it is to write with a schema that others could not read.
+    """
+    schema = producers_schema(settings.schema_path)
     intakes: list[Intake] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        intakes.append(Intake(settings))
+        intakes.append(Intake(settings, schema))
         async with beating(settings):
             yield
         await asyncio.to_thread(intakes.pop().close)

@@ -3,9 +3,9 @@
 A request is answered for each event that it held: delivered (ACK), or one of three kinds of failure.
 
 - The vendor may take it later: no answer, 408, 425, 429, 5xx. It is tried again here, a few times within seconds, with
-  growing pauses and jitter, or as late as Retry-After says. Then it goes to the global retrier (`retry: global`), which
-  brings it back later while others go on; or it is refused (`retry: local`, NACK): read again and again, with all that
-  stands behind it.
+  growing pauses and jitter, or as late as Retry-After says. Then, or at once where that is too late to wait for, it
+  goes to the global retrier (`retry: global`), which brings it back later while others go on; or it is refused
+  (`retry: local`, NACK): read again and again, with all that stands behind it.
 - The vendor will never take it: any other 4xx. It goes to the dead-letter queue at once. A batch that is refused so is
   taken apart first, to find the event that is to blame. (`retry: everything` treats these as the first kind, to show
   what that costs.)
@@ -28,7 +28,8 @@ import httpx
 
 from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
-from pipeline_under_test.nodes.loop import Loop, Parcel
+from pipeline_under_test.nodes.loop import Loop
+from pipeline_under_test.nodes.worker import Parcel
 from pipeline_under_test.schema import Reader, Unreadable
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import Settings
@@ -97,12 +98,11 @@ class Vendor:
         """One request with these events."""
         try:
             response = self.client.post(self.url, json={"events": [self._told(event) for event in events]})
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             return Answer(failure=type(error).__name__, may_pass=True)
         status = response.status_code
         if status == HTTPStatus.MULTI_STATUS:
-            taken = frozenset(response.json()["accepted"])
-            return Answer(taken, "HTTP 207, not accepted", may_pass=True)
+            return Answer(_taken(response, len(events)), "HTTP 207, not accepted", may_pass=True)
         if 200 <= status < 300:
             return Answer(frozenset(range(len(events))))
         may_pass = status in RECOVERABLE or status >= 500
@@ -110,6 +110,15 @@ class Vendor:
 
     def _told(self, event: Event) -> dict[str, Any]:
         return {"event_id": event.id, "event_time": event.event_time_ms, "content": self.reader.decode(event.body)}
+
+
+def _taken(response: httpx.Response, sent: int) -> frozenset[int]:
+    """The places of the events that a vendor says it took; none where nobody can tell: a vendor gets an event twice
+    rather than never."""
+    try:
+        return frozenset(response.json()["accepted"]).intersection(range(sent))
+    except (ValueError, LookupError, TypeError):
+        return frozenset()
 
 
 def _retry_after(response: httpx.Response) -> float:
@@ -182,7 +191,7 @@ class VendorOutlet:
             self._leave(left, answer.failure)
 
     def _again(self, batch: Batch, answer: Answer) -> None:
-        if batch.tries >= LOCAL_TRIES:
+        if batch.tries >= LOCAL_TRIES or answer.pause_s > MAX_PAUSE_S:
             self._give_up(batch, answer.failure)
             return
         pause_s = min(MAX_PAUSE_S, FIRST_PAUSE_S * 2**batch.tries) * random.uniform(0.5, 1.0)

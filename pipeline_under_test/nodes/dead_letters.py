@@ -22,7 +22,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import producer_config
+from pipeline_under_test.kafka import NEVER_TAKEN, producer_config
 from pipeline_under_test.nodes.kept_letters import KeptLetters, LetterFile, event_of
 
 log = logging.getLogger(__name__)
@@ -35,8 +35,6 @@ MAX_IN_FLIGHT: Final = 10_000
 """Letters on their way to the queue; those on top go to the disk."""
 WINDOW: Final = 100
 """Letters from the disk that are on their way at a time."""
-_OF_THE_LETTER: Final = {KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALID_RECORD}
-"""Why the queue refuses a letter and may take others."""
 
 Safe = Callable[[], None]
 Report = Callable[[KafkaError | None, Message], None]
@@ -142,7 +140,7 @@ class DeadLetters:
         return True
 
     def _refused(self, error: KafkaError) -> None:
-        if error.code() not in _OF_THE_LETTER:
+        if error.code() not in NEVER_TAKEN:
             self._is_refusing = True
             self._round_failed = True
         self._complain(error.str())

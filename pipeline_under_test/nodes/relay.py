@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline_under_test.nodes.loop import Loop, Parcel
+from pipeline_under_test.nodes.worker import Parcel, Worker
 from pipeline_under_test.topology import topic_of
 
 
 class TopicOutlet:
     """Produces each parcel to the topic of its next node; `acks=all` is the acknowledgement."""
 
-    def __init__(self, pipeline: str, loop: Loop) -> None:
+    def __init__(self, pipeline: str, worker: Worker) -> None:
         self._pipeline = pipeline
-        self._loop = loop
+        self._worker = worker
 
     @property
     def ready(self) -> bool:
-        return self._loop.producer.ready
+        return self._worker.producer.ready
 
     def send(self, parcel: Parcel) -> None:
         if parcel.to is None:
             raise ValueError("a relay delivers nothing itself; expected a next node")
         topic = topic_of(self._pipeline, parcel.to)
-        self._loop.producer.send(topic, parcel.as_sent, partial(self._loop.sent_out, parcel))
+        worker = self._worker
+        sent_out, rejected = partial(worker.sent_out, parcel), partial(worker.rejected, parcel)
+        worker.producer.send(topic, parcel.as_sent, sent_out, rejected)
 
     def step(self) -> None:
-        """Nothing to do: the loop polls its producer."""
+        """Nothing to do: the worker polls its producer."""
 
     def close(self) -> None:
-        """Nothing to do: the loop's producer is the loop's."""
+        """Nothing to do: the worker's producer is the worker's."""

@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from lagloss.commits import Commits, Partition, Taken, place_of
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.kafka import consumer_for
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
-from pipeline_under_test.nodes.loop import Loop, Parcel
+from pipeline_under_test.nodes.loop import Loop
+from pipeline_under_test.nodes.worker import Parcel
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import GLOBAL_RETRIER, RETRIED, tier_topic, tiers_group, topic_of
 
@@ -73,13 +74,17 @@ class TierOutlet:
     def send(self, parcel: Parcel) -> None:
         if parcel.to is None:
             raise ValueError("the retrier delivers nothing itself; expected a tier")
-        self._loop.producer.send(parcel.to, parcel.event, partial(self._loop.kept, parcel))
+        loop = self._loop
+        loop.producer.send(parcel.to, parcel.event, partial(loop.kept, parcel), partial(loop.rejected, parcel))
 
     def step(self) -> None:
         """Reads what came into the tiers, and brings back what is due."""
         for record in self._consumer.consume(MAX_BATCH, timeout=0):
-            if record.error() is None:
+            error = record.error()
+            if error is None:
                 self._seat(record)
+            elif error.fatal():
+                raise KafkaException(error)
         self._bring_back()
         self._commits.commit_confirmed()
 
@@ -121,17 +126,21 @@ class TierOutlet:
             self._loop.emitter.sent_out(event.id, event.event_time_ms, to=event.back_to, replay=event.replay)
             waiting.taken.done()
 
+        def rejected(reason: str) -> None:
+            self._loop.bury(event, reason, waiting.taken.done)
+
         topic = topic_of(self._pipeline, event.back_to)
-        self._loop.producer.send(topic, replace(event, back_to="", tries=event.tries + 1), acknowledged)
+        self._loop.producer.send(topic, replace(event, back_to="", tries=event.tries + 1), acknowledged, rejected)
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.settle()
         self._on_lost(consumer, partitions)
 
-    def _on_lost(self, _consumer: Consumer, partitions: list[TopicPartition]) -> None:
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.drop(partitions)
         for place in partitions:
             self._rooms.pop((place.topic, place.partition), None)
+        consumer.resume(partitions)  # librdkafka would have them paused still when they are assigned again
 
 
 def retrier(settings: Settings) -> tuple[Loop, TierOutlet]:

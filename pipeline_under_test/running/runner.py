@@ -9,16 +9,20 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
+from confluent_kafka import KafkaException
+
 from lagloss.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
 from pipeline_under_test.kafka import GroupWatcher, create_topics
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.routes import seed_routes
+from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
 from pipeline_under_test.running.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.settings import Settings
+from pipeline_under_test.shadow import SHADOW, create_shadow_topics, shadow_of
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
 from pipeline_under_test.truth import Truth
 
@@ -50,6 +54,7 @@ class Runner:
         minutes: of load; None: until `stop`.
         settle_s: how long the nodes stay at the end.
         scaling: how many processes the nodes have.
+        brokers: carries out the faults of the pipeline's own brokers, where it has any.
 
     Raises:
         NotRated: if nodes are to be scaled by ratings and there are none.
@@ -62,6 +67,7 @@ class Runner:
         minutes: float | None,
         settle_s: float = SETTLE_S,
         scaling: Scaling = NO_SCALING,
+        brokers: BrokerFaults | None = None,
     ) -> None:
         receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
         self._settings = settings.model_copy(
@@ -78,7 +84,10 @@ class Runner:
         words[COL_SERVICE] = (COL_SERVICE, "--port", str(collector_port))
         words |= {node: ("node", node) for node in CONSUMERS}
         self.groups = {node: self._group(node, told, *scaling.bounds(node)) for node, told in words.items()}
+        if settings.shadow:
+            self.groups[SHADOW] = self._shadow_group()
         self._faults = ProcessFaults(settings.injections(), self.groups)
+        self._brokers = brokers
         self._load_process: subprocess.Popen[bytes] | None = None
         self._ledger = LedgerReader(settings.ledger_dir)
         self._truth = Truth()
@@ -92,6 +101,11 @@ class Runner:
         settings = self._settings
         arguments = (*words, "--data-dir", str(settings.data_dir))
         return Group(node, arguments, settings.log_dir, settings.beats_dir, least, most)
+
+    def _shadow_group(self) -> Group:
+        group = self._group(SHADOW, ("node", SHADOW), 1, 1)
+        group.beats_dir = shadow_of(self._settings).beats_dir
+        return group
 
     def stop(self) -> None:
         """Once: no more events, then an orderly end. Twice: the end now."""
@@ -122,6 +136,8 @@ class Runner:
     def _start(self) -> Iterator[dict[str, Any]]:
         settings = self._settings
         create_topics(settings.bootstrap, settings.pipeline, settings.tiers_s)
+        if settings.shadow:
+            create_shadow_topics(settings)
         seed_routes(settings.bootstrap, settings.pipeline)
         deadline = time.monotonic() + START_TIMEOUT_S
         self._tend()
@@ -130,15 +146,19 @@ class Runner:
                 return
             if time.monotonic() > deadline:
                 raise NotStarted(f"not ready after {START_TIMEOUT_S:.0f} s; logs in {settings.log_dir}")
-            for group in self.groups.values():
+            for group in self._main():
                 for member in group.members:
                     if member.deaths >= GIVE_UP_STARTING:
                         raise NotStarted(f"{member.name} died {member.deaths} times: {log_tail(member.log_path)}")
             yield from self._tick("starting")
         self._scaler.start()
 
+    def _main(self) -> list[Group]:
+        """Whom the pipeline needs: the shadow is not waited for."""
+        return [group for node, group in self.groups.items() if node != SHADOW]
+
     def _ready(self) -> bool:
-        return all(group.is_ready for group in self.groups.values()) and self._watcher.all_assigned(CONSUMERS)
+        return all(group.is_ready for group in self._main()) and self._watcher.all_assigned(CONSUMERS)
 
     def _load(self) -> Iterator[dict[str, Any]]:
         if self._told_to_stop():
@@ -159,22 +179,30 @@ class Runner:
     def _drain(self) -> Iterator[dict[str, Any]]:
         deadline = time.monotonic() + DRAIN_TIMEOUT_S + sum(self._settings.tiers_s)
         while not self._told_to_stop(times=2):
-            left = self._watcher.left(self._settings.tiers_s)
-            if not left:
+            left = self._under_way()
+            if left == 0:
                 break
             if time.monotonic() > deadline:
-                log.error("%d records are still under way", left)
+                log.error("%s records are still under way", "an unknown number of" if left is None else left)
                 break
             yield from self._tick("draining")
         settled = time.monotonic() + self._settle_s
         while not self._told_to_stop(times=2) and time.monotonic() < settled:
             yield from self._tick("settling")
 
+    def _under_way(self) -> int | None:
+        """Records that are not through; None where no broker says so now."""
+        try:
+            return self._watcher.left(self._settings.tiers_s)
+        except KafkaException as error:
+            log.warning("how far the nodes are is not known now: %s", error)
+            return None
+
     def _end(self) -> Iterator[dict[str, Any]]:
         if self._told_to_stop(times=2):
             for group in self.groups.values():
                 group.terminate()
-        for node in (COL_SERVICE, *CONSUMERS, RECEIVER):
+        for node in (COL_SERVICE, *CONSUMERS, RECEIVER, *self.groups.keys() & {SHADOW}):
             self.groups[node].end()
             if self._is_progress_due():
                 yield self._progress("ending")
@@ -189,6 +217,8 @@ class Runner:
 
     def _tend(self) -> None:
         self._faults.step()
+        if self._brokers is not None:
+            self._brokers.step()
         self._scaler.step()
         for group in self.groups.values():
             group.tend()
