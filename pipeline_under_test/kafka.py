@@ -282,8 +282,6 @@ class GroupWatcher:
 
     def all_assigned(self, nodes: Collection[str]) -> bool:
         """Whether every one of these nodes has consumers that have all the partitions between them."""
-        if not nodes:
-            return True
         try:
             names = [group_of(self._pipeline, node) for node in nodes]
             groups = _answers(self._asked("describe_consumer_groups", names))

@@ -137,14 +137,18 @@ def _bench(settings: Settings, node: str) -> Iterator[Bench]:
 
 
 def _get_ready(bench: Bench, watcher: GroupWatcher) -> None:
-    consumers = [] if bench.node == COL_SERVICE else [bench.node]
     deadline = time.monotonic() + START_TIMEOUT_S
     bench.tend()
-    while not (all(group.is_ready for group in bench.groups) and watcher.all_assigned(consumers)):
+    while not (all(group.is_ready for group in bench.groups) and _is_idle(bench.node, watcher)):
         if time.monotonic() > deadline:
             raise NodeFailed(f"{bench.node} is not ready after {START_TIMEOUT_S:.0f} s")
         time.sleep(SEND_EVERY_S)
         bench.tend()
+
+
+def _is_idle(node: str, watcher: GroupWatcher) -> bool:
+    """Whether the node reads all of its topic, and nothing waits there: a rating that was killed may have left some."""
+    return node == COL_SERVICE or (watcher.all_assigned([node]) and not watcher.positions([node])[node].backlog)
 
 
 def _attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> Trial:
