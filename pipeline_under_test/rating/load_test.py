@@ -88,13 +88,13 @@ def rate(
         with _bench(private, node) as bench:
             traffic: Traffic = HttpTraffic(private) if node == COL_SERVICE else TopicTraffic(private, node)
 
-            def attempt(per_s: float) -> Trial:
-                trial = _attempt(bench, traffic, per_s, seconds, lag_target_s)
+            def told(per_s: float) -> Trial:
+                trial = attempt(bench, traffic, per_s, seconds, lag_target_s)
                 say(trial)
                 return trial
 
             try:
-                best = highest_sustained(attempt, lag_target_s)
+                best = highest_sustained(told, lag_target_s)
             finally:
                 traffic.close()
     return Rating(events_per_s=round(best.sent_per_s, 1), lag_target_s=lag_target_s, at=datetime.now(UTC))
@@ -151,7 +151,7 @@ def _is_idle(node: str, watcher: GroupWatcher) -> bool:
     return node == COL_SERVICE or (watcher.all_assigned([node]) and not watcher.positions([node])[node].backlog)
 
 
-def _attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> Trial:
+def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> Trial:
     """One trial: warm-up and `seconds` at this rate; when it returns, all that was sent is done."""
     began, done, sent = time.monotonic(), list[Done](), 0
     measured_from_s, hopeless_s = time.time() + WARM_UP_S, HOPELESS * lag_target_s

@@ -2,7 +2,7 @@
 
 =============  =====================================================================================================
 ``queue-lag``  one more when its queue (log size - committed offset) is long and does not shrink; one less when it has
-               been empty for a while
+               been empty for a while and one less has been seen to be enough
 ``cpu``        one more when its processes are above 80 % of a core on average; one less when below 30 % for a while
 ``rated``      as many as its traffic needs if each takes 80 % of what a process was rated at (`pipeline rate`)
 ``none``       as many as there are
@@ -15,6 +15,7 @@ which nothing changes (cool-down): a new process needs to start and to be given 
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, linear_regression
@@ -31,7 +32,7 @@ FEW: Final = 50
 HIGH_CPU: Final = 0.8
 LOW_CPU: Final = 0.3
 LOAD_OF_RATING: Final = 0.8
-"""How much of its rating a process is meant to take."""
+"""How much of its rating a process is meant to take; or of the most that it has been seen to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules
     Args:
         policy: which one decides.
         seen: observations of the node, oldest first, at least one.
-        changed_at_s: when its processes last became more or less; what was seen before counts no more.
+        changed_at_s: when its processes last became more or less; what was seen before tells no trend.
         rules: bounds and times.
     """
     now = seen[-1]
@@ -96,34 +97,36 @@ def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules
     if now.at_s - changed_at_s < rules.cool_down_s:
         return Wish(now.processes)
     since = [one for one in seen if one.at_s >= changed_at_s]
-    made = POLICIES[policy](since, rules)
+    made = POLICIES[policy](since, seen, rules)
     return Wish(_within(made.processes, rules), made.reason)
 
 
-def none(seen: Sequence[Observation], _rules: Rules) -> Wish:
+def none(since: Sequence[Observation], _seen: Sequence[Observation], _rules: Rules) -> Wish:
     """As many as there are."""
-    return Wish(seen[-1].processes)
+    return Wish(since[-1].processes)
 
 
-def queue_lag(seen: Sequence[Observation], rules: Rules) -> Wish:
-    """One more while the queue is long and does not shrink, one less when it was empty all along."""
-    now = seen[-1]
-    recent, quiet = _last(seen, rules.trend_s), _last(seen, rules.quiet_s)
+def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: Rules) -> Wish:
+    """One more while the queue is long and does not shrink; one less when it was empty all along, and the others can
+    take the traffic by what each has been seen to do: a queue may be empty *because* there are so many."""
+    now = since[-1]
+    recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     if recent:
         long = max(FEW, LONG_S * arrivals_per_s(recent))
         if now.backlog > long and _trend(recent) >= 0:
             return Wish(now.processes + 1, f"{now.backlog} events wait, more than {long:.0f}, and they do not get less")
     if quiet:
         empty = max(FEW, EMPTY_S * arrivals_per_s(quiet))
-        if all(one.backlog <= empty for one in quiet):
+        others = LOAD_OF_RATING * (now.processes - 1) * _most_done_per_s(seen, rules)
+        if all(one.backlog <= empty for one in quiet) and arrivals_per_s(quiet) <= others:
             return Wish(now.processes - 1, f"no more than {empty:.0f} events have waited for {rules.quiet_s:.0f} s")
     return Wish(now.processes)
 
 
-def cpu(seen: Sequence[Observation], rules: Rules) -> Wish:
+def cpu(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
     """One more while the processes are busy, one less when they have been idle."""
-    now = seen[-1]
-    recent, quiet = _last(seen, rules.trend_s), _last(seen, rules.quiet_s)
+    now = since[-1]
+    recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     if recent and (busy := fmean(one.cpu for one in recent)) > HIGH_CPU:
         return Wish(now.processes + 1, f"CPU at {busy:.0%}, above {HIGH_CPU:.0%}")
     if quiet and (busy := fmean(one.cpu for one in quiet)) < LOW_CPU:
@@ -131,10 +134,10 @@ def cpu(seen: Sequence[Observation], rules: Rules) -> Wish:
     return Wish(now.processes)
 
 
-def rated(seen: Sequence[Observation], rules: Rules) -> Wish:
+def rated(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
     """As many as the traffic needs; less only once it has needed no more for a while."""
-    now = seen[-1]
-    recent, quiet = _last(seen, rules.trend_s), _last(seen, rules.quiet_s)
+    now = since[-1]
+    recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     each = LOAD_OF_RATING * rules.rating
     if recent and (needed := math.ceil(arrivals_per_s(recent) / each)) > now.processes:
         return Wish(needed, f"{arrivals_per_s(recent):.0f} events/s come in, a process is to take {each:.0f}")
@@ -145,12 +148,13 @@ def rated(seen: Sequence[Observation], rules: Rules) -> Wish:
     return Wish(now.processes)
 
 
-POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Rules], Wish]]] = {
+POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Sequence[Observation], Rules], Wish]]] = {
     "none": none,
     "queue-lag": queue_lag,
     "cpu": cpu,
     "rated": rated,
 }
+"""Each is given the observations since the last change, and all that there are."""
 
 
 def arrivals_per_s(seen: Sequence[Observation]) -> float:
@@ -175,6 +179,19 @@ def _peak_per_s(seen: Sequence[Observation], span_s: float) -> float:
     """The most that came in a second, on average over any `span_s` of these observations."""
     stretches = (_last(seen[:end], span_s) for end in range(1, len(seen) + 1))
     return max(arrivals_per_s(stretch) for stretch in stretches if stretch)
+
+
+def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
+    """The most that one process did a second, on average over any `quiet_s` in which there were as many all along:
+    shorter, and the steps in which offsets are committed would count as speed."""
+    most = 0.0
+    for end, last in enumerate(seen):
+        start = bisect_right(seen, last.at_s - rules.quiet_s, key=lambda one: one.at_s) - 1
+        stretch = seen[start : end + 1] if start >= 0 else ()
+        if stretch and all(one.processes == last.processes for one in stretch):
+            done_per_s = (last.committed - stretch[0].committed) / (last.at_s - stretch[0].at_s)
+            most = max(most, done_per_s / max(1, last.processes))
+    return most
 
 
 def _trend(seen: Sequence[Observation]) -> float:

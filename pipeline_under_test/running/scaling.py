@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline_under_test.kafka import PARTITIONS, GroupWatcher
+from pipeline_under_test.kafka import PARTITIONS
 from pipeline_under_test.rating.ratings import Ratings
 from pipeline_under_test.running.group import Group
-from pipeline_under_test.running.observed import Crew, Observer
+from pipeline_under_test.running.observed import Crew, Observer, Watcher
 from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
 from pipeline_under_test.topology import CONSUMERS, SCALED
 
@@ -55,7 +55,7 @@ class Scaler:
         NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
     """
 
-    def __init__(self, scaling: Scaling, groups: Mapping[str, Group], watcher: GroupWatcher, data_dir: Path) -> None:
+    def __init__(self, scaling: Scaling, groups: Mapping[str, Group], watcher: Watcher, data_dir: Path) -> None:
         ratings = Ratings.load(data_dir).root
         if scaling.policy == "rated" and not ratings:
             raise NotRated(f"expected ratings in {data_dir}, found none; make some with `pipeline rate NODE`")

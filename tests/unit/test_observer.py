@@ -5,37 +5,20 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException
-
-from pipeline_under_test.kafka import Position
 from pipeline_under_test.running import observed
 from pipeline_under_test.running.observed import CpuMeter, Crew, Observer
-from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, EVENT_NORM
+from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM
+from tests.fakes.queues import Queues
 
 TIMEOUT_S = 20
 
 
-class Broker:
-    """Answers as a GroupWatcher would: each look finds `arrived` more records for each node, and none done."""
-
-    def __init__(self, arrived: int) -> None:
-        self.arrived = arrived
-        self.looks = 0
-        self.is_down = False
-
-    def positions(self) -> Mapping[str, Position]:
-        self.looks += 1
-        if self.is_down:
-            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
-        return {node: Position({(node, 0): self.looks * self.arrived}, {(node, 0): 0}) for node in CONSUMERS}
-
-
 @contextmanager
-def observing(broker: Broker) -> Iterator[Observer]:
+def observing(broker: Queues) -> Iterator[Observer]:
     made = Observer(broker)
     made.tell({EVENT_NORM: Crew(2, [os.getpid()]), COL_SERVICE: Crew(1, [])})
     made.start()
@@ -53,7 +36,7 @@ def wait_for(condition: Callable[[], Any], what: str) -> None:
 
 
 def test_nodes_are_seen_with_their_processes_queue_lag_and_cpu() -> None:
-    with observing(Broker(arrived=100)) as observer:
+    with observing(Queues(arrived=100)) as observer:
         wait_for(lambda: len(observer.seen(EVENT_NORM)) >= 3, "three looks")
         end = time.monotonic() + 0.2
         while time.monotonic() < end:
@@ -70,7 +53,7 @@ def test_nodes_are_seen_with_their_processes_queue_lag_and_cpu() -> None:
 
 
 def test_while_the_broker_does_not_answer_there_is_nothing_new_and_then_there_is() -> None:
-    broker = Broker(arrived=1)
+    broker = Queues(arrived=1)
     with observing(broker) as observer:
         wait_for(lambda: observer.seen(EVENT_NORM), "a look")
         broker.is_down = True
@@ -83,7 +66,7 @@ def test_while_the_broker_does_not_answer_there_is_nothing_new_and_then_there_is
 
 
 def test_an_observer_that_never_began_can_be_stopped() -> None:
-    Observer(Broker(0)).stop()
+    Observer(Queues(0)).stop()
 
 
 def test_cpu_is_told_from_the_second_look_on_and_not_for_those_that_are_gone() -> None:

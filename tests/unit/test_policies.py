@@ -30,10 +30,21 @@ def seen(
 ) -> list[Observation]:
     """One observation a second; `backlog` is that of each, or all."""
     backlogs = [backlog] * seconds if isinstance(backlog, int) else backlog
+    totals = [10_000 + int(per_s * at) for at in range(seconds)]
     return [
-        Observation(float(at), processes, 10_000 + int(per_s * at), 10_000 + int(per_s * at) - backlogs[at], 0.0, cpu)
-        for at in range(seconds)
+        Observation(float(at), processes, total, total - waits, 0.0, cpu)
+        for at, (total, waits) in enumerate(zip(totals, backlogs, strict=True))
     ]
+
+
+def busy_before(history: list[Observation], per_s: float) -> list[Observation]:
+    """The same after 40 s in which so much a second was done."""
+    first = history[0]
+    past = [
+        replace(first, at_s=at, appended=int(first.appended + at * per_s), committed=int(first.appended + at * per_s))
+        for at in (float(ago) for ago in range(-40, 0))
+    ]
+    return [*past, *history]
 
 
 Second = tuple[float, int, float, float]
@@ -131,22 +142,45 @@ def test_a_long_queue_that_stands_gets_one_more_and_one_that_shrinks_does_not() 
 
 
 def test_what_waits_for_its_commit_is_no_queue() -> None:
-    assert wish("queue-lag", seen(20, per_s=1000, backlog=1500), LONG_AGO, RULES).processes == 2
-    assert wish("queue-lag", seen(40, per_s=1000, backlog=1500), LONG_AGO, RULES).processes == 1
+    waits = seen(40, per_s=1000, backlog=1500)
+    assert wish("queue-lag", waits, LONG_AGO, RULES).processes == 2
+    assert wish("queue-lag", busy_before(waits, 3000), 0.0, RULES).processes == 1
 
 
 def test_a_queue_must_have_been_empty_all_along_for_one_process_less() -> None:
     once = [0] * 40
     once[20] = 300
-    assert wish("queue-lag", seen(40, backlog=once), LONG_AGO, RULES).processes == 2
-    assert wish("queue-lag", seen(40), LONG_AGO, RULES).processes == 1
-    assert wish("queue-lag", seen(25), LONG_AGO, RULES).processes == 2  # not long enough
+    assert wish("queue-lag", busy_before(seen(40, backlog=once), 300), 0.0, RULES).processes == 2
+    assert wish("queue-lag", busy_before(seen(40), 300), 0.0, RULES).processes == 1
+    assert wish("queue-lag", busy_before(seen(25), 300), 0.0, RULES).processes == 2  # not long enough
+
+
+@pytest.mark.parametrize(("done_per_s", "wanted"), [(240, 2), (260, 1)])
+def test_an_empty_queue_is_not_enough_for_one_less_unless_the_others_could_take_the_traffic(
+    done_per_s: int, wanted: int
+) -> None:
+    """100 events a second for two; each has done half of what was done before, of which 80 % count."""
+    assert wish("queue-lag", busy_before(seen(40), done_per_s), 0.0, RULES).processes == wanted
+
+
+def test_under_steady_traffic_processes_become_more_until_they_are_enough_and_then_stay() -> None:
+    """Ten minutes, second by second, of a node whose process does 100 events a second and commits every four."""
+    processes, appended, done, committed, changed_at_s, history = 1, 0, 0, 0, 0, []
+    changes = []
+    for second in range(600):
+        appended += 240
+        done = min(appended, done + 100 * processes)
+        committed = done if second % 4 == 0 else committed
+        history.append(Observation(float(second), processes, appended, committed))
+        wanted = wish("queue-lag", history[-300:], changed_at_s, RULES).processes
+        if wanted != processes:
+            processes, changed_at_s = wanted, second
+            changes.append(wanted)
+    assert changes == [2, 3]
 
 
 def test_what_was_seen_before_the_last_change_counts_no_more() -> None:
-    growing = seen(40, backlog=[100 * at for at in range(25)] + [0] * 15)
-    assert wish("queue-lag", seen(40), 20.0, RULES).processes == 2
-    assert wish("queue-lag", growing, 25.0 - RULES.cool_down_s, RULES).processes == 2
+    assert wish("queue-lag", busy_before(seen(40), 300), 20.0, RULES).processes == 2
 
 
 @pytest.mark.parametrize(("busy", "wanted"), [(0.9, 3), (0.8, 2), (0.5, 2), (0.3, 2), (0.2, 1)])
