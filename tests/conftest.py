@@ -30,6 +30,7 @@ QUICK_IN_A_BROWSER = "test_dashboard_shell.py"
 """Of the tests in a browser, those that `make test` runs, too: five to twenty seconds each is too long for all."""
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes. Slow
     tests have longer than the others before they count as stuck, and a second try: they kill processes and servers on a

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -51,7 +52,7 @@ class Office:
 
     def send(self, letters: DeadLetters, *names: str, size: int = 0) -> None:
         for name in names:
-            event = Event(name, 1, b"x" * size).set_aside(EVENT_NORM, "why")
+            event = Event(name, 1, random.Random(name).randbytes(size)).set_aside(EVENT_NORM, "why")
             letters.send(event, lambda name=name: self.safe.append(name))  # type: ignore[misc]
 
     def arrived(self) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import signal
 import sys
 import time
@@ -22,7 +23,7 @@ from pipeline_under_test.kafka import PARTITIONS, GroupWatcher, consumer_for
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of
-from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
+from pipeline_under_test.transactional_producer import TransactionalProducer
 from tests.integration.closers import wait_until
 from tests.integration.event_topics import configure, events_in, idle_pipeline, put
 from tests.integration.test_reference_pipeline import Finished, read_beacons, run_pipeline
@@ -51,7 +52,8 @@ def written(settings: Settings, isolation: IsolationLevel) -> int:
     """Where event-router's topic ends, all partitions together, for readers of what is committed or of everything."""
     topic = topic_of(settings.pipeline, EVENT_ROUTER)
     latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
-    asked = AdminClient({"bootstrap.servers": settings.bootstrap}).list_offsets(latest, isolation_level=isolation)
+    admin = AdminClient({"bootstrap.servers": settings.bootstrap})  # kept: its questions end with it
+    asked = admin.list_offsets(latest, isolation_level=isolation)
     return sum(int(future.result(10).offset) for future in asked.values())
 
 
@@ -128,26 +130,17 @@ def test_only_what_is_doubled_on_purpose_is_doubled(faulty: Finished) -> None:
     assert 0 < twice <= faulty.total("duplicated")
 
 
-def test_a_transaction_that_is_aborted_leaves_its_batch_to_be_read_again(kafka_bootstrap: str, tmp_path: Path) -> None:
+def test_what_was_sent_in_a_transaction_that_is_aborted_nobody_reads(kafka_bootstrap: str, tmp_path: Path) -> None:
     settings = idle_pipeline(kafka_bootstrap, tmp_path)
-    topic = topic_of(settings.pipeline, EVENT_ROUTER)
-    group = group_of(settings.pipeline, EVENT_NORM)
-    put(settings, topic_of(settings.pipeline, EVENT_NORM), some_events("input", 3))
+    topic, group = topic_of(settings.pipeline, EVENT_ROUTER), group_of(settings.pipeline, EVENT_NORM)
     first, second = some_events("output", 2)
-    gone = TopicPartition(topic_of(settings.pipeline, EVENT_NORM), 0, 1)
     consumer = consumer_for(kafka_bootstrap, group, "test")
     try:
         producer = TransactionalProducer(kafka_bootstrap, "test", f"{group}.0")
         producer.take_over()
         producer.begin()
-        producer.send(topic, first, lambda: None, pytest.fail)
-        stranger = consumer_for(kafka_bootstrap, group, "stranger")
-        stranger.subscribe([gone.topic])
-        wait_until(lambda: stranger.poll(0.1) is not None, 30, "for the group to have a member")
-        with pytest.raises(Aborted):  # this consumer is no member of the group any more, or never was
-            producer.commit([gone], consumer)
+        producer.send(topic, first, lambda: None, lambda reason: None)
         producer.abort()
-        stranger.close()
         producer.begin()
         producer.send(topic, second, lambda: None, pytest.fail)
         producer.commit([], consumer)
@@ -186,7 +179,8 @@ def test_an_event_that_no_broker_takes_is_dead_and_its_batch_is_not_held_up(
     settings = idle_pipeline(kafka_bootstrap, tmp_path).model_copy(update={"exactly_once": True})
     settings.save()
     configure(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER), max_message_bytes="20000")
-    large = packaged().encode({"url": f"https://shop.example/{'x' * 30_000}", "kind": "click"})
+    noise = random.Random(1).randbytes(60_000).hex()  # which cannot be made much smaller: batches are compressed
+    large = packaged().encode({"url": f"https://shop.example/{noise}", "kind": "click"})
     events = [*some_events("small", 5), some_events("large", 1)[0].with_body(large)]
     put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
     with event_norm(settings):
