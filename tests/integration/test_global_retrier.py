@@ -59,6 +59,7 @@ def test_events_that_wait_outlive_the_retrier_and_nobody_waits_for_a_longer_tier
         wait_until(lambda: names_in(settings, topics[CONN_GA]) | names_in(settings, topics[CONN_FB]) >= hasty)
         assert watcher.waiting([LONG_S]) == len(names_in(settings, tier_topic(settings.pipeline, LONG_S)))
         wait_until(lambda: watcher.waiting([SHORT_S]) == 0, what="for the short tier to be committed")
+        retrier.await_beat()
         assert retrier.end() == 0
     assert names_in(settings, tier_topic(settings.pipeline, LONG_S)) == patient
     for node, topic in topics.items():

@@ -34,7 +34,7 @@ from tests.integration.pipeline_beacons import read_beacons
 pytestmark = pytest.mark.slow
 
 MakePipeline = Callable[..., Settings]
-FAULTS = ("503:0.4", "reset:0.1", "partial:0.2", "429=1s:0.2", "timeout:0.03", "400:0.05")
+FAULTS = ("503:0.6", "reset:0.1", "partial:0.2", "429=1s:0.1", "timeout:0.03", "400:0.05")
 
 
 @pytest.fixture
@@ -93,9 +93,12 @@ def test_every_event_is_delivered_or_dead_with_a_reason_whatever_the_vendor_does
             node.kill()
             node.start()
         wait_until(lambda: count("delivered") > len(events) // 2, 120, "for half of all deliveries")
-        assert names_in(settings, topic_of(settings.pipeline, GLOBAL_RETRIER))
+        to_retrier = topic_of(settings.pipeline, GLOBAL_RETRIER)
+        wait_until(lambda: names_in(settings, to_retrier), 120, "for events that the connector gave up")
         injections.end_all()
         wait_until(lambda: backlog(settings, CONN_GA, GLOBAL_RETRIER) == 0, 120, "for the rest")
+        for node in (connector, retrier):
+            node.await_beat()
         assert connector.end() == retrier.end() == 0
     count("delivered")
     delivered, dead = ({name for found, name in fates if found == fate} for fate in ("delivered", "dead"))
