@@ -82,7 +82,7 @@ def cluster(jars: None, server_dir: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         brokers.start()
         stack.callback(brokers.end)
-        address = wait_until(lambda: told(folder / "brokers.json"), 60, "for the brokers")
+        address = wait_until(lambda: told(folder / "brokers.json"), 120, "for the brokers")
         settings = idle_pipeline(address, folder, collector_url=url)
         stack.enter_context(running(settings, "node", EVENT_NORM)).await_beat()
         stack.enter_context(col_service(settings)).await_beat()
