@@ -39,7 +39,9 @@ class Address:
 
     @property
     def href(self) -> str:
-        return quote(self.path) + self.search
+        """As people type it: to a browser, a path with `%3A` is another one than that with `:`, whose page it mounts
+        anew."""
+        return quote(self.path, safe="/:") + self.search
 
     @property
     def zone(self) -> Zone:

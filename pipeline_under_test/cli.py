@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 import signal
 import sys
 import threading
@@ -18,17 +19,21 @@ import typer
 from confluent_kafka import KafkaException
 
 from lagloss.errors import BadTime, LaglossError
+from lagloss.fields import parse_duration_ms
 from lagloss.result import rfc3339
 from lagloss.settings import Settings as LaglossSettings
 from lagloss.times import parse_time_s
 from lagloss.wire import name_fits
 from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.faults.injections import LOOK_EVERY_S
+from pipeline_under_test.kafka import PARTITIONS
+from pipeline_under_test.rating.search import Trial
 from pipeline_under_test.redrive import Busy, Wanted, redriven
 from pipeline_under_test.replay import REPLAY_RATE, replayed
+from pipeline_under_test.running.policies import Policy
 from pipeline_under_test.schema import NotReadable, producers_schema
 from pipeline_under_test.settings import NotThere, Retry, Settings
-from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, TIERS_S
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, SCALED, TIERS_S
 
 EXIT_OK, EXIT_DIFFERS, EXIT_USAGE, EXIT_UNREACHABLE = 0, 1, 2, 3
 
@@ -43,6 +48,13 @@ def _fault(text: str) -> Fault:
     try:
         return parse(text)
     except BadFault as problem:
+        raise typer.BadParameter(str(problem)) from problem
+
+
+def _duration(text: str) -> float:
+    try:
+        return parse_duration_ms(text) / 1000
+    except ValueError as problem:
         raise typer.BadParameter(str(problem)) from problem
 
 
@@ -79,10 +91,16 @@ def run(
     batch: Annotated[int, typer.Option(min=1, help="events in a request to a vendor")] = 100,
     parallel: Annotated[int, typer.Option(min=1, help="requests to a vendor at a time")] = 4,
     tier: Annotated[list[float], typer.Option(help="seconds in a tier of the retrier, once a tier")] = list(TIERS_S),  # noqa: B006
+    scale: Annotated[Policy, typer.Option(help="what decides how many processes a node has")] = "none",
+    least: Annotated[int, typer.Option(min=1, help="processes of a node")] = 1,
+    most: Annotated[
+        int, typer.Option(min=1, help="processes of a node; of a consumer at most its partitions")
+    ] = PARTITIONS,
 ) -> None:
     """Start everything, load it, end it; progress as JSON lines. Ctrl-C ends it in order, twice: now."""
     from pipeline_under_test.running.brokers import own_brokers
     from pipeline_under_test.running.runner import NotStarted, Runner
+    from pipeline_under_test.running.scaling import NotRated, Scaling
 
     if bootstrap and brokers:
         _fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
@@ -102,11 +120,13 @@ def run(
     producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
     with own_brokers(settings, brokers) as (settings, faults):
-        runner = Runner(settings, rate, minutes, settle, brokers=faults)
-        _on_end(runner.stop)
         try:
+            runner = Runner(settings, rate, minutes, settle, Scaling(scale, least, most), faults)
+            _on_end(runner.stop)
             for progress in runner.steps():
                 _say(progress)
+        except NotRated as problem:
+            _fail(str(problem), EXIT_USAGE)
         except NotStarted as problem:
             _fail(str(problem), EXIT_UNREACHABLE)
 
@@ -125,6 +145,50 @@ def brokers(
         _say({"kafka": settings.bootstrap})
         while not ended.wait(LOOK_EVERY_S):
             faults.step()
+
+
+@app.command()
+def rate(
+    node: Annotated[str, typer.Argument(help=", ".join(SCALED))],
+    data_dir: DataDir,
+    bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of the pipeline here")] = "",
+    lag_target: Annotated[
+        float, typer.Option(parser=_duration, metavar="DURATION", help="for 95 % of the events")
+    ] = "2s",  # type: ignore[assignment]  # typer parses it
+    seconds: Annotated[float, typer.Option(min=1, help="that a trial measures, after its warm-up")] = 10.0,
+    fault: FaultOption = [],  # noqa: B006 (typer copies it)
+    as_json: AsJson = False,
+) -> None:
+    """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` goes by it."""
+    from pipeline_under_test.rating.load_test import NodeFailed
+    from pipeline_under_test.rating.load_test import rate as rated
+    from pipeline_under_test.rating.ratings import Ratings
+    from pipeline_under_test.rating.search import NothingSustained
+
+    if node not in SCALED:
+        _fail(f"expected one of {', '.join(SCALED)}, found {node!r}", EXIT_USAGE)
+    try:
+        settings = Settings.load(data_dir)
+    except NotThere:
+        settings = Settings(data_dir=data_dir.absolute())
+    kafka = bootstrap or settings.bootstrap or LaglossSettings.load().require_kafka()
+    settings = settings.model_copy(update={"bootstrap": kafka})
+    try:
+        found = rated(settings, node, lag_target, seconds=seconds, faults=fault, say=_say_trial)
+    except NodeFailed as problem:
+        _fail(str(problem), EXIT_UNREACHABLE)
+    except NothingSustained as problem:
+        _fail(str(problem), EXIT_DIFFERS)
+    Ratings({**Ratings.load(data_dir).root, node: found}).save(data_dir)
+    if as_json:
+        _say({node: found.model_dump(mode="json")})
+    else:
+        typer.echo(f"{node}: {found.events_per_s:.0f} events/s within {lag_target:g} s")
+
+
+def _say_trial(trial: Trial) -> None:
+    lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to tell"
+    typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them done within {lag}", err=True)
 
 
 @app.command()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from confluent_kafka import (
@@ -19,6 +20,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
+from lagloss.commits import Partition
 from pipeline_under_test.event import Event
 from pipeline_under_test.topology import (
     CONSUMERS,
@@ -54,10 +56,8 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
     Raises:
         KafkaException: if the broker cannot be reached or refuses.
     """
-    streams = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
-    create_streams(bootstrap, [*streams, *(tier_topic(pipeline, seconds) for seconds in tiers_s)])
-    tables = (routes_topic(pipeline), schemas_topic(pipeline))
-    _create(bootstrap, tables, 1, {"cleanup.policy": "compact"})
+    create_streams(bootstrap, _streams(pipeline, tiers_s))
+    _create(bootstrap, _tables(pipeline), 1, {"cleanup.policy": "compact"})
 
 
 def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
@@ -77,6 +77,27 @@ def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mappi
             reason = error.args[0]
             if not isinstance(reason, KafkaError) or reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
                 raise
+
+
+def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
+    """Deletes the topics that `create_topics` created, and all that is in them.
+
+    Raises:
+        KafkaException: if the broker cannot be reached or refuses.
+    """
+    names = [*_streams(pipeline, tiers_s), *_tables(pipeline)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_topics(names, operation_timeout=ADMIN_TIMEOUT_S).values():
+        future.result(ADMIN_TIMEOUT_S)
+
+
+def _streams(pipeline: str, tiers_s: Iterable[float]) -> list[str]:
+    topics = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    return topics + [tier_topic(pipeline, seconds) for seconds in tiers_s]
+
+
+def _tables(pipeline: str) -> list[str]:
+    return [routes_topic(pipeline), schemas_topic(pipeline)]
 
 
 def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Consumer:
@@ -197,33 +218,73 @@ class ReliableProducer:
         return self.in_flight < MAX_IN_FLIGHT
 
 
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a consumer group has come: each partition's end, and the offset up to which it has committed."""
+
+    ends: Mapping[Partition, int]
+    committed: Mapping[Partition, int]
+
+    @property
+    def backlog(self) -> int:
+        """Records that are not committed: 0 once all is done and accounted for."""
+        return sum(self.ends.values()) - sum(self.committed.values())
+
+
 class GroupWatcher:
-    """Looks at consumer groups from outside."""
+    """Looks at consumer groups from outside. Each method is one round of questions to the broker, asked all at once.
+
+    They raise KafkaException if it does not answer in time.
+    """
 
     def __init__(self, bootstrap: str, pipeline: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
         self._pipeline = pipeline
 
-    def backlog(self, node: str) -> int:
-        """Records in the node's topic that it has not committed: 0 once all it was sent is done and accounted for."""
-        return self._left([topic_of(self._pipeline, node)], group_of(self._pipeline, node))
+    def positions(self, nodes: Iterable[str] = CONSUMERS) -> dict[str, Position]:
+        """How far each of these nodes has come in its topic."""
+        found = self._positions({group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes})
+        return {node: found[group_of(self._pipeline, node)] for node in nodes}
 
-    def waiting(self, tiers_s: Iterable[float]) -> int:
-        """Records that wait in the global retrier's tiers."""
-        topics = [tier_topic(self._pipeline, seconds) for seconds in tiers_s]
-        return self._left(topics, tiers_group(self._pipeline)) if topics else 0
+    def left(self, tiers_s: Iterable[float]) -> int:
+        """Records that are not done anywhere: in the nodes' topics, and in the global retrier's tiers."""
+        topics = {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in CONSUMERS}
+        tiers = [tier_topic(self._pipeline, seconds) for seconds in tiers_s]
+        if tiers:
+            topics[tiers_group(self._pipeline)] = tiers
+        return sum(position.backlog for position in self._positions(topics).values())
 
-    def _left(self, topics: Collection[str], group: str) -> int:
-        places = [TopicPartition(topic, number) for topic in topics for number in range(PARTITIONS)]
-        ends = self._ask("list_offsets", {place: OffsetSpec.latest() for place in places})
-        committed = self._ask("list_consumer_group_offsets", [ConsumerGroupTopicPartitions(group, places)])[group]
-        done = {(place.topic, place.partition): max(place.offset, 0) for place in committed.topic_partitions}
-        return sum(end.offset - done.get((place.topic, place.partition), 0) for place, end in ends.items())
+    def _positions(self, topics: Mapping[str, Collection[str]]) -> dict[str, Position]:
+        """By consumer group, how far it has come in its topics."""
+        places = {
+            group: [TopicPartition(topic, number) for topic in names for number in range(PARTITIONS)]
+            for group, names in topics.items()
+        }
+        latest = {place: OffsetSpec.latest() for of_group in places.values() for place in of_group}
+        ends_asked = self._asked("list_offsets", latest)
+        committed_asked: dict[Any, Any] = {}
+        for group, of_group in places.items():  # the client takes one group a call
+            asked = [ConsumerGroupTopicPartitions(group, of_group)]
+            committed_asked |= self._asked("list_consumer_group_offsets", asked)
+        ends = {_key(place): answer.offset for place, answer in _answers(ends_asked).items()}
+        committed = {
+            _key(place): max(place.offset, 0)  # negative: none yet
+            for answer in _answers(committed_asked).values()
+            for place in answer.topic_partitions
+        }
+        return {
+            group: Position(
+                {_key(place): ends[_key(place)] for place in of_group},
+                {_key(place): committed[_key(place)] for place in of_group},
+            )
+            for group, of_group in places.items()
+        }
 
     def all_assigned(self, nodes: Collection[str]) -> bool:
         """Whether every one of these nodes has consumers that have all the partitions between them."""
         try:
-            groups = self._ask("describe_consumer_groups", [group_of(self._pipeline, node) for node in nodes])
+            names = [group_of(self._pipeline, node) for node in nodes]
+            groups = _answers(self._asked("describe_consumer_groups", names))
         except KafkaException:  # a group that nobody has joined yet may be unknown
             return False
         return all(
@@ -231,7 +292,15 @@ class GroupWatcher:
             for group in groups.values()
         )
 
-    def _ask(self, what: str, about: object) -> dict[Any, Any]:
-        """A question to the broker. Untyped: the stubs of these calls leave out that each answer is a future."""
-        futures: dict[Any, Any] = getattr(self._admin, what)(about)
-        return {key: future.result(ADMIN_TIMEOUT_S) for key, future in futures.items()}
+    def _asked(self, what: str, about: object) -> dict[Any, Any]:
+        """A question on its way. Untyped: the stubs of these calls leave out that each answer is a future."""
+        futures: dict[Any, Any] = getattr(self._admin, what)(about, request_timeout=ADMIN_TIMEOUT_S)
+        return futures
+
+
+def _answers(futures: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {about: future.result() for about, future in futures.items()}
+
+
+def _key(place: TopicPartition) -> Partition:
+    return place.topic, place.partition

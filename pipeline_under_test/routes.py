@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from pipeline_under_test.schema import Content
 from pipeline_under_test.table_topic import TableTopic
-from pipeline_under_test.topology import CONNECTORS, VENDORS
+from pipeline_under_test.topology import CONNECTORS, VENDORS, routes_topic
 
 log = logging.getLogger(__name__)
 
@@ -85,3 +85,12 @@ class RoutesTopic(TableTopic):
     def step(self) -> None:
         """Takes in what has changed; never waits."""
         self.routes.change(self.changes())
+
+
+def seed_routes(bootstrap: str, pipeline: str) -> None:
+    """Gives a new pipeline its routes; one that has some keeps them."""
+    table = TableTopic(bootstrap, routes_topic(pipeline))
+    if not list(table.read_whole()):
+        for name, route in DEFAULT_ROUTES.items():
+            table.write(name, route.model_dump_json().encode())
+    table.close()

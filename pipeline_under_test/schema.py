@@ -126,8 +126,6 @@ def producers_schema(path: Path | None) -> Schema:
         for sample in samples:
             reader.decode(schema.encode(sample))
     except ValueError as error:
-        raise NotReadable(
-            f"expected a schema whose events {PATH.name} can read, found {path}: {error.__cause__ or error}; only add fields, each with a "
-            "default, and keep the others as they are"
-        ) from error
+        problem = f"expected a schema whose events {PATH.name} can read, found {path}: {error.__cause__ or error}"
+        raise NotReadable(f"{problem}; add fields, each with a default, and keep the others as they are") from error
     return schema

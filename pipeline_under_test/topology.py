@@ -36,6 +36,8 @@ RETRIED: Final = CONNECTORS
 CONSUMERS: Final = (*(node for node in NEXT if node != COL_SERVICE), GLOBAL_RETRIER)
 """The nodes that read from Kafka, each from a topic of its own."""
 NODES: Final = (*NEXT, GLOBAL_RETRIER)
+SCALED: Final = (COL_SERVICE, *CONSUMERS)
+"""The nodes that may be several processes, and can be rated."""
 
 TIERS_S: Final = (10, 60, 300)
 """How long the global retrier keeps an event before its first, second and third return, in seconds."""

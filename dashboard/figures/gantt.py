@@ -50,7 +50,7 @@ def gantt(
         barmode="overlay",
         legend={"orientation": "h", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "font": {"size": 11}},
         xaxis={
-            "title": {"text": f"time since the event ({unit})"},
+            "title": {"text": f"{unit} since the event"},
             "gridcolor": grid,
             "zerolinecolor": text,
             "rangemode": "tozero",

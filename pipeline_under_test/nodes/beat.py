@@ -29,9 +29,32 @@ class Beat:
         self._path.unlink(missing_ok=True)
 
 
-def age_s(directory: Path, pid: int) -> float | None:
-    """Seconds since a process last showed that it lives; None if it never did."""
-    try:
-        return time.time() - (directory / str(pid)).stat().st_mtime
-    except FileNotFoundError:
-        return None
+class Pulse:
+    """A process's beat as another one sees it, to be made when the process has just been started.
+
+    Only changes of the file count, timed by the watcher's monotonic clock: neither a clock that is set anew, nor a
+    machine that slept, nor a process with a skewed clock makes a living one look dead.
+    """
+
+    def __init__(self, directory: Path, pid: int) -> None:
+        self._path = directory / str(pid)
+        self._path.unlink(missing_ok=True)  # of an earlier process with this number
+        self._touched_ns: int | None = None
+        self._since = time.monotonic()
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether the process has shown that it lives, as of the last look at `silent_s`."""
+        return self._touched_ns is not None
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since a beat was last seen, or since the process was started."""
+        now = time.monotonic()
+        try:
+            touched_ns = self._path.stat().st_mtime_ns
+        except FileNotFoundError:
+            return now - self._since
+        if touched_ns != self._touched_ns:
+            self._touched_ns, self._since = touched_ns, now
+        return now - self._since

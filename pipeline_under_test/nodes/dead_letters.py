@@ -237,4 +237,5 @@ def _config(bootstrap: str, node: str, give_up_s: float) -> dict[str, Any]:
         "batch.num.messages": 1,
         "queue.buffering.max.messages": MAX_IN_FLIGHT,
         "delivery.timeout.ms": int(give_up_s * 1000),
+        "topic.metadata.refresh.interval.ms": 10_000,  # a queue that was deleted and is back is seen by then
     }

@@ -27,7 +27,16 @@ from pipeline_under_test.kafka import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision
 from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.refusals import Refusals
-from pipeline_under_test.nodes.worker import BUSY_WAIT_S, IDLE_WAIT_S, MAX_BATCH, Job, Outlet, Parcel, Worker
+from pipeline_under_test.nodes.worker import (
+    BUSY_WAIT_S,
+    FINISH_TIMEOUT_S,
+    IDLE_WAIT_S,
+    MAX_BATCH,
+    Job,
+    Outlet,
+    Parcel,
+    Worker,
+)
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import GLOBAL_RETRIER, topic_of
 
@@ -35,8 +44,6 @@ log = logging.getLogger(__name__)
 
 MAX_IN_HAND: Final = 10_000
 """Records in hand from which on nothing more is read, whatever they wait for."""
-FINISH_TIMEOUT_S: Final = 15.0
-"""How long a node that is told to stop goes on finishing what it has in hand."""
 
 
 class Loop(Worker):
@@ -122,6 +129,7 @@ class Loop(Worker):
 
     def _take_in(self, records: Sequence[Message], outlet: Outlet) -> None:
         for job in self._taken_in(records):
+            self._beat.step()  # a slow batch is no hung process
             suffer(job.plan)
             if job.plan.delay_s:
                 heapq.heappush(self._held, (time.monotonic() + job.plan.delay_s, next(self._held_number), job))

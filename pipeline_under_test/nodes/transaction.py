@@ -14,6 +14,7 @@ partitions without noticing cannot commit: see `pipeline_under_test.transactiona
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -26,7 +27,7 @@ from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.decision import Decision
 from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.slot import Slot
-from pipeline_under_test.nodes.worker import BUSY_WAIT_S, IDLE_WAIT_S, MAX_BATCH, Job, Outlet, Worker
+from pipeline_under_test.nodes.worker import BUSY_WAIT_S, FINISH_TIMEOUT_S, IDLE_WAIT_S, MAX_BATCH, Job, Outlet, Worker
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import group_of
 from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
@@ -52,6 +53,7 @@ class TransactionalLoop(Worker):
         self._undone: list[Processing] = []
         self._is_assigned = False
         self._has_taken_over = False
+        self._end_by = math.inf
 
     def run(self, outlet: Outlet) -> None:
         self._lanes.subscribe([self._topic], self._on_assign, self._on_revoke)
@@ -63,10 +65,10 @@ class TransactionalLoop(Worker):
                 self._has_taken_over = True
             try:
                 self._do_batch(outlet)
+                self._step()
             except Aborted as problem:
                 log.warning("transaction aborted, its batch is read again: %s", problem)
                 self._go_back()
-            self._step()
         outlet.close()
         self._dead_letters.close()
         self._close()
@@ -118,6 +120,10 @@ class TransactionalLoop(Worker):
             self._step()
 
     def _step(self) -> None:
+        now = time.monotonic()
+        self._end_by = min(self._end_by, now + FINISH_TIMEOUT_S) if self._stopping else math.inf
+        if now > self._end_by:
+            raise Aborted("told to end, and what it waits for does not come")
         self._refresh()
         self._dead_letters.step()
         self._beat.step()

@@ -36,6 +36,8 @@ IDLE_WAIT_S: Final = 0.1
 BUSY_WAIT_S: Final = 0.005
 """How long to wait for a record; short while something is in hand, whose acknowledgements are handled in between."""
 CLOSE_TIMEOUT_S: Final = 5.0
+FINISH_TIMEOUT_S: Final = 15.0
+"""How long a node that is told to stop goes on finishing what it has in hand."""
 
 
 @dataclass(eq=False, slots=True)

@@ -16,14 +16,14 @@ from pipeline_under_test.kafka import GroupWatcher, create_topics
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
-from pipeline_under_test.routes import DEFAULT_ROUTES
+from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
+from pipeline_under_test.running.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.shadow import SHADOW, create_shadow_topics, shadow_of
-from pipeline_under_test.table_topic import TableTopic
-from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, routes_topic
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
 from pipeline_under_test.truth import Truth
 
 log = logging.getLogger(__name__)
@@ -53,8 +53,11 @@ class Runner:
         rate: events a second; 0: no load of its own.
         minutes: of load; None: until `stop`.
         settle_s: how long the nodes stay at the end.
-        most: how many processes each node may have.
+        scaling: how many processes the nodes have.
         brokers: carries out the faults of the pipeline's own brokers, where it has any.
+
+    Raises:
+        NotRated: if nodes are to be scaled by ratings and there are none.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class Runner:
         rate: float,
         minutes: float | None,
         settle_s: float = SETTLE_S,
-        most: int = 4,
+        scaling: Scaling = NO_SCALING,
         brokers: BrokerFaults | None = None,
     ) -> None:
         receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
@@ -80,7 +83,7 @@ class Runner:
         words: dict[str, tuple[str, ...]] = {RECEIVER: (RECEIVER, "--port", str(receiver_port))}
         words[COL_SERVICE] = (COL_SERVICE, "--port", str(collector_port))
         words |= {node: ("node", node) for node in CONSUMERS}
-        self.groups = {node: self._group(node, told, 1 if node == RECEIVER else most) for node, told in words.items()}
+        self.groups = {node: self._group(node, told, *scaling.bounds(node)) for node, told in words.items()}
         if settings.shadow:
             self.groups[SHADOW] = self._shadow_group()
         self._faults = ProcessFaults(settings.injections(), self.groups)
@@ -89,17 +92,18 @@ class Runner:
         self._ledger = LedgerReader(settings.ledger_dir)
         self._truth = Truth()
         self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline)
+        self._scaler = Scaler(scaling, self.groups, self._watcher, settings.data_dir)
         self._next_progress = 0.0
         self._generated = (time.monotonic(), 0)
         self._stops = 0
 
-    def _group(self, node: str, words: tuple[str, ...], most: int) -> Group:
+    def _group(self, node: str, words: tuple[str, ...], least: int, most: int) -> Group:
         settings = self._settings
         arguments = (*words, "--data-dir", str(settings.data_dir))
-        return Group(node, arguments, settings.log_dir, settings.beats_dir, most=most, stop_timeout_s=STOP_TIMEOUT_S)
+        return Group(node, arguments, settings.log_dir, settings.beats_dir, least, most)
 
     def _shadow_group(self) -> Group:
-        group = self._group(SHADOW, ("node", SHADOW), 1)
+        group = self._group(SHADOW, ("node", SHADOW), 1, 1)
         group.beats_dir = shadow_of(self._settings).beats_dir
         return group
 
@@ -123,10 +127,9 @@ class Runner:
             yield from self._drain()
             yield from self._end()
         finally:
+            self._scaler.stop()
             for group in self.groups.values():
-                for member in group.members:
-                    if member.process is not None:
-                        terminate(member.process, 0)
+                group.abort()
             if self._load_process is not None:
                 terminate(self._load_process, 0)
 
@@ -135,7 +138,7 @@ class Runner:
         create_topics(settings.bootstrap, settings.pipeline, settings.tiers_s)
         if settings.shadow:
             create_shadow_topics(settings)
-        self._seed_routes()
+        seed_routes(settings.bootstrap, settings.pipeline)
         deadline = time.monotonic() + START_TIMEOUT_S
         self._tend()
         while not self._ready():
@@ -148,14 +151,7 @@ class Runner:
                     if member.deaths >= GIVE_UP_STARTING:
                         raise NotStarted(f"{member.name} died {member.deaths} times: {log_tail(member.log_path)}")
             yield from self._tick("starting")
-
-    def _seed_routes(self) -> None:
-        """Gives a new pipeline its routes; one that has some keeps them."""
-        table = TableTopic(self._settings.bootstrap, routes_topic(self._settings.pipeline))
-        if not list(table.read_whole()):
-            for name, route in DEFAULT_ROUTES.items():
-                table.write(name, route.model_dump_json().encode())
-        table.close()
+        self._scaler.start()
 
     def _main(self) -> list[Group]:
         """Whom the pipeline needs: the shadow is not waited for."""
@@ -197,7 +193,7 @@ class Runner:
     def _under_way(self) -> int | None:
         """Records that are not through; None where no broker says so now."""
         try:
-            return sum(map(self._watcher.backlog, CONSUMERS)) + self._watcher.waiting(self._settings.tiers_s)
+            return self._watcher.left(self._settings.tiers_s)
         except KafkaException as error:
             log.warning("how far the nodes are is not known now: %s", error)
             return None
@@ -223,6 +219,7 @@ class Runner:
         self._faults.step()
         if self._brokers is not None:
             self._brokers.step()
+        self._scaler.step()
         for group in self.groups.values():
             group.tend()
 
@@ -240,6 +237,7 @@ class Runner:
             "collector_url": self._settings.collector_url,
             "pids": {node: group.pids for node, group in self.groups.items()},
             "restarts": sum(group.restarts for group in self.groups.values()),
+            "observed": self._scaler.seen(),
             "events_per_s": round((generated - before) / max(now - since, 0.001), 1),
             "answered": self._truth.entries["answered"],
             "delivered": self._truth.entries["delivered"],

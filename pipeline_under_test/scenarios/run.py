@@ -6,18 +6,17 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import OperationalError
 
-from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.errors import LaglossError, NotEnoughData
 from lagloss.store import Store
 from lagloss.window_document import is_settled
 from lagloss.wire import WINDOW_S
-from pipeline_under_test.faults import Injections
 from pipeline_under_test.faults.injections import LEAD_S
+from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.runner import NotStarted, Runner
 from pipeline_under_test.scenarios.loss_watch import LossWatch
 from pipeline_under_test.scenarios.outcome import Outcome, problems_of
@@ -34,24 +33,13 @@ PROBLEMS: Final = (NotStarted, LaglossError, KafkaException, OperationalError)
 Say = Callable[[str], None]
 
 
-class Steps(Protocol):
-    """Something that is moved on now and then, and never waits."""
-
-    def step(self) -> None: ...
-
-
-BrokerFaults = Callable[[Injections, EmbeddedKafka], Steps]
-"""Makes what carries out the faults of a cluster's brokers."""
-
-
-def run_all(scenarios: Iterable[Scenario], say: Say, broker_faults: BrokerFaults | None = None) -> Iterator[Outcome]:
+def run_all(scenarios: Iterable[Scenario], say: Say) -> Iterator[Outcome]:
     """Runs them all: those with equally many brokers on one stack, one after the other, save that the next one begins
     while lagloss settles the windows of the one before.
 
     Args:
         scenarios: which.
         say: told, in a line each, what is going on.
-        broker_faults: needed by scenarios that break brokers.
 
     Raises:
         LaglossError: if a stack does not start.
@@ -66,7 +54,7 @@ def run_all(scenarios: Iterable[Scenario], say: Say, broker_faults: BrokerFaults
             outcomes = []
             for scenario in chosen:
                 say(f"{scenario.name}: {scenario.description}")
-                running = ScenarioRun(scenario, stack, say, broker_faults)
+                running = ScenarioRun(scenario, stack, say)
                 running.load()
                 outcomes.append(settling.submit(running.outcome))
             for outcome in outcomes:
@@ -79,7 +67,7 @@ class ScenarioRun:
     What keeps either from getting to its end is a problem of the scenario's.
     """
 
-    def __init__(self, scenario: Scenario, stack: Stack, say: Say, broker_faults: BrokerFaults | None = None) -> None:
+    def __init__(self, scenario: Scenario, stack: Stack, say: Say) -> None:
         options = scenario.run
         self._scenario = scenario
         self._lagloss = stack.settings
@@ -99,21 +87,16 @@ class ScenarioRun:
             tiers_s=tuple(tier / 1000 for tier in options.tiers),
         )
         self._injections = self._settings.injections()
-        self._broker_faults: Steps | None = None
-        if broker_faults is not None and stack.kafka is not None:
-            self._broker_faults = broker_faults(self._injections, stack.kafka)
-        elif scenario.breaks_brokers:
-            self._problem = ValueError("expected somebody who carries out faults of brokers, found nobody")
+        self._broker_faults = None if stack.kafka is None else BrokerFaults(self._injections, stack.kafka)
         self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir)
 
     def load(self) -> None:
         """Runs the pipeline under load and breaks it, from the main thread: processes end with the thread that starts
         them."""
-        if self._problem is None:
-            try:
-                self._run()
-            except PROBLEMS as problem:
-                self._problem = problem
+        try:
+            self._run()
+        except PROBLEMS as problem:
+            self._problem = problem
 
     def outcome(self) -> Outcome:
         """What came of it, once every window is settled."""

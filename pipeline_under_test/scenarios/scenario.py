@@ -55,10 +55,6 @@ class Injected(Strict):
     for_: PositiveMs | None = Field(default=None, alias="for")
     fault: Annotated[Fault, BeforeValidator(lambda text: parse(str(text)))]
 
-    @property
-    def breaks_brokers(self) -> bool:
-        return self.fault.kind in BROKER_FAULTS
-
 
 class Bounds(Strict):
     """From `min` to `max`, both included."""
@@ -127,15 +123,11 @@ class Scenario(Strict):
             if injected.at >= self.load.minutes * 60_000:
                 wrong = f"expected a time before the load's end, found {injected.at / 1000:g}s"
                 problems.append((("faults", number, "at"), wrong))
-            if injected.breaks_brokers and self.run.brokers == 1:
+            if injected.fault.kind in BROKER_FAULTS and self.run.brokers == 1:
                 wrong = f"expected `run: {{brokers: 3}}` with it, found one broker and {injected.fault.text}"
                 problems.append((("faults", number, "fault"), wrong))
         refuse(problems)
         return self
-
-    @property
-    def breaks_brokers(self) -> bool:
-        return any(injected.breaks_brokers for injected in self.faults)
 
     def definition(self) -> Definition:
         """What lagloss is told: the reference pipeline, under this scenario's name."""

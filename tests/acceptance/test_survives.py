@@ -36,7 +36,8 @@ class Disturbance:
 
     def __call__(self, progress: dict[str, Any]) -> None:
         self.look()
-        if progress["phase"] == "load" and progress["answered"] >= 40 and self.steps and self.steps[0](progress):
+        is_flowing = progress["phase"] in ("load", "draining") and progress["answered"] >= 40
+        if is_flowing and self.steps and self.steps[0](progress):
             self.steps.pop(0)
 
     def look(self) -> dict[str, Any] | None:

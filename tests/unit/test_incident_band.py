@@ -64,7 +64,7 @@ def test_an_incident_leads_to_its_page_its_window_and_its_runbook_in_the_viewers
     for part in (
         f"/incidents/{ID}{carried}",
         f"/incidents/{ID}{carried}&do=acknowledge",
-        f"/pipelines/clicks/windows/2026-11-21T11%3A49%3A00Z{carried}",
+        f"/pipelines/clicks/windows/2026-11-21T11:49:00Z{carried}",
         "/runbooks/loss",
         "2026-11-21 12:48 CET",
         "2026-11-21 11:48 UTC",

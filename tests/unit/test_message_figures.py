@@ -60,7 +60,7 @@ def test_a_bar_is_drawn_only_where_both_ends_are_known_and_markup_is_escaped() -
     bars = [trace for trace in figure.data if trace.type == "bar"]
     assert sum(len(bar.x) for bar in bars) == 2
     assert [bar.base[0] for bar in bars] == [5, 10]
-    assert "time since the event (ms)" in figure.layout.xaxis.title.text
+    assert "ms since the event" in figure.layout.xaxis.title.text
     (marks,) = (trace for trace in figure.data if trace.name == "missing")
     assert marks.text == ("&lt;b&gt;lost&lt;/b&gt; ",)
     assert "JST" in bars[0].customdata[0]
