@@ -17,7 +17,7 @@ from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.stretch import Stretch
 from pipeline_under_test.table_topic import TableTopic
-from pipeline_under_test.topology import group_of, routes_topic, topic_of
+from pipeline_under_test.topology import group_of, routes_topic, tier_topic, tiers_group, topic_of
 
 
 def idle_pipeline(bootstrap: str, data_dir: Path, **more: Any) -> Settings:
@@ -63,6 +63,21 @@ def names_committed(settings: Settings, node: str) -> set[str]:
     with Stretch(settings.bootstrap, topic_of(settings.pipeline, node), group_of(settings.pipeline, node)) as taken:
         batches = taken.read(dict.fromkeys(range(PARTITIONS), 0), taken.committed())
         return {Event.from_record(record).id for records in batches for record in records}
+
+
+def backlog(settings: Settings, node: str) -> int:
+    """Records in a node's topic that it has not committed."""
+    return _left(settings, topic_of(settings.pipeline, node), group_of(settings.pipeline, node))
+
+
+def waiting(settings: Settings, tier_s: float) -> int:
+    """Records that wait in a tier of the global retrier."""
+    return _left(settings, tier_topic(settings.pipeline, tier_s), tiers_group(settings.pipeline))
+
+
+def _left(settings: Settings, topic: str, group: str) -> int:
+    with Stretch(settings.bootstrap, topic, group) as whole:
+        return sum(whole.ends().values()) - sum(whole.committed().values())
 
 
 def clicks(prefix: str, count: int, **content: Any) -> list[Event]:

@@ -11,11 +11,10 @@ import pytest
 
 from lagloss.topics import create_topics
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import GroupWatcher
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, GLOBAL_RETRIER, dead_topic, tier_topic, topic_of
 from tests.integration.closers import wait_until
-from tests.integration.event_topics import clicks, events_in, idle_pipeline, names_in, put
+from tests.integration.event_topics import backlog, clicks, events_in, idle_pipeline, names_in, put, waiting
 from tests.integration.node_process import running
 
 pytestmark = pytest.mark.slow
@@ -39,7 +38,6 @@ def test_events_that_wait_outlive_the_retrier_and_nobody_waits_for_a_longer_tier
 ) -> None:
     create_topics(kafka_bootstrap)
     settings = idle_pipeline(kafka_bootstrap, tmp_path, tiers_s=(SHORT_S, LONG_S))
-    watcher = GroupWatcher(kafka_bootstrap, settings.pipeline)
     topics = {node: topic_of(settings.pipeline, node) for node in (CONN_GA, CONN_FB)}
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -52,13 +50,14 @@ def test_events_that_wait_outlive_the_retrier_and_nobody_waits_for_a_longer_tier
             hasty |= hand_over(settings, failed(f"ga-{number}", 100, CONN_GA))
             hasty |= hand_over(settings, failed(f"fb-{number}", 100, CONN_FB))
             retrier.await_beat()
-            wait_until(lambda: watcher.backlog(GLOBAL_RETRIER) == 0, what="for them to be in their tiers")
+            wait_until(lambda: backlog(settings, GLOBAL_RETRIER) == 0, what="for them to be in their tiers")
             time.sleep(moments.uniform(0, 1.5 * SHORT_S))  # no condition: a crash comes at any moment
             retrier.kill()
             retrier.start()
         wait_until(lambda: names_in(settings, topics[CONN_GA]) | names_in(settings, topics[CONN_FB]) >= hasty)
-        assert watcher.waiting([LONG_S]) == len(names_in(settings, tier_topic(settings.pipeline, LONG_S)))
-        wait_until(lambda: watcher.waiting([SHORT_S]) == 0, what="for the short tier to be committed")
+        assert waiting(settings, LONG_S) == len(names_in(settings, tier_topic(settings.pipeline, LONG_S)))
+        wait_until(lambda: waiting(settings, SHORT_S) == 0, what="for the short tier to be committed")
+        retrier.await_beat()
         assert retrier.end() == 0
     assert names_in(settings, tier_topic(settings.pipeline, LONG_S)) == patient
     for node, topic in topics.items():

@@ -13,11 +13,18 @@ import pytest
 
 from lagloss.topics import create_topics
 from lagloss.wire import hash_id
-from pipeline_under_test.kafka import GroupWatcher
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, EVENT_ROUTER, NEXT, topic_of
 from tests.integration.closers import wait_until
-from tests.integration.event_topics import clicks, default_routes, idle_pipeline, names_committed, names_in, put
+from tests.integration.event_topics import (
+    backlog,
+    clicks,
+    default_routes,
+    idle_pipeline,
+    names_committed,
+    names_in,
+    put,
+)
 from tests.integration.node_process import running
 from tests.integration.pipeline_beacons import read_beacons
 
@@ -68,7 +75,7 @@ def test_nodes_that_are_killed_again_and_again_send_every_event_on_and_commit_no
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     moments = random.Random(seed)
-    feed, watcher = Feed(settings), GroupWatcher(kafka_bootstrap, settings.pipeline)
+    feed = Feed(settings)
     with running(settings, "node", EVENT_NORM) as norm, running(settings, "node", EVENT_ROUTER) as router:
         with feed.going_on():
             for _ in range(KILLS):
@@ -82,7 +89,7 @@ def test_nodes_that_are_killed_again_and_again_send_every_event_on_and_commit_no
                 assert all(routed <= names_in(settings, topics[node]) for node in (CONN_GA, CONN_FB))
                 for node in (norm, router):
                     node.start()
-        wait_until(lambda: watcher.backlog(EVENT_NORM) + watcher.backlog(EVENT_ROUTER) == 0, what="for the rest")
+        wait_until(lambda: backlog(settings, EVENT_NORM) + backlog(settings, EVENT_ROUTER) == 0, what="for the rest")
         assert norm.end() == router.end() == 0
     assert all(names_in(settings, topic) == feed.good for topic in topics.values())
     assert_accounted_for(settings, feed)

@@ -18,12 +18,11 @@ from confluent_kafka.admin import AdminClient
 from lagloss.processes import LOOPBACK, choose_port
 from lagloss.wire import hash_id
 from pipeline_under_test.faults import parse
-from pipeline_under_test.kafka import GroupWatcher
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
 from tests.integration.clients import Clients
 from tests.integration.closers import wait_until
-from tests.integration.event_topics import idle_pipeline, names_in
+from tests.integration.event_topics import backlog, idle_pipeline, names_in
 from tests.integration.node_process import NodeProcess, col_service, running
 from tests.integration.pipeline_beacons import read_beacons
 
@@ -66,8 +65,7 @@ class Cluster:
         """Every event that was answered is in the first topic, and, once event-norm is through, in the next one, with
         beacons that say so."""
         assert clients.accepted <= names_in(self.settings, topic_of(self.settings.pipeline, EVENT_NORM))
-        watcher = GroupWatcher(self.settings.bootstrap, self.settings.pipeline)
-        wait_until(lambda: watcher.backlog(EVENT_NORM) == 0, what="for event-norm")
+        wait_until(lambda: backlog(self.settings, EVENT_NORM) == 0, what="for event-norm")
         assert clients.accepted <= names_in(self.settings, topic_of(self.settings.pipeline, EVENT_ROUTER))
         beacons = read_beacons(self.settings.bootstrap, self.settings.pipeline)
         assert {hash_id(name) for name in clients.accepted} <= beacons.out(EVENT_NORM, EVENT_ROUTER)
@@ -82,7 +80,7 @@ def cluster(jars: None, server_dir: Path) -> Iterator[Cluster]:
     with ExitStack() as stack:
         brokers.start()
         stack.callback(brokers.end)
-        address = wait_until(lambda: told(folder / "brokers.json"), 60, "for the brokers")
+        address = wait_until(lambda: told(folder / "brokers.json"), 120, "for the brokers")
         settings = idle_pipeline(address, folder, collector_url=url)
         stack.enter_context(running(settings, "node", EVENT_NORM)).await_beat()
         stack.enter_context(col_service(settings)).await_beat()
