@@ -33,7 +33,7 @@ scenarios: setup ## run all of scenarios/, each with faults at their times, on r
 
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadgroup)
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadfile)
 
 .PHONY: unit
 unit: $(VENV)/.project ## run the tests that need no server (under a minute)
