@@ -45,9 +45,9 @@ class Office:
         told = {name.replace("_", "."): value for name, value in config.items()}
         admin.create_topics([NewTopic(self.topic, 1, 1, config=told)])[self.topic].result(20)
 
-    def opened(self, bootstrap: str | None = None) -> DeadLetters:
+    def opened(self, bootstrap: str | None = None, again_s: float = 0.2) -> DeadLetters:
         return DeadLetters(
-            bootstrap or self.bootstrap, self.topic, self.folder, EVENT_NORM, give_up_s=GIVE_UP_S, again_s=0.2
+            bootstrap or self.bootstrap, self.topic, self.folder, EVENT_NORM, give_up_s=GIVE_UP_S, again_s=again_s
         )
 
     def send(self, letters: DeadLetters, *names: str, size: int = 0) -> None:
@@ -120,7 +120,7 @@ def test_one_letter_that_is_too_large_keeps_no_other_and_is_all_that_is_tried_ag
 
 def test_a_queue_that_does_not_answer_is_waited_for_once_and_not_for_each_letter(office: Office) -> None:
     office.create(min_insync_replicas="2")
-    letters = office.opened()
+    letters = office.opened(again_s=5 * GIVE_UP_S)  # as it is: later than it gives up
     office.send(letters, "a")
     stepped(letters, lambda: office.safe == ["a"])
     office.send(letters, "b", "c")
