@@ -27,9 +27,13 @@ setup: $(VENV)/.project $(JARS)/.complete ## install everything into .venv and .
 demo: setup ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
 	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
 
+.PHONY: scenarios
+scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about half an hour)
+	@$(BIN)/python -m pipeline_under_test scenario --all
+
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
-	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadgroup)
+	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadfile)
 
 .PHONY: unit
 unit: $(VENV)/.project ## run the tests that need no server (under a minute)

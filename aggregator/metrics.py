@@ -4,13 +4,39 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
+from aggregator.consumer_lag import PartitionLag
 from aggregator.trouble import Server, Trouble
 from lagloss.result import WindowResult
+
+
+class _ConsumerLags(Collector):
+    """The newest consumer lag, as gauges; what is not known has none."""
+
+    def __init__(self) -> None:
+        self.newest: Sequence[PartitionLag] = ()
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        labels = ("pipeline", "node", "group", "topic", "partition")
+        offsets = GaugeMetricFamily(
+            "lagloss_consumer_lag_offsets", "Offsets that a node's consumer group has still to take in", labels=labels
+        )
+        seconds = GaugeMetricFamily(
+            "lagloss_consumer_lag_seconds", "Time since the event time of the record it takes in next", labels=labels
+        )
+        for lag in self.newest:
+            of = (*lag.group, lag.topic, str(lag.partition))
+            if lag.offsets is not None:
+                offsets.add_metric(of, lag.offsets)
+            if lag.behind_ms is not None:
+                seconds.add_metric(of, lag.behind_ms / 1_000)
+        yield from (offsets, seconds)
 
 
 class Metrics:
@@ -81,6 +107,18 @@ class Metrics:
         self.rows_pruned = Counter(
             "lagloss_rows_pruned", "Rows deleted from tables without partitions", ["table"], registry=self.registry
         )
+
+        self.consumer_lag_failures = Counter(
+            "lagloss_consumer_lag_failures",
+            "Rounds in which some consumer lag could not be learnt",
+            registry=self.registry,
+        )
+        self._consumer_lags = _ConsumerLags()
+        self.registry.register(self._consumer_lags)
+
+    def consumer_lag(self, newest: Sequence[PartitionLag]) -> None:
+        """What is known now, in place of what was: of a partition that is gone nothing is left."""
+        self._consumer_lags.newest = newest
 
     def waiting(self, trouble: Callable[[], Trouble | None]) -> None:
         """`trouble()` tells what is waited for at the moment when the metrics are read."""

@@ -41,7 +41,7 @@ CHUNK = 5_000
 """Rows a statement deletes."""
 CHUNKS_A_ROUND = 4
 
-TALLY, WINDOW, HISTORY, NAMES = tables.PARTITIONED
+TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 
 
 class Retention:
@@ -61,6 +61,7 @@ class Retention:
         self._drop_days(NAMES, oldest_day(now_ms, self._settings.keep_names_days), partial(self._drop, NAMES))
         self._drop_days(WINDOW, minutes_s, self._drop_windows)
         self._drop_days(HISTORY, minutes_s, partial(self._drop, HISTORY))
+        self._drop_days(CONSUMER_LAG, minutes_s, partial(self._drop, CONSUMER_LAG))
         for table, old in self._old_rows(now_ms).items():
             self._delete_rows(table, partial(_delete_some, table, old))
         self._delete_rows(tables.table_of(tables.Emitter), partial(_forget_emitters, changeable_s))

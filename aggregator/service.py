@@ -15,6 +15,7 @@ from aggregator import quarantine, told
 from aggregator.announcing import SampleAnnouncer
 from aggregator.catchup import Catchup
 from aggregator.closing import Closer
+from aggregator.consumer_lag_watch import ConsumerLagWatch
 from aggregator.following import ReportFollower, following
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
@@ -112,6 +113,8 @@ class Aggregator:
             announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
             upkeep, catchup = Upkeep(closer, self.settings, announcer), Catchup()
             closer.watch.refresh()
+            lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: closer.watch.groups, self.metrics)
+            stack.enter_context(closing(lag_watch)).start()
             stream = stack.enter_context(
                 following(spark, bootstrap, follower, reports.partitions(), lambda: closer.watch.checkpoints)
             )

@@ -8,6 +8,7 @@ from sqlalchemy import Engine
 
 from aggregator import unfinished
 from aggregator.agenda import Agenda, Entry
+from aggregator.consumer_lag import NodeGroup
 from aggregator.judging import Versions
 from aggregator.metrics import Metrics
 from aggregator.told import read_basis
@@ -23,6 +24,8 @@ class Watch:
         self.agendas: dict[str, Agenda] = {}
         self.checkpoints: Mapping[str, frozenset[str]] = {}
         """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
+        self.groups: Collection[NodeGroup] = ()
+        """The consumer groups that the newest versions name; replaced whole, too."""
         self._engine = engine
         self._store = store
         self._metrics = metrics
@@ -53,6 +56,11 @@ class Watch:
             self.agendas.setdefault(name, Agenda(grace_ms)).grace_ms = grace_ms
         self._resume({stored.name for stored in fresh} - known.keys())
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
+        self.groups = [
+            NodeGroup(name, node, group)
+            for name, versions in self.versions.items()
+            for node, group in versions.newest.definition.groups.items()
+        ]
 
     def _resume(self, pipelines: Collection[str]) -> None:
         """Put on the agenda what is left to do about pipelines that were not known before."""

@@ -119,9 +119,9 @@ class BeaconMiddleware:
         if handling.identity is None:
             return
         if failure is not None:
-            self.emitter.filtered(*handling.identity, failure)
+            handling.identity.tell(self.emitter.filtered, reason=failure)
         elif self._says_out:
-            self.emitter.sent_out(*handling.identity, to=self._to)
+            handling.identity.tell(self.emitter.sent_out, to=self._to)
 
 
 class _Exchange:

@@ -17,6 +17,9 @@ log = logging.getLogger("lagloss")
 
 MARK_EVERY_S: Final = 0.25
 SETTLE_TIMEOUT_S: Final = 5.0
+AGAIN_S: Final = 10.0
+"""How often what was committed is committed again: nobody says whether a commit got lost with its broker, and where
+nothing more comes in there is no later one to make up for it."""
 COMPACT_AT: Final = 4_096
 """Records of a partition behind one that is not finished, from which on finished neighbours are kept as one."""
 
@@ -91,24 +94,40 @@ class Commits:
         self._tracker = OffsetTracker()
         self._unconfirmed: deque[tuple[int, dict[Partition, int]]] = deque()
         self._next_mark = 0.0
+        self._committed: dict[Partition, int] = {}
+        self._next_again = 0.0
 
     def taken(self, record: Message) -> Taken:
         """A record has been read; its offset waits for the result's `done`."""
         partition, offset = place_of(record)
         return self._tracker.taken(partition, offset)
 
+    def at_end(self, end: Message) -> None:
+        """An end-of-partition message: all before it has been read. What takes up offsets and is never read, such as
+        the markers of transactions, is committed along with the record before it."""
+        partition, offset = place_of(end)
+        if offset > 0:
+            self._tracker.taken(partition, offset - 1).done()
+
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
         """Forgets partitions that another consumer has now: committing there would set it back."""
         gone = {(place.topic, place.partition) for place in partitions}
         self._tracker.drop(gone)
+        for partition in gone:
+            self._committed.pop(partition, None)
         for _, offsets in self._unconfirmed:
             for partition in gone:
                 offsets.pop(partition, None)
 
     def commit_confirmed(self) -> None:
-        """Commits what has become safe; never waits. A commit that fails makes duplicates after a crash, no more."""
+        """Commits what has become safe; never waits. A commit that fails is made again, with a later one or in a while;
+        until then a crash makes duplicates, no more."""
         self._mark()
-        self._commit(wait=False)
+        now = time.monotonic()
+        is_again = now >= self._next_again
+        if is_again:
+            self._next_again = now + AGAIN_S
+        self._commit(dict(self._committed) if is_again else {}, wait=False)
 
     def settle(self) -> list[TopicPartition]:
         """Commits all that is finished, waiting for beacons and broker for some seconds at most; gives what was
@@ -117,7 +136,7 @@ class Commits:
         self._mark()
         if self._unconfirmed:
             self._emitter.flush(SETTLE_TIMEOUT_S)
-        return self._commit(wait=True)
+        return self._commit({}, wait=True)
 
     def _mark(self) -> None:
         now = time.monotonic()
@@ -127,12 +146,12 @@ class Commits:
             if moved:
                 self._unconfirmed.append((self._emitter.mark(), moved))
 
-    def _commit(self, *, wait: bool) -> list[TopicPartition]:
-        safe: dict[Partition, int] = {}
+    def _commit(self, safe: dict[Partition, int], *, wait: bool) -> list[TopicPartition]:
         while self._unconfirmed and self._emitter.acknowledged(self._unconfirmed[0][0]):
             safe.update(self._unconfirmed.popleft()[1])
         if not safe:
             return []
+        self._committed.update(safe)
         offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in safe.items()]
         # The class's own: that of a consumer made by KafkaNode leads here.
         try:

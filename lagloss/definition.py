@@ -98,6 +98,11 @@ class Definition(Strict):
         return max(1, int(self.spec.sample * SAMPLE_ALL))
 
     @property
+    def groups(self) -> dict[str, str]:
+        """The consumer group of each node that names one."""
+        return {node.name: node.group for node in self.spec.nodes if node.group is not None}
+
+    @property
     def retriers(self) -> tuple[str, ...]:
         """Names of the nodes that others hand messages back to, in the order they are first named."""
         return retriers_of(self.spec.nodes)

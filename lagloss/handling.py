@@ -57,7 +57,7 @@ class Handling:
         """The message is in, and in hand; one without identity is not told of."""
         if self.identity is not None:
             self.begin()
-            self.emitter.taken_in(*self.identity)
+            self.identity.tell(self.emitter.taken_in)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 

@@ -1,7 +1,8 @@
 """Where a message's id and event time come from, and what becomes of a message that has none.
 
 Both are set at the source and travel unchanged: as the headers `lagloss-id` (UTF-8) and `lagloss-event-time` (decimal
-epoch ms), as fields of the payload, or wherever a function finds them.
+epoch ms), as fields of the payload, or wherever a function finds them. A message that a replay brings back says so in
+the header `lagloss-replay`, wherever its id is; what is sent on for it says so, too.
 """
 
 from __future__ import annotations
@@ -16,23 +17,38 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lagloss.blocks import epoch_ms
 from lagloss.intake import Count
-from lagloss.wire import MAX_ID_BYTES
+from lagloss.wire import MAX_ID_BYTES, name_fits
 
 ID_HEADER: Final = "lagloss-id"
 TIME_HEADER: Final = "lagloss-event-time"
+REPLAY_HEADER: Final = "lagloss-replay"
+"""The replay's name, on a message that a replay brings back."""
+UNNAMED_REPLAY: Final = "unnamed"
+"""Stands for a replay whose name cannot be one: empty, or too long."""
 
 
 class Identity(NamedTuple):
-    """Which message it is."""
+    """Which message it is, and which replay brought it, if one did."""
 
     message_id: str
     """1 to 255 bytes of UTF-8."""
     event_time_ms: int
     """Epoch ms."""
+    replay: str | None = None
+    """The replay's name; None for live traffic."""
 
     def headers(self) -> list[tuple[str, str | bytes]]:
         """What to send along with the message."""
-        return [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
+        told: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
+        return told if self.replay is None else [*told, (REPLAY_HEADER, self.replay)]
+
+    def tell(self, say: Callable[..., bool], **more: Any) -> bool:
+        """Calls a method of an emitter for this message: `identity.tell(emitter.filtered, reason="robot")`."""
+        return say(self.message_id, self.event_time_ms, replay=self.replay, **more)
+
+    def is_same_message(self, other: Identity) -> bool:
+        """Whether it is this message, whatever brought it."""
+        return self[:2] == other[:2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +87,15 @@ def from_json(id_field: str, time_field: str) -> Source:
         return Identity(message_id, int(epoch_ms(when)))
 
     return source
+
+
+def replay_of(headers: Mapping[str, bytes]) -> str | None:
+    """The name of the replay that a message with these headers is part of; None for live traffic."""
+    value = headers.get(REPLAY_HEADER)
+    if value is None:
+        return None
+    name = value.decode(errors="replace")
+    return name if name and name_fits(name) else UNNAMED_REPLAY
 
 
 def _field(content: Any, path: str) -> Any:
@@ -126,7 +151,7 @@ class Identities:
     def find(self, carrier: Carrier) -> Identity | None:
         """The identity that the message carries; None where it has no usable one. Raises nothing, counts nothing."""
         try:
-            return _checked(self._source(carrier))
+            return _checked(self._source(carrier), carrier)
         except Exception:
             return None
 
@@ -137,7 +162,7 @@ class Identities:
             if self._missing == "draw":
                 return drawn()
             if callable(self._missing):
-                found = self._missing(carrier)
+                found = _with_replay(self._missing(carrier), carrier)
             if found is None:
                 self.count_skipped()
         return found
@@ -147,12 +172,18 @@ class Identities:
         self._skipped.add()
 
 
-def _checked(found: Identity | None) -> Identity | None:
+def _checked(found: Identity | None, carrier: Carrier) -> Identity | None:
     """The identity if emitters would take it. Raises what comes of an identity that is none."""
-    if found is None:
+    if found is None or not 1 <= len(found.message_id.encode()) <= MAX_ID_BYTES:
         return None
-    is_good = 1 <= len(found.message_id.encode()) <= MAX_ID_BYTES
-    return Identity(found.message_id, int(epoch_ms(found.event_time_ms))) if is_good else None
+    return _with_replay(found._replace(event_time_ms=int(epoch_ms(found.event_time_ms))), carrier)
+
+
+def _with_replay(found: Identity | None, carrier: Carrier) -> Identity | None:
+    """The identity with the replay that the headers name, where it does not name one itself."""
+    if found is None or found.replay is not None:
+        return found
+    return found._replace(replay=replay_of(carrier.headers))
 
 
 def mapping_of(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> dict[str, bytes]:

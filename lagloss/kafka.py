@@ -150,10 +150,10 @@ class KafkaNode:
         for handling in handlings:
             handling.acknowledged()
 
-    def _exit(self, message: Message | Identity, tell: Callable[[str, int], bool]) -> None:
+    def _exit(self, message: Message | Identity, say: Callable[..., bool]) -> None:
         identity = message if isinstance(message, Identity) else self.identity_of(message)
         if identity is not None:
-            tell(*identity)
+            identity.tell(say)
 
     def _give_up(self, message: Message | Identity) -> None:
         handling = None if isinstance(message, Identity) else self.in_hand(message)

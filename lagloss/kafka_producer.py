@@ -12,19 +12,17 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from confluent_kafka import KafkaError, Message, Producer
 
 from lagloss.handling import Handling, current, handling_now
-from lagloss.identity import ID_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of
+from lagloss.identity import ID_HEADER, REPLAY_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of, replay_of
 
 if TYPE_CHECKING:
     from lagloss.kafka import KafkaNode
 
 log = logging.getLogger("lagloss")
 
-log = logging.getLogger("lagloss")
-
 OnDelivery = Callable[[KafkaError | None, Message], Any]
 Headers = dict[str, str | bytes] | list[tuple[str, str | bytes]]
 POLL_S: Final = 0.1
-_OURS: Final = frozenset({ID_HEADER, TIME_HEADER})
+_OURS: Final = frozenset({ID_HEADER, TIME_HEADER, REPLAY_HEADER})
 
 
 class NodeProducer(Producer):
@@ -73,11 +71,13 @@ class NodeProducer(Producer):
         event_time_ms: int | None = None,
         dead: str | None = None,
     ) -> None:
-        """As confluent_kafka's, with the headers `lagloss-id` and `lagloss-event-time` added.
+        """As confluent_kafka's, with the headers `lagloss-id` and `lagloss-event-time` added, and `lagloss-replay` if a
+        replay brought the message.
 
         Args:
             source: the message that this is an output of; by default the one that this thread or task handles.
-            message_id: at the first node, for what was not taken in: its id; by default a fresh one.
+            message_id: at the first node, for what was not taken in: its id; by default a fresh one. With
+                `lagloss-replay` among `headers`, the record is part of that replay.
             event_time_ms: likewise its event time; by default now.
             dead: the topic is a dead-letter queue, and this is why: once acknowledged, the message is dead.
         """
@@ -85,7 +85,8 @@ class NodeProducer(Producer):
         is_new = identity is None and not handlings and self._node.emitter.first
         if is_new:
             fresh = drawn()
-            identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms)
+            replay = replay_of(mapping_of(headers))
+            identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms, replay)
             handlings = (Handling(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
@@ -106,7 +107,7 @@ class NodeProducer(Producer):
             output.withdraw(is_new=is_new)
             raise
         if is_new and identity is not None:  # only now: a full queue refuses it, and the host tries again
-            self._node.emitter.taken_in(*identity, observed_at=observed_at)
+            identity.tell(self._node.emitter.taken_in, observed_at=observed_at)
             handlings[0].over()
 
     def produce_batch(self, *_arguments: Any, **_options: Any) -> NoReturn:
@@ -119,25 +120,27 @@ class NodeProducer(Producer):
         """The messages that wait for this record, and whose id it bears."""
         found = current(self._node.emitter)
         if isinstance(source, Identity):
-            return tuple(handling for handling in found if handling.identity == source), source
+            return _named(source, found)
         if source is not None:
             handling = self._node.in_hand(source)
             return (handling,) if handling is not None else (), self._node.identity_of(source)
         if len(found) == 1:
             return found, found[0].identity
         named = self._node.identities.find(Carrier(mapping_of(headers), b"", None)) if headers else None
-        same = tuple(handling for handling in found if handling.identity == named)
-        return (same if named is not None and same else found), named
+        if named is None:
+            return found, None
+        same, named = _named(named, found)
+        return same or found, named
 
     def _tell(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
         """What to tell the emitter once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
-            return lambda identity: emitter.dead(*identity, dead)
+            return lambda identity: identity.tell(emitter.dead, reason=dead)
         if self._next_nodes is None:
-            return lambda identity: emitter.sent_out(*identity)
+            return lambda identity: identity.tell(emitter.sent_out)
         to = self._next_nodes.get(topic)
-        return (lambda identity: emitter.sent_out(*identity, to=to)) if to is not None else lambda identity: None
+        return (lambda identity: identity.tell(emitter.sent_out, to=to)) if to is not None else lambda identity: None
 
 
 class _Output:
@@ -194,6 +197,15 @@ class _Output:
             if len(self._handlings) == 1:
                 stack.enter_context(handling_now(self._handlings[0]))
             host(error, record)
+
+
+def _named(named: Identity, found: tuple[Handling, ...]) -> tuple[tuple[Handling, ...], Identity]:
+    """Those of `found` that are this message, and which replay brought it, which a host need not say."""
+    same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
+    exact = tuple(handling for handling in same if handling.identity == named)
+    if exact or not same:
+        return exact, named
+    return same, named if named.replay is not None else same[0].identity or named
 
 
 def _with_identity(headers: Headers | None, identity: Identity | None) -> list[tuple[str, str | bytes]] | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import networkx as nx
 from pydantic import Field
@@ -13,13 +13,19 @@ from lagloss.fields import Name, Strict
 MAX_CHECKPOINTS = 200
 
 
+GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
+"""As Kafka's clients call it: `group.id`."""
+
+
 class NodeSpec(Strict):
-    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier."""
+    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
+    Kafka consumer group of its processes, of which the consumer lag is to be watched."""
 
     name: Name
     to: tuple[Name, ...] = ()
     copy_: Literal["all"] | None = Field(default=None, alias="copy")
     retries: Name | None = None
+    group: GroupId | None = None
     description: str = ""
 
 
@@ -44,6 +50,10 @@ def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         return f"expected each node once, found {', '.join(sorted(twice))} twice"
+    groups = [node.group for node in nodes if node.group is not None]
+    shared = {group for group in groups if groups.count(group) > 1}
+    if shared:  # its lag would be told of each of them
+        return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
     retriers = retriers_of(nodes)
     for node in nodes:
         if len(set(node.to)) < len(node.to):

@@ -90,7 +90,7 @@ class Settings(BaseSettings):
     spark_driver_host: str = Field("", description="where a cluster reaches the aggregator; empty: this machine's name")
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
-    keep_minutes_days: int = Field(35, ge=8, description="days that windows and their history are kept")
+    keep_minutes_days: int = Field(35, ge=8, description="days that windows, their history and consumer lag are kept")
     keep_rollups_days: int = Field(
         730, ge=8, description="days that roll-ups by hour and day, and runs of reports, are kept"
     )

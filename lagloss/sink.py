@@ -14,25 +14,25 @@ from contextlib import contextmanager
 from lagloss.blocks import EventTime
 from lagloss.emitter import Emitter
 
+Told = tuple[str, EventTime] | tuple[str, EventTime, str | None]
+"""Id, event time and, if one brought it, the replay: an `Identity`, too."""
+
 
 class Batch:
     """Messages that will leave together."""
 
-    def __init__(self, emitter: Emitter, messages: Iterable[tuple[str, EventTime]]) -> None:
+    def __init__(self, emitter: Emitter, messages: Iterable[Told]) -> None:
         self._emitter = emitter
         self.messages = list(messages)
-        """Ids and event times."""
 
-    def take(self, message_id: str, event_time: EventTime) -> None:
-        """This message has come in, and will leave with the others."""
-        self._emitter.taken_in(message_id, event_time)
-        self.messages.append((message_id, event_time))
+    def take(self, message_id: str, event_time: EventTime, replay: str | None = None) -> None:
+        """This message has come in, by that replay if one is named, and will leave with the others."""
+        self._emitter.taken_in(message_id, event_time, replay=replay)
+        self.messages.append((message_id, event_time, replay))
 
 
 @contextmanager
-def batch(
-    emitter: Emitter, messages: Iterable[tuple[str, EventTime]] = (), *, to: str | None = None
-) -> Iterator[Batch]:
+def batch(emitter: Emitter, messages: Iterable[Told] = (), *, to: str | None = None) -> Iterator[Batch]:
     """Work in hand while the block lasts; at its end, all of its messages are out.
 
     Put collecting and sending into one block, retries too: then a batch held back for two minutes is late and not lost.
@@ -41,11 +41,11 @@ def batch(
 
     Args:
         emitter: of this node.
-        messages: ids and event times that the emitter was told of by `taken_in` already; more come in by `take`.
+        messages: those that the emitter was told of by `taken_in` already; more come in by `take`.
         to: the next node, where there are several.
     """
     with emitter.processing():
         collected = Batch(emitter, messages)
         yield collected
-        for message_id, event_time in collected.messages:
-            emitter.sent_out(message_id, event_time, to=to)
+        for message_id, event_time, *replay in collected.messages:
+            emitter.sent_out(message_id, event_time, to=to, replay=replay[0] if replay else None)

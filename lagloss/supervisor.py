@@ -40,14 +40,14 @@ class Service:
     arguments: tuple[str, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     deaths: int = field(default=0, init=False)
-    _started_at: float = field(default=0.0, init=False)
+    started_at: float = field(default=0.0, init=False)
     _start_again_at: float | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Starts the process, its output appended to the log."""
         argv = [sys.executable, "-m", self.module, *self.arguments]
         self.process = spawn(argv, self.log_path, env={"PYTHONUNBUFFERED": "1", **self.env})
-        self._started_at = time.monotonic()
+        self.started_at = time.monotonic()
         self._start_again_at = None
 
     def is_ready(self) -> bool:
@@ -55,7 +55,7 @@ class Service:
         if self.process is None or self.process.poll() is not None:
             return False
         if self.health_url is None:
-            return time.monotonic() - self._started_at > LIVED_S
+            return time.monotonic() - self.started_at > LIVED_S
         try:
             return httpx.get(self.health_url, timeout=2).status_code == httpx.codes.OK
         except httpx.HTTPError:
@@ -65,7 +65,7 @@ class Service:
         """One look: notes a death, and starts the process again once its pause is over."""
         now = time.monotonic()
         if self.process is not None and self.process.poll() is None:
-            if now - self._started_at > STEADY_S:
+            if now - self.started_at > STEADY_S:
                 self.deaths = 0
             return
         if self._start_again_at is None:

@@ -206,6 +206,28 @@ class MissingMessage(Base):
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
 
 
+class ConsumerLag(Base):
+    __tablename__ = "consumer_lag"
+    __table_args__ = {
+        "comment": "How far consumer groups were behind, by minute of wall-clock time. Writer: consumer lag watch.",
+        **BY_DAY,
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the minute in which it was asked")
+    node: Mapped[str] = mapped_column(primary_key=True)
+    consumer_group: Mapped[str] = mapped_column(primary_key=True)
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms: newest time that it was asked")
+    offsets: Mapped[int | None] = mapped_column(comment="log end - committed then; null: not known")
+    offsets_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
+    behind_ms: Mapped[int | None] = mapped_column(
+        comment="asked_at - event time at the committed offset; 0: nothing waits; null: not known"
+    )
+    behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
+
+
 class Rollup(Base):
     __tablename__ = "rollup"
     __table_args__ = (
@@ -313,7 +335,7 @@ def table_of(model: type[Base]) -> Table:
     return table
 
 
-PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage))
+PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage, ConsumerLag))
 
 
 def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:

@@ -26,8 +26,10 @@ from pipeline_under_test.topology import (
     EVENT_NORM,
     EVENT_ROUTER,
     NEXT,
+    VENDORS,
     place_of_link,
     place_of_node,
+    place_of_vendor,
 )
 
 HISTORY: Final = "history"
@@ -90,15 +92,19 @@ class Minute:
     to: dict[str, npt.NDArray[np.bool_]]
     lost_to_ga: npt.NDArray[np.bool_]
 
+    def arrived(self, node: str) -> npt.NDArray[np.bool_]:
+        """Who of those that were sent to this connector got there."""
+        return self.to[node] & ~self.lost_to_ga if node == CONN_GA else self.to[node]
+
     def entries(self) -> Iterator[Entry]:
         """What the ledger says of this minute."""
-        delivered = (self.to[CONN_GA] & ~self.lost_to_ga) | self.to[CONN_FB]
         facts: list[tuple[Fate, npt.NDArray[np.bool_], str]] = [
             ("answered", np.ones(len(self.ids), np.bool_), ""),
             ("filtered", self.filtered, place_of_node(EVENT_NORM)),
             ("dead", self.dead, place_of_node(EVENT_NORM)),
             ("lost", self.lost_to_ga, place_of_link(EVENT_ROUTER, CONN_GA)),
-            ("delivered", delivered, ""),
+            *(("routed", chosen, place_of_link(EVENT_ROUTER, node)) for node, chosen in self.to.items()),
+            *(("delivered", self.arrived(node), place_of_vendor(vendor)) for vendor, node in VENDORS.items()),
         ]
         for fate, concerned, place in facts:
             for index in np.flatnonzero(concerned):
@@ -185,7 +191,7 @@ class History:
             sent += self._beacons(EVENT_ROUTER, f"out:{node}", minute, minute.to[node], at)
             slow_ms = slowness_ms(number) if node == CONN_FB else 0.0
             taken = at + QUEUE.draw(random, count) + slow_ms * random.uniform(0.6, 1.0, count)
-            arrived = minute.to[node] & ~(minute.lost_to_ga if node == CONN_GA else ~everyone)
+            arrived = minute.arrived(node)
             sent += self._beacons(node, "in", minute, arrived, taken)
             delivered = taken + DELIVERY.draw(random, count) + slow_ms * 0.1
             sent += self._beacons(node, "out", minute, arrived, delivered)

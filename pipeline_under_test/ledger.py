@@ -26,14 +26,17 @@ Fate = Literal[
     "dead",
     "duplicated",
     "delayed",
-    "delivered",  # the receiver has it
+    "corrupted",  # its body is about to be changed on the link at `place`
+    "routed",  # it is about to be sent on, over the link at `place`, by a node that has several next ones
+    "replayed",  # it is about to be sent once more, out of the past
+    "delivered",  # the vendor at `place` has it; once more for each time that it got it
 ]
 WINDOW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One fact: this came of the event `id` at `place` ("link A->B" or "node N"; empty for the ends)."""
+    """One fact: this came of the event `id` at `place` ("link A->B", "node N" or "vendor V"; empty for the load)."""
 
     fate: Fate
     id: str

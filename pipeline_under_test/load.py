@@ -1,11 +1,13 @@
 """The load: events at a given rate, whatever the answers do (an open loop, so a slow service shows as lag).
 
-An event that got no answer, or a 503, is sent again, as a client that cares would do; its id and its time stay.
+A fault `burst:FACTOR` multiplies the rate while it is on. An event that got no answer, or a 503, is sent again, as a
+client that cares would do; its id and its time stay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 import uuid
@@ -83,6 +85,7 @@ class Load:
         self._rate = rate
         self._maker = EventMaker(settings.seed, mix)
         self._ledger: Ledger = settings.ledger_of(LOAD)
+        self._injections = settings.injections()
         self._under_way = asyncio.Semaphore(MAX_REQUESTS)
         self._stop = asyncio.Event()
 
@@ -92,17 +95,23 @@ class Load:
 
     async def run(self) -> None:
         """Makes and sends events until stopped."""
-        begun, made = time.time(), 0
+        next_s = time.time()
         async with httpx.AsyncClient(timeout=30) as client, asyncio.TaskGroup() as requests:
             while not self._stop.is_set():
-                due = int((time.time() - begun) * self._rate)
-                times_ms = [int((begun + number / self._rate) * 1000) for number in range(made + 1, due + 1)]
-                made = max(made, due)
+                interval_s = 1 / self._rate_now()
+                times_ms = []
+                while next_s <= time.time():
+                    times_ms.append(int(next_s * 1000))
+                    next_s += interval_s
                 if times_ms:
                     await self._under_way.acquire()
                     requests.create_task(self._send(client, [self._maker.make(at) for at in times_ms]))
                 await self._pause()
         self._ledger.close()
+
+    def _rate_now(self) -> float:
+        bursts = self._injections.holding("burst", time.time() * 1000)
+        return self._rate * math.prod(injection.fault.number for injection in bursts)
 
     async def _pause(self) -> None:
         try:

@@ -1,48 +1,91 @@
-"""What every process of the reference pipeline is told at start."""
+"""What every process of the reference pipeline is told: a file in its data directory, written once at start."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Final, Literal
 
-from pipeline_under_test.faults import Fault, Faults
+from pydantic import BaseModel, ConfigDict, Field
+
+from pipeline_under_test.faults import Faults, Injections
 from pipeline_under_test.ledger import Ledger
-from pipeline_under_test.topology import PIPELINE
+from pipeline_under_test.topology import PIPELINE, TIERS_S
+
+FILE: Final = "pipeline.json"
+
+Retry = Literal["global", "local", "everything"]
+"""What a connector does with what its vendor does not take: see `pipeline_under_test.nodes.connector`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """Where Kafka is, what the pipeline is called (topics and groups begin with it), and which faults it has.
+class NotThere(RuntimeError):
+    """The directory has no pipeline; the message says what to do."""
 
-    `receiver_url` and `collector_url` are the addresses of the fake vendor and of col-service, once they are known.
-    """
 
-    bootstrap: str
+class Settings(BaseModel):
+    """Where Kafka is, what the pipeline is called (topics and groups begin with it), and how its nodes go about it."""
+
+    model_config = ConfigDict(frozen=True)
+
     data_dir: Path
+    bootstrap: str = ""
     pipeline: str = PIPELINE
-    faults: tuple[Fault, ...] = ()
     seed: int = 0
+    """Of faults and traffic."""
     receiver_url: str = ""
     collector_url: str = ""
+    """Of col-service."""
+    exactly_once: bool = False
+    """event-norm works in transactions."""
+    shadow: bool = False
+    """A second event-norm runs beside production: see `pipeline_under_test.shadow`."""
+    batch: int = Field(100, ge=1)
+    """Events in one request of a connector, at most."""
+    parallel: int = Field(4, ge=1)
+    """Requests of a connector under way at a time."""
+    retry: Retry = "global"
+    tiers_s: tuple[float, ...] = TIERS_S
+    """How long the global retrier keeps an event before its first, second, ... return, in seconds."""
+    schema_path: Path | None = None
+    """The schema that col-service writes events with, if not the packaged one."""
 
     @property
     def ledger_dir(self) -> Path:
         return self.data_dir / "ledger"
 
+    @property
+    def log_dir(self) -> Path:
+        return self.data_dir / "logs"
+
+    @property
+    def beats_dir(self) -> Path:
+        """Where each process of a node shows that it lives."""
+        return self.data_dir / "beats"
+
+    def injections(self) -> Injections:
+        return Injections(self.data_dir / "faults.jsonl")
+
     def faults_of(self, node: str) -> Faults:
-        return Faults(node, self.faults, self.seed)
+        return Faults(node, self.injections().known, self.seed)
 
     def ledger_of(self, process: str) -> Ledger:
         return Ledger(self.ledger_dir, process)
 
-    def arguments(self) -> list[str]:
-        """The command line that makes these settings again, for a child process."""
-        words = ["--bootstrap", self.bootstrap, "--data-dir", str(self.data_dir), "--pipeline", self.pipeline]
-        words += ["--seed", str(self.seed)]
-        for fault in self.faults:
-            words += ["--fault", fault.text]
-        if self.receiver_url:
-            words += ["--receiver-url", self.receiver_url]
-        if self.collector_url:
-            words += ["--collector-url", self.collector_url]
-        return words
+    def save(self) -> None:
+        """Writes the file that `load` reads."""
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        fresh = self.data_dir / f"{FILE}.new"
+        fresh.write_text(self.model_dump_json(indent=1))
+        fresh.replace(self.data_dir / FILE)
+
+    @classmethod
+    def load(cls, data_dir: Path) -> Settings:
+        """The settings of the pipeline that runs, or ran, in this directory.
+
+        Raises:
+            NotThere: if there is none.
+        """
+        try:
+            text = (data_dir / FILE).read_text()
+        except FileNotFoundError:
+            raise NotThere(f"expected a pipeline in {data_dir}, found none; start one with `pipeline run`") from None
+        return cls.model_validate_json(text).model_copy(update={"data_dir": data_dir})

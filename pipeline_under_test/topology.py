@@ -1,4 +1,7 @@
-"""Which nodes the reference pipeline has and who sends to whom; clicks.yaml tells lagloss the same."""
+"""Which nodes the reference pipeline has, who sends to whom, and what their topics are called.
+
+clicks.yaml tells lagloss the same.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ EVENT_NORM: Final = "event-norm"
 EVENT_ROUTER: Final = "event-router"
 CONN_GA: Final = "conn-ga"
 CONN_FB: Final = "conn-fb"
+GLOBAL_RETRIER: Final = "global-retrier"
 
 NEXT: Final[Mapping[str, tuple[str, ...]]] = {
     COL_SERVICE: (EVENT_NORM,),
@@ -24,9 +28,19 @@ NEXT: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Each node's next nodes; the nodes stand in the order in which events flow, which is the order to stop them in."""
 
-CONSUMERS: Final = tuple(node for node in NEXT if node != COL_SERVICE)
 VENDORS: Final[Mapping[str, str]] = {"ga": CONN_GA, "fb": CONN_FB}
-"""The names that an event's `vendors` may hold, and the node that delivers to each."""
+"""The vendors, and the node that delivers to each."""
+CONNECTORS: Final = tuple(VENDORS.values())
+RETRIED: Final = CONNECTORS
+"""The nodes that hand to the global retrier what they cannot deliver now."""
+CONSUMERS: Final = (*(node for node in NEXT if node != COL_SERVICE), GLOBAL_RETRIER)
+"""The nodes that read from Kafka, each from a topic of its own."""
+NODES: Final = (*NEXT, GLOBAL_RETRIER)
+SCALED: Final = (COL_SERVICE, *CONSUMERS)
+"""The nodes that may be several processes, and can be rated."""
+
+TIERS_S: Final = (10, 60, 300)
+"""How long the global retrier keeps an event before its first, second and third return, in seconds."""
 
 
 def topic_of(pipeline: str, node: str) -> str:
@@ -34,14 +48,39 @@ def topic_of(pipeline: str, node: str) -> str:
     return f"{pipeline}.{node}"
 
 
+def tier_topic(pipeline: str, seconds: float) -> str:
+    """Where the global retrier keeps events for so long."""
+    return f"{pipeline}.{GLOBAL_RETRIER}.{seconds:g}s"
+
+
 def dead_topic(pipeline: str) -> str:
     """The dead-letter queue that all nodes share."""
     return f"{pipeline}.dead"
 
 
+def routes_topic(pipeline: str) -> str:
+    """The compacted topic of event-router's routes."""
+    return f"{pipeline}.routes"
+
+
+def schemas_topic(pipeline: str) -> str:
+    """The compacted topic of the schemas that events were written with."""
+    return f"{pipeline}.schemas"
+
+
 def group_of(pipeline: str, node: str) -> str:
     """The consumer group of `node`'s processes."""
     return f"{pipeline}.{node}"
+
+
+def tiers_group(pipeline: str) -> str:
+    """The consumer group of what waits in the global retrier's tiers."""
+    return f"{group_of(pipeline, GLOBAL_RETRIER)}.tiers"
+
+
+def redrive_group(pipeline: str) -> str:
+    """The consumer group that takes letters out of the dead-letter queue."""
+    return f"{dead_topic(pipeline)}.redrive"
 
 
 def place_of_link(sender: str, receiver: str) -> str:
@@ -50,3 +89,7 @@ def place_of_link(sender: str, receiver: str) -> str:
 
 def place_of_node(node: str) -> str:
     return f"node {node}"
+
+
+def place_of_vendor(vendor: str) -> str:
+    return f"vendor {vendor}"

@@ -5,54 +5,125 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from pipeline_under_test.ledger import WINDOW_MS, Entry, Fate
+from pipeline_under_test.topology import (
+    EVENT_ROUTER,
+    GLOBAL_RETRIER,
+    VENDORS,
+    place_of_link,
+    place_of_node,
+    place_of_vendor,
+)
+
+IN: Final[tuple[Fate, ...]] = ("answered", "lost", "filtered", "dead", "routed", "delivered")
+"""The fates of events that the pipeline has taken in: answered, or seen at a place although nobody got the answer."""
+OUTCOMES: Final = ("lost", "pending", "delivered", "dead", "filtered")
+"""What becomes of a message, in lagloss's words: it counts once, as the first that fits."""
 
 
 @dataclass(slots=True)
 class TrueWindow:
-    """The ids of one minute of event time, by what became of them; an id may be in several sets."""
+    """The ids of one minute of event time, by what became of them and by where; an id may be in several sets."""
 
     ids: dict[Fate, set[str]] = field(default_factory=lambda: defaultdict(set))
-    lost_at: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    at: dict[tuple[Fate, str], set[str]] = field(default_factory=lambda: defaultdict(set))
+    deliveries: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """By vendor, how often it got each event."""
 
     def add(self, entry: Entry) -> None:
         self.ids[entry.fate].add(entry.id)
-        if entry.fate == "lost":
-            self.lost_at[entry.place].add(entry.id)
+        if entry.place:
+            self.at[entry.fate, entry.place].add(entry.id)
+        if entry.fate == "delivered":
+            self.deliveries[entry.place][entry.id] += 1
 
     @property
     def messages(self) -> set[str]:
-        """What the pipeline has taken in: answered, or seen at a place although nobody got the answer.
+        """What the pipeline has taken in.
 
         A refused event is among them if col-service had an id and a time to count it by: then it is `filtered` there.
         """
-        seen: tuple[Fate, ...] = ("answered", "lost", "filtered", "dead", "delivered")
-        return set().union(*(self.ids[fate] for fate in seen))
+        return set().union(*(self.ids[fate] for fate in IN))
+
+    @property
+    def unanswered(self) -> set[str]:
+        """Those that may or may not have come in: nobody knows."""
+        return self.ids["unanswered"] - self.messages
+
+    @property
+    def lost(self) -> set[str]:
+        """What faults have lost and no replay brings back: what is replayed is what becomes of it now."""
+        return self.ids["lost"] - self.ids["replayed"]
+
+    @property
+    def lost_at(self) -> dict[str, set[str]]:
+        """What is lost, by place."""
+        lost = self.lost
+        found = {place: ids & lost for (fate, place), ids in sorted(self.at.items()) if fate == "lost"}
+        return {place: ids for place, ids in found.items() if ids}
+
+    @property
+    def corrupted_at(self) -> dict[str, set[str]]:
+        """What was changed on the way, by link."""
+        return {place: ids for (fate, place), ids in sorted(self.at.items()) if fate == "corrupted"}
+
+    def outcomes(self) -> dict[str, set[str]]:
+        """Each message once, under what has become of it.
+
+        `pending` are those that nothing is known of past their first hop, or past the router on the way to one of their
+        vendors: those the pipeline itself has lost, or has not finished with.
+        """
+        ended = {"delivered": self.ids["delivered"], "dead": self.ids["dead"], "filtered": self.ids["filtered"]}
+        nowhere = self.messages.difference(self.lost, *ended.values())
+        found: dict[str, set[str]] = {"lost": self.lost, "pending": nowhere | self._under_way(), **ended}
+        told: set[str] = set()
+        for outcome in OUTCOMES:
+            found[outcome] = found[outcome] - told
+            told |= found[outcome]
+        return found
+
+    def duplicates(self, vendor: str) -> dict[str, int]:
+        """How often too many this vendor got an event."""
+        return {name: times - 1 for name, times in self.deliveries[place_of_vendor(vendor)].items() if times > 1}
 
     def document(self, window_start_s: int) -> dict[str, Any]:
-        """Counts as lagloss gives them: each message once, as the first that fits of lost, delivered, dead, filtered.
+        """Counts as lagloss gives them, and the names of what is lost (by place) or pending (`unaccounted`).
 
-        `unaccounted` names the messages that nothing is known of past their first hop: those the pipeline itself lost,
-        or has not finished with. `unanswered` counts those that may or may not have come in.
+        `unanswered` counts those that may or may not have come in; `duplicates` what vendors got beyond the first time.
         """
-        lost = self.ids["lost"]
-        delivered = self.ids["delivered"] - lost
-        dead = self.ids["dead"] - lost - delivered
-        filtered = self.ids["filtered"] - lost - delivered - dead
+        outcomes = self.outcomes()
         return {
             "window_start_s": window_start_s,
             "messages": len(self.messages),
-            "delivered": len(delivered),
-            "dead": len(dead),
-            "filtered": len(filtered),
-            "lost": len(lost),
-            "lost_at": {place: sorted(ids) for place, ids in sorted(self.lost_at.items())},
+            **{outcome: len(ids) for outcome, ids in outcomes.items()},
+            "lost_at": {place: sorted(ids) for place, ids in self.lost_at.items()},
+            "corrupted_at": {place: len(ids) for place, ids in self.corrupted_at.items()},
             "duplicated": len(self.ids["duplicated"]),
-            "unanswered": len(self.ids["unanswered"] - self.messages),
-            "unaccounted": sorted(self.messages - lost - delivered - dead - filtered),
+            "duplicates": sum(sum(self.duplicates(vendor).values()) for vendor in VENDORS),
+            "unanswered": len(self.unanswered),
+            "unaccounted": sorted(outcomes["pending"]),
         }
+
+    def _under_way(self) -> set[str]:
+        """Those that were sent on to a vendor's connector and have come neither to the vendor nor to an end there.
+
+        What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not tell
+        them apart.
+        """
+        found: set[str] = set()
+        for vendor, node in VENDORS.items():
+            here = place_of_node(node)
+            ends: tuple[tuple[Fate, str], ...] = (
+                ("delivered", place_of_vendor(vendor)),
+                ("dead", here),
+                ("filtered", here),
+                ("dead", place_of_node(GLOBAL_RETRIER)),
+            )
+            sent = self.at.get(("routed", place_of_link(EVENT_ROUTER, node)), set())
+            found |= sent.difference(*(self.at.get(end, set()) for end in ends))
+        return found
 
 
 class Truth:

@@ -34,17 +34,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything in a folder other than tests/unit and tests/oracle needs servers, as far as `make unit` goes. Slow
     tests have longer than the others before they count as stuck, and a second try: they kill processes and servers on a
     machine that is busy with others, and what they wait for may come in another order. The summary counts reruns; one
-    that comes up again is a fault to mend.
-
-    Where two processes share the tests, those with Spark stay together, and so do the others with servers: each kind of
-    server is started once or twice, not for every test."""
+    that comes up again is a fault to mend."""
     here = Path(__file__).parent
     for item in items:
         folder = item.path.relative_to(here).parts[0] if item.path.is_relative_to(here) else ""
         if folder in ("integration", "acceptance"):
             item.add_marker(pytest.mark.servers)
-            with_spark = "spark" in getattr(item, "fixturenames", ())
-            item.add_marker(pytest.mark.xdist_group("spark" if with_spark else "servers"))
         if "browser" in getattr(item, "fixturenames", ()) and item.path.name != QUICK_IN_A_BROWSER:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:

@@ -9,7 +9,7 @@ import structlog
 from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard.api import health, incidents, messages, overview, reports, series, windows
+from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
 from dashboard.services import Services
 from lagloss import problems
 from lagloss.errors import (
@@ -49,6 +49,7 @@ _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (
 ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
     overview.router,
     series.router,
+    consumer_lag.router,
     windows.router,
     messages.router,
     reports.router,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 import plotly.graph_objects as go
@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 from dashboard.figures import stack
 from dashboard.figures.look import Colours, Moments, colours, moments, numbers
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.reads.buckets import Bucket
+from dashboard.reads.consumer_lag import LagBucket, Of
 from dashboard.reads.happenings import Happenings
 from dashboard.reads.series import Series
 from dashboard.reads.terms import Terms
@@ -29,6 +29,16 @@ _LABELLED: Final = 6
 _UNITS: Final = {WINDOW_S: "minute", PERIOD_S["hour"]: "hour", PERIOD_S["day"]: "day (UTC)"}
 
 
+class Stretch(Protocol):
+    """[start_s, start_s + length_s) in epoch s, of which something is known."""
+
+    @property
+    def start_s(self) -> int: ...
+
+    @property
+    def length_s(self) -> int: ...
+
+
 @dataclass(frozen=True)
 class Frame:
     """All that the panels are drawn from. `definition`: the newest; `path`: a delivery node's name, or SLOWEST."""
@@ -41,6 +51,8 @@ class Frame:
     now_s: float
     path: str = SLOWEST
     dark: bool = False
+    consumer_lag: Mapping[Of, Sequence[LagBucket]] = field(default_factory=dict)
+    """By node."""
 
     @cached_property
     def axis(self) -> TimeAxis:
@@ -56,7 +68,7 @@ class Frame:
         """What a bucket is called."""
         return _UNITS[self.series.bucket_s]
 
-    def middle(self, bucket: Bucket) -> str:
+    def middle(self, bucket: Stretch) -> str:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
 
     @cached_property
@@ -76,10 +88,10 @@ class Step:
     dash: str = "dash"
 
 
-def carrier(frame: Frame, told: list[tuple[Bucket, float | None, str]], yaxis: str) -> go.Scatter:
+def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yaxis: str) -> go.Scatter:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
     return go.Scatter(
-        x=frame.middles,
+        x=moments(frame.middle(bucket) for bucket, _, _ in told),
         y=numbers(value for _, value, _ in told),
         customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
         hovertemplate="%{customdata[2]}<extra></extra>",
@@ -91,12 +103,12 @@ def carrier(frame: Frame, told: list[tuple[Bucket, float | None, str]], yaxis: s
     )
 
 
-def line(frame: Frame, values: list[float | None], **look: Any) -> go.Scatter:
-    """A line that ends where a bucket is missing or has no value."""
+def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | None = None, **look: Any) -> go.Scatter:
+    """A line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
     before: int | None = None
-    for bucket, value in zip(frame.series.buckets, values, strict=True):
+    for bucket, value in zip(frame.series.buckets if of is None else of, values, strict=True):
         if before is not None and bucket.start_s != before:
             x.append(frame.axis.at(before))
             y.append(None)

@@ -9,6 +9,7 @@ import plotly.graph_objects as go
 
 from dashboard import words
 from dashboard.figures import happened, loss, stack
+from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
 from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.reads.buckets import Bucket
@@ -19,8 +20,17 @@ from lagloss.graph import Graph
 from lagloss.hops import Hop
 from lagloss.wire import WINDOW_S
 
-_DOMAINS: Final = {"y": (0.8, 1.0), "y2": (0.42, 0.755), "y3": (0.195, 0.375), "y4": (0.135, 0.17), "y5": (0.0, 0.11)}
+_DOMAINS: Final[dict[str, tuple[float, float]]] = {
+    "y": (0.8, 1.0),
+    "y2": (0.42, 0.755),
+    "y3": (0.195, 0.375),
+    "y4": (0.135, 0.17),
+    "y5": (0.0, 0.11),
+}
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
+_HEIGHT_PX: Final = 900
+_CONSUMER_LAG_PX: Final = 140
+"""What the panel of consumer lag takes below that of lag, with the space around it."""
 _LEGEND: Final[Mapping[str, Any]] = {
     "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "maxheight": 44,
 }  # fmt: skip
@@ -35,6 +45,8 @@ def panels_figure(frame: Frame) -> go.Figure:
     figure = go.Figure()
     _add_messages(figure, frame)
     top, title = _add_lags(figure, frame)
+    if is_shown(frame):
+        add_consumer_lag(figure, frame, "y6")
     top_loss = loss.add_loss(figure, frame)
     loss.add_verdicts(figure, frame)
     middles = [bucket.start_s + bucket.length_s / 2 for bucket in frame.series.buckets]
@@ -44,8 +56,27 @@ def panels_figure(frame: Frame) -> go.Figure:
     return figure
 
 
+def height_px(frame: Frame) -> int:
+    """How high the figure is to be."""
+    return _HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
+
+
+def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
+    """The share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
+    if not is_shown(frame):
+        return _DOMAINS
+    height = height_px(frame)
+
+    def moved(name: str, by_px: int) -> tuple[float, float]:
+        bottom, top = _DOMAINS[name]
+        return (bottom * _HEIGHT_PX + by_px) / height, (top * _HEIGHT_PX + by_px) / height
+
+    found = {name: moved(name, _CONSUMER_LAG_PX if name in ("y", "y2") else 0) for name in _DOMAINS}
+    return {**found, "y6": (found["y3"][1] + 35 / height, found["y2"][0] - 40 / height)}
+
+
 def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
-    of, series = frame.colours, frame.series
+    of, series, domains = frame.colours, frame.series, _domains(frame)
 
     def y(title: str, name: str, **more: Any) -> dict[str, Any]:
         shown = {
@@ -55,7 +86,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
             "nticks": 6,
             "automargin": True,
         }
-        return {**shown, "domain": _DOMAINS[name], "fixedrange": True, "rangemode": "tozero", **more}
+        return {**shown, "domain": domains[name], "fixedrange": True, "rangemode": "tozero", **more}
 
     strip = {"visible": False, "range": [-1, 1]}
     return {
@@ -74,6 +105,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
         "yaxis3": y("loss<br>(%)", "y3", range=[0, top_loss]),
         "yaxis4": y("", "y4", **strip),
         "yaxis5": y("", "y5", **{**strip, "range": happened.RANGE}),
+        **({"yaxis6": y("consumer lag<br>(offsets)", "y6", nticks=4, tickformat=",d")} if "y6" in domains else {}),
         "legend": {**base_layout(of)["legend"], **_LEGEND},
         # what a reader hid in the legend stays hidden over refreshes and zooms
         "uirevision": series.pipeline,

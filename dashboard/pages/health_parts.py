@@ -12,6 +12,7 @@ from dashboard import links, words
 from dashboard.light import Light, element, link
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert
+from dashboard.reads.consumer_lag import LagNow
 from dashboard.reads.health import Health, Problem
 from dashboard.zones import Zone, utc
 from lagloss.skew import AGREE_WITHIN_MS
@@ -144,9 +145,10 @@ def _nodes(health: Health, here: Address) -> Light:
             silent,
             words.count(node.closed),
             _at(node.reported_s, here.zone, health.now_s),
+            _consumer_lag(node.consumer_lag),
         ]
         rows.append((node.is_bad, cells))
-    columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report")
+    columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report", "consumer lag")
     return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
 
 
@@ -170,6 +172,12 @@ def _silent(health: Health, here: Address) -> Light:
     ]
     columns = ("pipeline", "node", "host", "emitter", "silent since", "last report", "now")
     return _table(columns, rows, "None: every emitter that reported within a day is heard, or has closed.")
+
+
+def _consumer_lag(lag: LagNow | None) -> str:
+    if lag is None or lag.offsets is None:
+        return words.NOTHING
+    return f"{words.count(lag.offsets)} ({words.lag(lag.behind_ms)} behind)" if lag.offsets else "0"
 
 
 def _hosts(health: Health) -> Light:

@@ -12,7 +12,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, Frame
-from dashboard.figures.panels import panels_figure
+from dashboard.figures.panels import height_px, panels_figure
 from dashboard.links import Address
 from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live, step
@@ -29,7 +29,6 @@ from lagloss.errors import UnknownPipeline
 from lagloss.graph import Graph
 from lagloss.store import Store
 
-_PANELS_PX: Final = 900
 # a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
@@ -69,7 +68,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
 
 
 def _content(name: str) -> Part:
-    panels = dmc.Paper([_panels_head(), _figure(Id.PANELS, Id.CAPTION, _PANELS_PX)], p="sm", withBorder=True)
+    panels = dmc.Paper([_panels_head(), _figure(Id.PANELS, Id.CAPTION, None)], p="sm", withBorder=True)
     title = dmc.Title("Share of each hop of the lag", order=2, fz=16)
     about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
     parts = [title, about, _figure(Id.PIE, Id.SHARES, 230), _figure(Id.BARS, Id.SHARES, None)]
@@ -152,7 +151,17 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
     ends = hops.deliveries(graph)
     path = here.query.get("path", SLOWEST)
     path = path if path in ends else SLOWEST
-    frame = Frame(definition, series, panels.terms, panels.happenings, here.zone, now_s, path, dark)
+    frame = Frame(
+        definition,
+        series,
+        panels.terms,
+        panels.happenings,
+        here.zone,
+        now_s,
+        path,
+        dark,
+        consumer_lag=panels.consumer_lag.series,
+    )
     delivery = None if path == SLOWEST else path
     parts = shares.shares({} if series.total is None else hops.path_ms(series.total.lags, graph, delivery))
     choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
@@ -163,6 +172,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
         "path": path,
         "path_box": {"marginLeft": "auto", "display": "block" if len(ends) > 1 else "none"},
         "panels": panels_figure(frame),
+        "panels_style": {"height": height_px(frame)},
         "offset": frame.axis.offset_s,
         "pie": shares.pie_figure(parts, graph, dark),
         "bars": shares.bars_figure(parts, graph, dark),
@@ -183,6 +193,7 @@ _OUTPUTS: Final = {
     "path": Output(Id.PATH, "value"),
     "path_box": Output(Id.PATH_BOX, "style"),
     "panels": Output(Id.PANELS, "figure"),
+    "panels_style": Output(Id.PANELS, "style"),
     "offset": Output(Id.OFFSET, "data"),
     "pie": Output(Id.PIE, "figure"),
     "bars": Output(Id.BARS, "figure"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from operator import itemgetter
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -14,6 +15,7 @@ from dashboard.links import Address
 from dashboard.pages import pipeline_steps
 from dashboard.pages.base import Part, badge, moment
 from dashboard.reads.buckets import Bucket, tells_messages
+from dashboard.reads.consumer_lag import ConsumerLag
 from dashboard.reads.panels import Panels
 from dashboard.reads.series import Series
 from dashboard.reads.terms import Terms, is_held, told_percentile
@@ -88,12 +90,12 @@ def _tile(title: str, value: str, beside: str) -> Part:
 def caption(panels: Panels, here: Address) -> list[Part]:
     """The panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
+    told = panels_told(panels.series, panels.terms, here.zone) + consumer_lag_told(panels.consumer_lag, here.zone)
     if not more:
-        return [panels_told(panels.series, panels.terms, here.zone)]
+        return [told]
     href = here.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
     link = dmc.Anchor(f"and {words.count(more)} more", href=href, inherit=True)
     shown = words.count(len(panels.happenings.incidents))
-    told = panels_told(panels.series, panels.terms, here.zone)
     return [f"{told}; {shown} incidents are shown, critical ones first, then the newest: ", link]
 
 
@@ -121,6 +123,27 @@ def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
         number = len(found)
         what += f" in {words.count(number)} {_NAMES[series.bucket_s]}{'' if number == 1 else 's'}"
     return f"{what}: {'; '.join(parts)}"
+
+
+def consumer_lag_told(lag: ConsumerLag, zone: Zone) -> str:
+    """The highest of any node, and the groups of which nothing is known."""
+    found = [
+        (bucket.offsets_max, of.node, bucket)
+        for of, buckets in lag.series.items()
+        for bucket in buckets
+        if bucket.offsets_max is not None
+    ]
+    told = ""
+    if found:
+        offsets, node, bucket = max(found, key=itemgetter(0))
+        behind = f" ({words.lag(bucket.behind_max_ms)} behind)" if offsets else ""
+        at = zone.clock(bucket.start_s, date=True)
+        told = f"; highest consumer lag {words.count(offsets)}{behind} of {node} at {at}"
+    unknown = lag.watched.items() - {(of.node, of.group) for of in lag.series}
+    if unknown:
+        named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
+        told += f"; no consumer lag is known of {named}"
+    return told
 
 
 def worst(series: Series, terms: Terms) -> list[Bucket]:

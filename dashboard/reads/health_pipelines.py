@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, func, select, text, true
 
 from dashboard.reads.condition import STALE_AFTER_GRACE_S, Freshness, names_of
+from dashboard.reads.consumer_lag import LagNow, read_lag_now
 from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.result import rfc3339
@@ -52,7 +53,7 @@ class Closing:
 class Node:
     """The emitters of a node, by how they are. `silent`: neither closed nor heard for a minute, within the last day;
     `awaited` of them so lately that windows still wait for them; `long_dead`: silent for more than a day. `reported_s`:
-    when any of them was last heard (epoch s)."""
+    when any of them was last heard (epoch s). `consumer_lag`: of its consumer group, None where none is known."""
 
     pipeline: str
     node: str
@@ -62,6 +63,7 @@ class Node:
     long_dead: int
     closed: int
     reported_s: float
+    consumer_lag: LagNow | None = None
 
     @property
     def is_bad(self) -> bool:
@@ -74,6 +76,7 @@ class Node:
             "node": self.node,
             **{name: getattr(self, name) for name in ("reporting", "silent", "awaited", "long_dead", "closed")},
             "last_report": rfc3339(self.reported_s),
+            "consumer_lag": None if self.consumer_lag is None else asdict(self.consumer_lag),
         }
 
 
@@ -183,9 +186,14 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
         .where(tables.is_any(row.pipeline, pipelines))
         .group_by(row.pipeline, row.node)
     )
+    lags = read_lag_now(store, pipelines, now_s)
     with store.engine.connect() as connection:
         nodes = [
-            Node(**{**found._mapping, "reported_s": float(found.reported_s)}) for found in connection.execute(asked)
+            Node(
+                **{**found._mapping, "reported_s": float(found.reported_s)},
+                consumer_lag=lags.get((found.pipeline, found.node)),
+            )
+            for found in connection.execute(asked)
         ]
     return sorted(
         nodes, key=lambda node: (not node.is_bad, not node.silent, -node.reported_s, node.pipeline, node.node)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard.reads.condition import Condition, Freshness, condition, read_freshness
+from dashboard.reads.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.reads.happenings import Happenings, read_happenings
 from dashboard.reads.series import Series, read_series
 from dashboard.reads.terms import Terms, terms_of
@@ -22,6 +23,7 @@ class Panels:
 
     stored: StoredPipeline
     series: Series
+    consumer_lag: ConsumerLag
     terms: Terms
     happenings: Happenings
     fresh: Freshness
@@ -62,6 +64,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
     return Panels(
         stored=stored,
         series=series,
+        consumer_lag=read_consumer_lag(store, stored, span, "node"),
         terms=terms_of(versions, span),
         happenings=read_happenings(store, pipeline, span),
         fresh=fresh,

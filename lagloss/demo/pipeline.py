@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from lagloss.errors import ServerNotReady
+from lagloss.errors import EXIT_BREACHED, EXIT_NOT_ENOUGH_DATA, EXIT_OK, ServerNotReady
 from lagloss.processes import log_tail, spawn, terminate
 
 MODULE: Final = "pipeline_under_test"
@@ -83,3 +84,20 @@ def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
     words = [sys.executable, "-m", MODULE, "ledger", "--data-dir", str(data_dir)]
     found = subprocess.run(words, capture_output=True, check=True, text=True)
     return {document["window_start_s"]: document for document in json.loads(found.stdout)["windows"]}
+
+
+def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
+    """What the reference pipeline's own comparison of its ledger with lagloss's windows finds; None if it is too early.
+
+    Raises:
+        ServerNotReady: if it cannot compare.
+    """
+    words = [sys.executable, "-m", MODULE, "verdict", "--json", "--data-dir", str(data_dir)]
+    env = {**os.environ, "LAGLOSS_DATA_DIR": str(lagloss_data_dir)}
+    found = subprocess.run(words, capture_output=True, check=False, text=True, env=env)
+    if found.returncode == EXIT_NOT_ENOUGH_DATA:
+        return None
+    if found.returncode not in (EXIT_OK, EXIT_BREACHED):
+        raise ServerNotReady(server="the verdict", detail=found.stderr.strip()[-400:], log="none")
+    document: dict[str, Any] = json.loads(found.stdout)
+    return document

@@ -8,7 +8,6 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -17,14 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from lagloss.definition import load_definition
-from lagloss.demo.compare import Difference, differences, is_settled, totals
-from lagloss.demo.pipeline import FAULTS, NAME, RATE, Helper, definition_path, ledger
+from lagloss.demo.pipeline import FAULTS, NAME, RATE, Helper, definition_path, ledger, verdict
 from lagloss.demo.view import LiveView, Picture, PlainView, View, table_of
 from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning
+from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning, NotEnoughData
 from lagloss.settings import Settings
 from lagloss.store import Store
 from lagloss.up import Stack, signals_interrupt
+from lagloss.window_document import is_settled, start_of
 
 HISTORY_S: Final = 3_700
 LOOK_EVERY_S: Final = 1.0
@@ -58,17 +57,16 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
                 demo.go(minutes)
                 if minutes is None:
                     return EXIT_OK
-                found = demo.verdict()
+                document = demo.verdict()
         except KeyboardInterrupt:
             view.say("ended")
             return EXIT_OK if minutes is None else EXIT_BREACHED  # cut short, nothing was found to agree
-    document = summary(picture, found)
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
     else:
         console = Console(width=None if is_live else PLAIN_WIDTH)
-        show_verdict(console, picture, found, document, with_table=not is_live)
-    return EXIT_BREACHED if found else EXIT_OK
+        show_verdict(console, picture, document, with_table=not is_live)
+    return EXIT_OK if document["agree"] else EXIT_BREACHED
 
 
 def make_empty(data_dir: Path) -> None:
@@ -129,27 +127,25 @@ class Demo:
         while sum(helper.running for helper in self._helpers.values()):  # asks all of them: one that failed raises
             self._look()
 
-    def verdict(self) -> list[Difference]:
-        """Waits until lagloss has said its last word on every window; what it and the ledger disagree about."""
+    def verdict(self) -> dict[str, Any]:
+        """Waits until lagloss has said its last word on every window; how that compares with the ledger."""
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
+        windows = self._picture.windows
         deadline = max(truths, default=0) + 60 + self._grace_s + SETTLE_S
         while True:
             self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
             self._look()
-            settled = all(
-                start in self._picture.windows and is_settled(self._picture.windows[start]) for start in truths
-            )
-            found = self._differences() if settled or time.time() > deadline else [Difference(0, "", None, None)]
-            if not found or time.time() > deadline:
-                return found
-
-    def _differences(self) -> list[Difference]:
-        picture, found = self._picture, []
-        for start in sorted({*picture.truths, *picture.windows}):
-            names = self._store.missing(NAME, start)
-            found += differences(picture.truths.get(start), picture.windows.get(start), names)
-        return found
+            is_late = time.time() > deadline
+            if is_late or all(start in windows and is_settled(windows[start]) for start in truths):
+                found = verdict(self._data_dir, self._stack.settings.data_dir)
+                agree = found is not None and found["agree"] and not found["waiting"]
+                if found is not None and (agree or is_late):
+                    return {**found, "agree": agree}
+                if is_late:
+                    raise NotEnoughData(
+                        detail="No window is closed, long after all should be; see the aggregator's log."
+                    )
 
     def _look(self) -> None:
         """A second's pause, then one look at everything."""
@@ -161,7 +157,7 @@ class Demo:
         for progress in self._helpers["run"].progress():
             self._take(progress)
         for window in self._store.windows(NAME, int(self._began_s) - HISTORY_S, int(time.time()) + 60):
-            self._picture.windows[_start_s(window)] = window
+            self._picture.windows[start_of(window)] = window
         self._picture.line = self._status()
         self._view.show()
 
@@ -187,49 +183,29 @@ class Demo:
         return "   ".join(parts)
 
 
-def _start_s(window: Mapping[str, Any]) -> int:
-    return int(datetime.fromisoformat(window["window_start"]).timestamp())
-
-
 def _beacons(windows: Any) -> int:
     return sum(checkpoint["beacons"] for window in windows for checkpoint in window["checkpoints"])
 
 
-def summary(picture: Picture, found: list[Difference]) -> dict[str, Any]:
-    """The demo's result as one document."""
-    starts = sorted(picture.truths)
-    return {
-        "agree": not found,
-        **totals([picture.truths[start] for start in starts], list(picture.windows.values())),
-        "windows": [
-            {
-                "window_start": f"{datetime.fromtimestamp(start, UTC):%Y-%m-%dT%H:%M:%SZ}",
-                "injected": picture.truths[start],
-                "measured": picture.windows.get(start),
-            }
-            for start in starts
-        ],
-        "differences": [asdict(difference) for difference in found],
-    }
-
-
-def show_verdict(
-    console: Console, picture: Picture, found: list[Difference], document: Mapping[str, Any], *, with_table: bool
-) -> None:
+def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any], *, with_table: bool) -> None:
     """Prints the table of windows, where it is not on the screen yet, and whether all of it agrees."""
     if with_table:
         console.print(table_of(picture))
     lost = document["measured"]["lost"]
     console.print(f"injected losses: {document['injected']['lost']}, measured: {lost['min']} to {lost['max']}")
-    if not found:
+    if document["agree"]:
         console.print(
             f"measured = injected in all {len(document['windows'])} windows, name by name", style="bold green"
         )
         return
-    table = Table("window", "what", "injected", "measured", title="measured differs from injected", style="red")
+    table = Table("window", "what", "injected", "measured", "ids", title="measured differs from injected", style="red")
+    found = document["differences"]
     for difference in found[:MAX_SHOWN_DIFFERENCES]:
-        minute = f"{datetime.fromtimestamp(difference.window_start_s, UTC):%H:%M}"
-        table.add_row(minute, difference.what, str(difference.injected), str(difference.measured))
+        minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
+        told = [str(difference[name]) for name in ("what", "injected", "measured")]
+        table.add_row(minute, *told, ", ".join(difference["ids"]))
     console.print(table)
     if len(found) > MAX_SHOWN_DIFFERENCES:
         console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")
+    if document["waiting"]:
+        console.print(f"not settled: {', '.join(document['waiting'])}", style="red")

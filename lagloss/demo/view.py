@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from lagloss.demo.compare import places
+from lagloss.window_document import losses_by_place, start_of
 
 SHOWN_WINDOWS: Final = 12
 STATUS_EVERY_S: Final = 5.0
@@ -129,7 +129,7 @@ def table_of(picture: Picture) -> Table:
     past = picture.history()
     if past:
         closed = [window for window in past if window["state"] != "open"]
-        starts = {int(datetime.fromisoformat(window["window_start"]).timestamp()) for window in past}
+        starts = set(map(start_of, past))
         injected = sum(picture.truths[start]["lost"] for start in starts if start in picture.truths)
         measured = sum(window["lost"]["min"] for window in closed)
         messages = sum(window["messages"] for window in past)
@@ -157,7 +157,7 @@ def row_of(start_s: int, truth: Mapping[str, Any] | None, window: Mapping[str, A
 
 def _by_place(truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> str:
     injected = {place: count_of(lost) for place, lost in (truth or {}).get("lost_at", {}).items()}
-    measured = places(window) if window is not None else {}
+    measured = losses_by_place(window) if window is not None else {}
     texts = []
     for place in sorted({*injected, *measured}):
         least, most = measured.get(place, (0, 0))

@@ -1,4 +1,8 @@
-"""A real Kafka (KRaft) on loopback, one Java process a broker; its data survives restarts."""
+"""A real Kafka (KRaft) on loopback, one Java process a broker; its data survives restarts.
+
+A lone broker is its own controller. Several have a controller in a process of its own, so that any broker may be killed
+and the others know of it and go on; a real cluster has three controllers.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,6 @@ import signal
 import subprocess
 import time
 from base64 import urlsafe_b64encode
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from types import TracebackType
@@ -19,45 +22,15 @@ from typing import Final, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
+from lagloss.embedded.kafka_node import LONE_CONTROLLER, MAIN_CLASS, Node, format_folder, last_error, write_properties
 from lagloss.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
 from lagloss.jars import broker_jars
 from lagloss.java import find_java
-from lagloss.processes import LOOPBACK, choose_port, launcher, spawn, terminate, wait_gone
+from lagloss.processes import choose_port, spawn, terminate, wait_gone
 
-MAIN_CLASS: Final = "kafka.Kafka"
-MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 LEFTOVER_S: Final = 30
 """How long a broker whose parent was killed may take to shut down before we call it somebody else's."""
-
-
-@dataclass(frozen=True)
-class Node:
-    """One broker of the cluster; node 1 is the controller, too."""
-
-    number: int
-    folder: Path
-    port: int
-    controller_port: int
-
-    @property
-    def properties_path(self) -> Path:
-        return self.folder / "server.properties"
-
-    @property
-    def logs_folder(self) -> Path:
-        return self.folder / "logs"
-
-    @property
-    def log_path(self) -> Path:
-        return self.folder / "kafka.log"
-
-    @property
-    def pid_path(self) -> Path:
-        return self.folder / "kafka.pid"
-
-    @property
-    def address(self) -> str:
-        return f"{LOOPBACK}:{self.port}"
+ASK_TIMEOUT_S: Final = 1.0
 
 
 class EmbeddedKafka:
@@ -74,43 +47,48 @@ class EmbeddedKafka:
         self._heap_mb = heap_mb
         self._nodes: list[Node] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._java: tuple[Path, str] | None = None
 
     @property
     def bootstrap(self) -> str:
         """host:port of every broker, comma-separated."""
-        return ",".join(node.address for node in self._nodes)
+        return ",".join(node.address for node in self._nodes if node.is_broker)
 
     @property
     def log_path(self) -> Path:
         return self.data_dir / "node-1" / "kafka.log"
 
     @property
+    def numbers(self) -> range:
+        """The brokers' numbers."""
+        return range(1, self._brokers + 1)
+
+    @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """The running brokers' processes, for who watches or kills them."""
-        return list(self._processes.values())
+        """The brokers' processes, in the order of their numbers, for who watches or kills them."""
+        return [process for number, process in self._processes.items() if number != LONE_CONTROLLER]
 
     def start(self, timeout_s: float = 60) -> Self:
         """Starts every broker and waits until they answer.
 
         Raises JavaMissing, JarsMissing, PortInUse, AlreadyRunning, StaleDataDirectory or ServerNotReady.
         """
-        java = find_java()
-        class_path = os.pathsep.join(map(str, broker_jars()))
+        java, class_path = self._java = find_java(), os.pathsep.join(map(str, broker_jars()))
         self.data_dir.mkdir(parents=True, exist_ok=True)
         self._nodes = self._plan_nodes()
-        self._wanted_port = self._nodes[0].port  # clients know it by now: a restart of this object must keep it
+        # clients know it by now: a restart of this object must keep it
+        self._wanted_port = next(node.port for node in self._nodes if node.is_broker)
         cluster_id = self._cluster_id()
         for node in self._nodes:
             self._await_leftover(node)
             node.folder.mkdir(exist_ok=True)
-            _write_properties(node, self._nodes)
+            write_properties(node, self._nodes)
             if not (node.logs_folder / "meta.properties").exists():
-                _format(java, class_path, node, cluster_id)
+                format_folder(java, class_path, node, cluster_id)
         try:
             for node in self._nodes:
                 node.log_path.unlink(missing_ok=True)
-                self._processes[node.number] = spawn(self._command(java, class_path, node), node.log_path)
-                node.pid_path.write_text(str(self._processes[node.number].pid))
+                self._launch(node)
             self._await_ready(timeout_s)
         except BaseException:
             self.stop()
@@ -119,14 +97,44 @@ class EmbeddedKafka:
 
     def stop(self, timeout_s: float = 20) -> None:
         """Ends every broker in an orderly way, so that the next start needs no recovery. Twice does no harm."""
-        for process in self._processes.values():
-            if process.poll() is None:
-                process.send_signal(signal.SIGTERM)
         # The controller last: the others hand over to it.
+        for number, process in self._processes.items():
+            if number != LONE_CONTROLLER and process.poll() is None:
+                process.send_signal(signal.SIGTERM)
         for number in sorted(self._processes, reverse=True):
             terminate(self._processes[number], timeout_s)
             (self.data_dir / f"node-{number}" / "kafka.pid").unlink(missing_ok=True)
         self._processes.clear()
+
+    def kill_broker(self, number: int) -> None:
+        """Kills a broker with -9, as a crash would."""
+        self._processes[number].kill()
+        self._processes[number].wait()
+
+    def end_broker(self, number: int) -> None:
+        """Tells a broker to hand over to the others and end; does not wait for it."""
+        self._processes[number].send_signal(signal.SIGTERM)
+
+    def start_broker(self, number: int) -> None:
+        """Starts a broker that has ended, with its data and at its address; does not wait until it answers."""
+        self._launch(next(node for node in self._nodes if node.number == number))
+
+    def is_running(self, number: int) -> bool:
+        """Whether a broker's process lives."""
+        return self._processes[number].poll() is None
+
+    @property
+    def is_in_sync(self) -> bool:
+        """Whether all brokers answer and every partition has all its replicas in sync; asks, for a second at most."""
+        admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+        try:
+            found = admin.list_topics(timeout=ASK_TIMEOUT_S)
+        except KafkaException:
+            return False
+        partitions = [partition for topic in found.topics.values() for partition in topic.partitions.values()]
+        return len(found.brokers) == self._brokers and all(
+            set(partition.isrs) == set(partition.replicas) and partition.leader >= 0 for partition in partitions
+        )
 
     def __enter__(self) -> Self:
         return self.start()
@@ -138,20 +146,26 @@ class EmbeddedKafka:
 
     def _plan_nodes(self) -> list[Node]:
         remembered = _read_ports(self.data_dir / "ports.json")
+        first = 1 if self._brokers == 1 else LONE_CONTROLLER
         nodes = []
-        for number in range(1, self._brokers + 1):
+        for number in range(first, self._brokers + 1):
             wanted = self._wanted_port if number == 1 else 0
             old = remembered.get(number)
             node = Node(
                 number,
                 self.data_dir / f"node-{number}",
                 choose_port("Kafka", wanted, old and old[0]),
-                choose_port("Kafka's controller", 0, old and old[1]),
+                choose_port("Kafka's controller", 0, old and old[1]) if number == first else 0,
             )
             nodes.append(node)
         ports = {node.number: (node.port, node.controller_port) for node in nodes}
         (self.data_dir / "ports.json").write_text(json.dumps(ports))
         return nodes
+
+    def _launch(self, node: Node) -> None:
+        assert self._java is not None, "start comes first"
+        self._processes[node.number] = spawn(self._command(*self._java, node), node.log_path)
+        node.pid_path.write_text(str(self._processes[node.number].pid))
 
     def _cluster_id(self) -> str:
         """The id in `cluster.id`, made at first start; a node formatted for another cluster is refused."""
@@ -159,6 +173,12 @@ class EmbeddedKafka:
         if not path.exists():
             path.write_text(urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
         cluster_id = path.read_text().strip()
+        controller = self.data_dir / f"node-{LONE_CONTROLLER}"
+        if controller.exists() != (self._brokers > 1) and (self.data_dir / "node-1").exists():
+            detail = "its controller is a process of its own" if controller.exists() else "its controller is a broker"
+            raise StaleDataDirectory(
+                server="Kafka", path=self.data_dir, detail=f"{detail}, which does not fit {self._brokers} brokers"
+            )
         for node in self._nodes:
             meta = node.logs_folder / "meta.properties"
             if not meta.exists():
@@ -219,8 +239,8 @@ class EmbeddedKafka:
         if "Failed to acquire lock" in log:
             return AlreadyRunning(what="Kafka", path=self.data_dir, pid="unknown, see `jps -l`")
         if re.search(r"InconsistentClusterId|InconsistentBrokerMetadata|CorruptRecord|meta\.properties|Corrupt", log):
-            return StaleDataDirectory(server="Kafka", path=self.data_dir, detail=_last_error(log))
-        return ServerNotReady(server="Kafka", detail=_last_error(log), log=node.log_path)
+            return StaleDataDirectory(server="Kafka", path=self.data_dir, detail=last_error(log))
+        return ServerNotReady(server="Kafka", detail=last_error(log), log=node.log_path)
 
 
 def _read_ports(path: Path) -> dict[int, tuple[int, int]]:
@@ -228,56 +248,3 @@ def _read_ports(path: Path) -> dict[int, tuple[int, int]]:
         return {int(number): (int(a), int(b)) for number, (a, b) in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}  # never started, or the file is torn: other ports do as well
-
-
-def _write_properties(node: Node, nodes: list[Node]) -> None:
-    controller = node.number == 1
-    listeners = [f"PLAINTEXT://{node.address}"]
-    if controller:
-        listeners.append(f"CONTROLLER://{LOOPBACK}:{node.controller_port}")
-    replication = min(3, len(nodes))
-    properties = {
-        "process.roles": "broker,controller" if controller else "broker",
-        "node.id": node.number,
-        "controller.quorum.bootstrap.servers": f"{LOOPBACK}:{nodes[0].controller_port}",
-        "listeners": ",".join(listeners),
-        "advertised.listeners": ",".join(listeners),
-        "controller.listener.names": "CONTROLLER",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "log.dirs": node.logs_folder,
-        # A pipeline's topic that comes into being by a typing error would look like a pipeline without data.
-        "auto.create.topics.enable": "false",
-        "offsets.topic.replication.factor": replication,
-        "offsets.topic.num.partitions": 8,
-        "transaction.state.log.replication.factor": replication,
-        "transaction.state.log.min.isr": min(2, replication),
-        "transaction.state.log.num.partitions": 4,
-        "share.coordinator.state.topic.replication.factor": replication,
-        "share.coordinator.state.topic.min.isr": min(2, replication),
-        # A lone consumer need not wait 3 s for company.
-        "group.initial.rebalance.delay.ms": 0,
-        "message.max.bytes": MAX_RECORD_BYTES,
-        "num.network.threads": 2,
-        "num.io.threads": 4,
-    }
-    node.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
-
-
-def _format(java: Path, class_path: str, node: Node, cluster_id: str) -> None:
-    """Writes meta.properties and, on node 1, the list of controllers: itself."""
-    voters = "--standalone" if node.number == 1 else "--no-initial-controllers"
-    # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.
-    identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
-    tool = ("kafka.tools.StorageTool", "format", *identity, voters)
-    fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a second
-    done = subprocess.run(
-        [*launcher(), java, *fast, "-cp", class_path, *tool], capture_output=True, text=True, timeout=120, check=False
-    )
-    if done.returncode != 0:
-        raise StaleDataDirectory(server="Kafka", path=node.folder, detail=_last_error(done.stdout + done.stderr))
-
-
-def _last_error(log: str) -> str:
-    lines = [line.strip() for line in log.splitlines() if line.strip()]
-    errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
-    return (errors or lines or ["it ended at once and said nothing"])[-1][:400]

@@ -16,6 +16,7 @@ import pipeline_under_test
 from lagloss.definition import parse_definition
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
+from pipeline_under_test.faults import Injections, parse
 from tests.integration.closers import wait_until
 from tests.integration.test_aggregator_process import aggregator
 from tests.integration.test_reference_pipeline import run_pipeline
@@ -27,16 +28,16 @@ DEFINITION = Path(pipeline_under_test.__file__).with_name("clicks.yaml")
 class Disturbance:
     """Posts events of a minute that is due already, while conn-fb is stopped; kills event-norm; lets conn-fb go on."""
 
-    def __init__(self, store: Store, pipeline: str) -> None:
-        self.store, self.pipeline = store, pipeline
+    def __init__(self, store: Store, pipeline: str, faults: Injections) -> None:
+        self.store, self.pipeline, self.faults = store, pipeline, faults
         self.start_s = int(time.time()) // WINDOW_S * WINDOW_S - 2 * WINDOW_S
-        self.steps = [self.stop_sink_and_send, self.wait_for_unknown, self.kill_norm, self.let_sink_go]
+        self.steps = [self.stop_sink, self.send, self.wait_for_unknown, self.kill_norm, self.let_sink_go]
         self.verdicts: set[str] = set()
-        self.pids: dict[str, int] = {}
 
     def __call__(self, progress: dict[str, Any]) -> None:
         self.look()
-        if progress["phase"] == "load" and progress["answered"] >= 40 and self.steps and self.steps[0](progress):
+        is_flowing = progress["phase"] in ("load", "draining") and progress["answered"] >= 40
+        if is_flowing and self.steps and self.steps[0](progress):
             self.steps.pop(0)
 
     def look(self) -> dict[str, Any] | None:
@@ -50,9 +51,13 @@ class Disturbance:
     def name(self) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:00Z", time.gmtime(self.start_s))
 
-    def stop_sink_and_send(self, progress: dict[str, Any]) -> bool:
-        self.pids = dict(progress["pids"])
-        os.kill(self.pids["conn-fb"], signal.SIGSTOP)
+    def stop_sink(self, progress: dict[str, Any]) -> bool:
+        self.faults.add(parse("stop:conn-fb"), in_s=0)
+        return True
+
+    def send(self, progress: dict[str, Any]) -> bool:
+        if progress["pids"]["conn-fb"]:
+            return False
         common = {"kind": "Click", "url": "https://shop.example/cart/1", "vendors": ["ga", "fb"]}
         stamps = [(f"old-{at}", self.start_s * 1000 + at) for at in range(EVENTS)]
         events = [{"event_id": name, "event_time": stamp, **common} for name, stamp in stamps]
@@ -64,11 +69,11 @@ class Disturbance:
         return window is not None and window["verdict"] == "unknown" and "pending" in window["reasons"]
 
     def kill_norm(self, progress: dict[str, Any]) -> bool:
-        os.kill(progress["pids"]["event-norm"], signal.SIGKILL)
+        os.kill(progress["pids"]["event-norm"][0], signal.SIGKILL)
         return True
 
     def let_sink_go(self, progress: dict[str, Any]) -> bool:
-        os.kill(self.pids["conn-fb"], signal.SIGCONT)
+        self.faults.end_all()
         return True
 
 
@@ -80,7 +85,7 @@ def test_a_stopped_sink_and_a_killed_node_make_late_messages_and_never_a_loss(
     pipeline = f"clicks-{uuid.uuid4().hex[:8]}"
     text = DEFINITION.read_text().replace("name: clicks,", f"name: {pipeline},").replace("grace: 60s", "grace: 1s")
     store.apply(parse_definition(text))
-    disturb = Disturbance(store, pipeline)
+    disturb = Disturbance(store, pipeline, Injections(tmp_path / "pipeline" / "faults.jsonl"))
     options = ["--rate", "20", "--minutes", "0.5"]
     with aggregator(kafka_bootstrap, database_url, tmp_path):
         run_pipeline(kafka_bootstrap, tmp_path / "pipeline", options, disturb, pipeline=pipeline)

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import delete
+from sqlalchemy import delete, insert
 
 from lagloss import tables
 from lagloss.alert_tables import Incident, IncidentChange
@@ -44,8 +44,9 @@ def lossy() -> int:
 @pytest.fixture(scope="module")
 def store(module_database_url: str) -> Iterator[Store]:
     opened = Store(module_database_url)
-    patient = parse_definition(CLICKS.replace("  sla:", "  grace: 30m\n  sla:"))  # not stale while these tests run
-    opened.apply(patient, now_ms=(now() - 1_200) * 1_000)
+    patient = CLICKS.replace("  sla:", "  grace: 30m\n  sla:")  # not stale while these tests run
+    grouped = patient.replace("{name: event-norm,", "{name: event-norm, group: clicks.event-norm,")
+    opened.apply(parse_definition(grouped), now_ms=(now() - 1_200) * 1_000)
     opened.apply(chain())
     with opened.engine.begin() as connection:
         for start_s in range(now() - 3_000, now() - 120, 60):
@@ -53,6 +54,10 @@ def store(module_database_url: str) -> Iterator[Store]:
             verdict = "loss" if loss else "ok"
             window = document(clicks(), start_s, verdict=verdict, lags_ms=LAGS, lost=loss)
             store_window(connection, window, start_s)
+            lag = {"offsets": 10, "offsets_max": 5_210, "behind_ms": 90, "behind_max_ms": 12_000}
+            of = {"node": "event-norm", "consumer_group": "clicks.event-norm", "topic": "in", "topic_partition": 0}
+            row = {"pipeline": "clicks", "window_start": start_s, "asked_at": 1_000 * start_s, **of, **lag}
+            connection.execute(insert(tables.ConsumerLag).values(row))
         detail = {"text": "<b>3.2 %</b> lost <img src=x onerror=alert(1)>"}
         opened_at = datetime.fromtimestamp(lossy(), UTC)
         store_incident(connection, pipeline="clicks", opened_at=opened_at, detail=detail)
@@ -113,6 +118,8 @@ def test_a_hover_tells_the_minute_of_all_panels_and_a_click_opens_its_window(url
         open_page(page, url)
         said = hover(page, lossy())
         for words in ("1,000 messages expected", "E2E p95 900 ms", "process conn-ga 700 ms", "loss 3.5 % – 3.7 %"):
+            assert words in said, said
+        for words in ("consumer lag", "event-norm 5,210, 12 s behind"):
             assert words in said, said
         assert datetime.fromtimestamp(lossy(), UTC).strftime("%Y-%m-%d %H:%M UTC") in said
         page.mouse.down()
@@ -263,6 +270,12 @@ def test_the_api_tells_what_the_page_draws(url: str, store: Store) -> None:
     assert [window["window_start"] for window in windows] == [rfc3339(lossy() - 60), rfc3339(lossy())]
     assert "history" not in windows[0]
     assert "next" in httpx.get(f"{api}/clicks/windows", params={"range": "7d"}).links
+    lag = httpx.get(f"{api}/clicks/consumer-lag", params={**span, "by": "partition"}).json()
+    assert lag["watched"] == {"event-norm": "clicks.event-norm"}
+    (series,) = lag["series"]
+    assert (series["node"], series["topic"], series["partition"], len(series["buckets"])) == ("event-norm", "in", 0, 2)
+    assert series["buckets"][0]["offsets"] == {"last": 10, "max": 5_210}
+    assert httpx.get(f"{api}/clicks/consumer-lag", params={"by": "topic"}).status_code == 422
     hours = httpx.get(f"{api}/clicks/panels", params={"range": "7d"}).json()
     assert hours["bucket_seconds"] == 3_600
 

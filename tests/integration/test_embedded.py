@@ -17,6 +17,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.embedded.kafka_node import LONE_CONTROLLER
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import AlreadyRunning, KafkaUnreachable, PortInUse, StaleDataDirectory
 from lagloss.topics import BEACONS, REPORTS, create_topics, wrong_settings
@@ -77,6 +78,16 @@ def test_a_kafka_folder_of_another_cluster_is_refused(jars: None, own_dir: Path)
     (logs / "meta.properties").write_text("version=1\ncluster.id=somebody-elses\nnode.id=1\n")
     with pytest.raises(StaleDataDirectory, match=r"somebody-elses.*delete"):
         EmbeddedKafka(own_dir).start()
+
+
+@pytest.mark.parametrize(("made_with", "started_with"), [(1, 3), (3, 1)])
+def test_a_kafka_folder_whose_controller_is_another_process_is_refused(
+    jars: None, own_dir: Path, made_with: int, started_with: int
+) -> None:
+    for number in (1,) if made_with == 1 else (LONE_CONTROLLER, 1):
+        (own_dir / f"node-{number}").mkdir(parents=True)
+    with pytest.raises(StaleDataDirectory, match=rf"controller.*{started_with} broker.*delete"):
+        EmbeddedKafka(own_dir, brokers=started_with).start()
 
 
 def test_a_kafka_folder_with_a_torn_metadata_file_is_refused(jars: None, own_dir: Path) -> None:
@@ -148,6 +159,7 @@ PARENT = """
 import sys, time
 from pathlib import Path
 from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.embedded.kafka_node import LONE_CONTROLLER
 from lagloss.embedded.postgres import EmbeddedPostgres
 kafka = EmbeddedKafka(Path(sys.argv[1]) / "kafka").start()
 postgres = EmbeddedPostgres(Path(sys.argv[1]) / "postgres").start()

@@ -32,11 +32,11 @@ class Service:
     node: KafkaNode
     log: MemoryOutlet
 
-    def put(self, *names: str) -> None:
+    def put(self, *names: str, replay: str | None = None) -> None:
         """Messages of these ids; one of the empty name has none."""
         producer = Producer({"bootstrap.servers": self.bootstrap, "log_level": 0})
         for name in names:
-            headers = Identity(name, NOW_MS).headers() if name else []
+            headers = Identity(name, NOW_MS, replay).headers() if name else []
             producer.produce(self.topic, f"value of {name}", partition=0, headers=headers)
         assert producer.flush(20) == 0
 
@@ -61,6 +61,14 @@ class Service:
         blocks = [decode_block(value) for value in self.log.values(BEACONS)]
         names = [block.checkpoint + (f" {block.reason}" if block.reason else "") for block in blocks]
         return sum((Counter({at: block.count}) for at, block in zip(names, blocks, strict=True)), Counter())
+
+    def replays(self) -> Counter[tuple[str, str | None]]:
+        """Beacons so far, by checkpoint and replay."""
+        assert self.node.emitter.flush()
+        found = Counter[tuple[str, str | None]]()
+        for block in map(decode_block, self.log.values(BEACONS)):
+            found[block.checkpoint, block.replay] += block.count
+        return found
 
 
 MakeService = Callable[..., Service]
@@ -143,6 +151,43 @@ def test_headers_travel_and_the_hosts_own_stay(make_service: MakeService) -> Non
     assert message.headers() == expected
     assert next_node.identity_of(message) == Identity("a", NOW_MS)
     next_node.close()
+
+
+def test_a_replayed_message_is_told_and_sent_on_as_part_of_its_replay(make_service: MakeService) -> None:
+    service = make_service()
+    service.put("a")
+    service.put("a", replay="again")
+    service.put("b", replay="again")
+    consumer, producer = service.consumer(), service.producer()
+    live, again, bad = consumed(consumer, 3)
+    producer.produce(f"{service.topic}.out", "of a", source=live)
+    producer.produce(f"{service.topic}.out", "of a again", headers=Identity("a", NOW_MS, "again").headers())
+    producer.produce(f"{service.topic}.side", "of b", source=Identity("b", NOW_MS), dead="bad")
+    assert producer.flush(20) == 0
+    assert service.committed(consumer) == 3
+    expected = [("mid.in", None, 1), ("mid.in", "again", 2), ("mid.out", None, 1), ("mid.out", "again", 1)]
+    assert service.replays() == {(at, why): n for at, why, n in [*expected, ("mid.dead", "again", 1)]}
+    with KafkaNode("it-orders", "next", "unused", outlet=MemoryOutlet) as next_node:
+        group = {"group.id": f"{service.topic}.next", "auto.offset.reset": "earliest"}
+        reader = next_node.consumer({"bootstrap.servers": service.bootstrap, **group})
+        reader.subscribe([f"{service.topic}.out", f"{service.topic}.side"])
+        found = {message.value(): next_node.identity_of(message) for message in (polled(reader) for _ in range(3))}
+    assert found == {
+        b"of a": Identity("a", NOW_MS),
+        b"of a again": Identity("a", NOW_MS, "again"),
+        b"of b": Identity("b", NOW_MS, "again"),
+    }
+    assert service.node.identity_of(bad) == Identity("b", NOW_MS, "again")
+    assert service.node.identity_of(again) == Identity("a", NOW_MS, "again")
+
+
+def test_a_first_node_may_send_a_replay_of_its_own(make_service: MakeService) -> None:
+    service = make_service(first=True)
+    producer = service.producer()
+    replay: list[tuple[str, str | bytes]] = [("lagloss-replay", "again")]
+    producer.produce(f"{service.topic}.out", "one", message_id="one", event_time_ms=NOW_MS, headers=replay)
+    assert producer.flush(20) == 0
+    assert service.replays() == {("mid.in", "again"): 1, ("mid.out", "again"): 1}
 
 
 def test_a_failed_delivery_is_not_out_and_not_committed_until_it_is_sent_again(make_service: MakeService) -> None:

@@ -9,20 +9,19 @@ import subprocess
 import sys
 import time
 import uuid
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire import EmitterReport, decode_block, decode_report, hash_id
+from lagloss.topics import create_topics
+from lagloss.wire import hash_id
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.topology import NEXT
+from pipeline_under_test.topology import NEXT, NODES
 from pipeline_under_test.truth import Truth
+from tests.integration.pipeline_beacons import Beacons, read_beacons
 
 FAULTS = (
     "lose:link:col-service->event-norm:0.03",
@@ -35,60 +34,6 @@ FAULTS = (
     "duplicate:event-norm:0.05",
     "delay:conn-fb:500ms:0.05",
 )
-
-
-@dataclass
-class Beacons:
-    """What a pipeline's emitters sent: beacons and distinct hashes by checkpoint, and each emitter's last report."""
-
-    ids: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
-    counts: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    last_reports: dict[bytes, EmitterReport] = field(default_factory=dict)
-
-    def out(self, node: str, to: str) -> set[int]:
-        return self.ids[f"{node}.out:{to}"] if len(NEXT[node]) > 1 else self.ids[f"{node}.out"]
-
-    def exits(self, node: str) -> set[int]:
-        names = [f"{node}.{way}" for way in ("out", "filtered", "dead")] + [f"{node}.out:{to}" for to in NEXT[node]]
-        return set().union(*(self.ids[name] for name in names))
-
-
-def records(bootstrap: str, topic: str) -> Iterator[bytes]:
-    """All values of a topic, as of now."""
-    consumer = Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False, "log_level": 0}
-    )
-    numbers = consumer.list_topics(topic, 10).topics[topic].partitions
-    left = {}
-    for place in consumer.offsets_for_times([TopicPartition(topic, number, OFFSET_END) for number in numbers], 10):
-        if place.offset > 0:
-            left[place.partition] = place.offset
-    consumer.assign([TopicPartition(topic, number, OFFSET_BEGINNING) for number in left])
-    while left:
-        message = consumer.poll(10)
-        assert message is not None
-        assert not message.error()
-        if message.offset() + 1 >= left.get(message.partition(), 0):
-            left.pop(message.partition(), None)
-        yield message.value()
-    consumer.close()
-
-
-def read_beacons(bootstrap: str, pipeline: str) -> Beacons:
-    found, seen = Beacons(), set()
-    for value in records(bootstrap, BEACONS):
-        block = decode_block(value)
-        if block.pipeline == pipeline and (block.emitter, block.seq) not in seen:
-            seen.add((block.emitter, block.seq))
-            found.ids[block.checkpoint].update(block.id_hash.tolist())
-            found.counts[block.checkpoint] += block.count
-    for value in records(bootstrap, REPORTS):
-        report = decode_report(value)
-        if report.pipeline == pipeline:
-            newest = found.last_reports.get(report.emitter)
-            if newest is None or newest.seq < report.seq:
-                found.last_reports[report.emitter] = report
-    return found
 
 
 @dataclass
@@ -158,7 +103,7 @@ def disturbed(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) ->
             for at, node, how in ((300, "event-norm", signal.SIGKILL), (600, "conn-fb", signal.SIGTERM)):
                 if progress["answered"] >= at and node not in done:
                     done.add(node)
-                    os.kill(progress["pids"][node], how)
+                    os.kill(progress["pids"][node][0], how)
 
     options = ["--rate", "100", "--minutes", "0.25", "--settle", "0"]
     return run_pipeline(kafka_bootstrap, tmp_path_factory.mktemp("disturbed"), options, disturb)
@@ -196,7 +141,7 @@ def test_only_what_the_ledger_says_was_doubled_is_doubled(faulty: Finished) -> N
 
 def test_every_emitter_says_at_the_end_that_it_has_ended(faulty: Finished) -> None:
     nodes = [report.node for report in faulty.beacons.last_reports.values() if report.closed]
-    assert sorted(nodes) == sorted(NEXT)
+    assert sorted(nodes) == sorted(NODES)
 
 
 def test_a_killed_and_a_stopped_consumer_make_duplicates_and_no_holes(disturbed: Finished) -> None:

@@ -16,7 +16,7 @@ from aggregator import rollups, unfinished
 from aggregator.closing import Closer
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
-from aggregator.retention import HISTORY, NAMES, TALLY, WINDOW, Retention, days_of
+from aggregator.retention import CONSUMER_LAG, HISTORY, NAMES, TALLY, WINDOW, Retention, days_of
 from aggregator.rollups import SETTLE_MS
 from aggregator.upkeep import Upkeep
 from lagloss import tables
@@ -74,6 +74,7 @@ def test_old_days_vanish_whole_and_newer_ones_stay(pruned: Pruned) -> None:
     pruned.roll_up()
     pruned.retention.round(NOW_MS)
     assert (pruned.days(WINDOW), pruned.days(HISTORY)) == ([34, 9, 6, 0], [34, 9, 6, 0])
+    assert pruned.days(CONSUMER_LAG) == [34, 9, 6, 0]
     assert pruned.days(NAMES) == [6, 0]
     assert pruned.days(TALLY) == [6, 0]  # sealed by age before
     assert pruned.metric("lagloss_days_dropped_total", table="window") == 2

@@ -93,8 +93,19 @@ def test_only_the_paths_and_methods_named_are_messages() -> None:
 
 def test_a_handler_is_told_which_message_it_handles() -> None:
     service = Service()
-    assert service.post("/orders").json() == ["a", NOW_MS]
+    assert service.post("/orders").json() == ["a", NOW_MS, None]
     service.emitter.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "exit_"), [("/orders", "shop.out"), ("/refused", "shop.filtered")], ids=["out", "filtered"]
+)
+def test_a_request_that_a_replay_brings_says_so_at_both_ends(path: str, exit_: str) -> None:
+    service = Service()
+    service.post(path, headers={**HEADERS, "lagloss-replay": "again"})
+    service.emitter.close()
+    blocks = [decode_block(value) for value in service.log.values(BEACONS)]
+    assert {(block.checkpoint, block.replay) for block in blocks} == {("shop.in", "again"), (exit_, "again")}
 
 
 def test_a_request_without_identity_is_served_and_counted() -> None:
@@ -107,7 +118,7 @@ def test_a_request_without_identity_is_served_and_counted() -> None:
 def test_an_identity_in_the_body_is_found_and_the_application_reads_it_all_the_same() -> None:
     service = Service(identity=from_json("id", "at"), max_body_bytes=100)
     body = {"id": "b", "at": NOW_MS}
-    assert service.post("/orders", json=body).json() == list(body.values())
+    assert service.post("/orders", json=body).json() == ["b", NOW_MS, None]
     assert service.post("/refused", json={**body, "long": "x" * 100}).status_code == 422
     assert service.middleware.skipped == 1
     assert service.beacons() == {"shop.in": 1, "shop.out": 1}

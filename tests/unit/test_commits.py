@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from lagloss import Emitter, MemoryOutlet
-from lagloss.commits import COMPACT_AT, OffsetTracker
+from lagloss import Emitter, MemoryOutlet, commits
+from lagloss.commits import COMPACT_AT, Commits, OffsetTracker
 from lagloss.handling import Handling, current, current_identity, handling_now
 from lagloss.identity import Identity
 
@@ -50,6 +51,38 @@ def test_what_finishes_after_its_partition_was_taken_away_is_not_committed() -> 
     tracker.drop([PLACE])
     taken.done()
     assert tracker.advance() == {}
+
+
+class Committed:
+    """Stands in for the client's own commit: keeps what is committed, and fails at first if told to."""
+
+    def __init__(self, fails: int = 0) -> None:
+        self.offsets: list[int] = []
+        self._fails = fails
+
+    def commit(self, _consumer: object, *, offsets: list[TopicPartition], asynchronous: bool) -> None:
+        self.offsets += [place.offset for place in offsets]
+        if len(self.offsets) <= self._fails:
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT))
+
+
+def test_a_commit_that_may_have_got_lost_is_made_again_while_the_partition_is_ours(
+    emitter: Emitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Committed(fails=1)
+    monkeypatch.setattr(commits, "Consumer", client)
+    monkeypatch.setattr(commits, "AGAIN_S", 0)
+    monkeypatch.setattr(commits, "MARK_EVERY_S", 0)
+    ours = Commits(None, emitter)  # type: ignore[arg-type]
+    ours._tracker.taken(PLACE, 5).done()
+    ours.commit_confirmed()
+    assert emitter.flush()
+    ours.commit_confirmed()
+    ours.commit_confirmed()
+    assert client.offsets == [6, 6]
+    ours.drop([TopicPartition(*PLACE)])
+    ours.commit_confirmed()
+    assert client.offsets == [6, 6]
 
 
 def test_a_record_that_never_finishes_holds_its_partition_back_and_not_the_memory() -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from lagloss.definition import Definition, as_document, load_definition, parse_definition
 from lagloss.errors import BadDefinition
+from lagloss.graph import Graph
+from pipeline_under_test.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"
 GOOD = HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n"
@@ -23,6 +25,21 @@ def test_defaults_are_those_of_the_docs() -> None:
 def test_a_stored_definition_reads_back_equal() -> None:
     definition = parse_definition(GOOD + "  grace: 90s\n  maxWait: 1h\n")
     assert Definition.model_validate(as_document(definition)) == definition
+
+
+def test_a_node_may_name_its_consumer_group_and_so_may_a_retrier() -> None:
+    nodes = "  nodes:\n    - {name: a, retries: r, group: shop.a}\n    - {name: r, group: shop.r}\n"
+    assert parse_definition(HEAD + nodes).groups == {"a": "shop.a", "r": "shop.r"}
+    assert parse_definition(GOOD).groups == {}
+
+
+def test_naming_a_group_makes_no_node_another() -> None:
+    before, after = (Graph(parse_definition(text)) for text in (GOOD, GOOD.replace("{name: b}", "{name: b, group: g}")))
+    assert before.same_node(after, "b")
+
+
+def test_the_reference_pipeline_names_the_groups_that_its_nodes_read_in() -> None:
+    assert load_definition(DEFINITION).groups == {node: group_of(PIPELINE, node) for node in CONSUMERS}
 
 
 @pytest.mark.parametrize(("share", "ids"), [("1", 2**32), ("0.1", 429_496_729), ("0.5", 2**31), ("1e-30", 1)])
@@ -45,6 +62,9 @@ def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: s
         (HEAD + "  nodes:\n    - {name: a, to: [b], copy: all}\n    - {name: b}\n", 4, "several next nodes"),
         (HEAD + "  nodes:\n    - {name: a.b}\n", 6, "match pattern"),
         (HEAD + "  nodes:\n    - {name: a}\n    - {name: a}\n", 4, "found a twice"),
+        (HEAD + "  nodes:\n    - {name: a, groop: g}\n", 6, "groop"),
+        (HEAD + "  nodes:\n    - {name: a, group: ''}\n", 6, "match pattern"),
+        (HEAD + "  nodes:\n    - {name: a, to: [b], group: g}\n    - {name: b, group: g}\n", 4, "found g at several"),
         (HEAD + "  nodes: [{name: a\n", 6, "expected YAML"),
         ("[]", 1, "Input should be"),
         ("", 1, "Input should be"),

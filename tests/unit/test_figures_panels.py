@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from dashboard.figures import flow_graph, shares, sparkline, stack
 from dashboard.figures.frame import SLOWEST, Frame
 from dashboard.figures.loss import drawn_loss
-from dashboard.figures.panels import history_runs, panels_figure
+from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
 from dashboard.pages import pipeline_parts
 from dashboard.reads import buckets
+from dashboard.reads.consumer_lag import ConsumerLag, LagBucket, Of
 from dashboard.reads.happenings import Deploy, Happenings
 from dashboard.reads.series import Series
 from dashboard.reads.standing import Hour, Targets
@@ -339,3 +340,57 @@ def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_the
     assert any("1 ms" in text and "2–5<br>lost" in text for text in texts)
     assert any("retrier" in text for text in texts)
     assert hops.deliveries(graph) == ["snk"]
+
+
+MID = Of("mid", "chain.mid")
+
+
+def watched(lags: dict[int, tuple[int | None, int | None]]) -> Frame:
+    """The chain, whose node mid names its group, with (offsets, behind_ms) of some minutes."""
+    definition = parse_definition(CHAIN.replace("{name: mid,", "{name: mid, group: chain.mid,"))
+    found = tuple(LagBucket(START + 60 * at, 60, 0, offsets, 0, ms) for at, (offsets, ms) in lags.items())
+    windows = [document(definition, START, lags_ms=CHAIN_LAGS)]
+    return frame(definition, windows, consumer_lag={MID: found} if found else {})
+
+
+def test_consumer_lag_is_drawn_by_node_and_gaps_are_gaps() -> None:
+    figure = panels_figure(watched({0: (5, 900), 1: (0, 0), 3: (None, None), 4: (5_210, 12_000)}))
+    drawn = traces(figure)["consumer lag mid"]
+    assert (drawn.yaxis, known(drawn.y)) == ("y6", [5.0, 0.0, None, None, 5_210.0])
+    assert drawn.line.color == traces(figure)["process mid"].marker.color
+    assert told(figure, "y6") == [
+        "<b>consumer lag</b><br>mid 5, 900 ms behind",
+        "<b>consumer lag</b><br>mid 0",
+        "<b>consumer lag</b><br>mid –, – behind",
+        "<b>consumer lag</b><br>mid 5,210, 12 s behind",
+    ]
+
+
+def test_the_panel_of_consumer_lag_is_there_only_if_a_group_is_named_and_takes_no_height_of_the_others() -> None:
+    plain, more = frame(chain(), [document(chain(), START)]), watched({0: (1, 1)})
+    before, after = panel_heights_px(plain), panel_heights_px(more)
+    assert after.keys() - before.keys() == {"yaxis6"}
+    assert {axis: after[axis] for axis in before} == pytest.approx(before)
+    ends = sorted(tuple(axis.domain) for axis in axes(panels_figure(more)).values())
+    assert all(below[1] < above[0] for below, above in pairwise(ends))
+
+
+def axes(figure: go.Figure) -> dict[str, Any]:
+    return {name: figure.layout[name] for name in figure.layout if name.startswith("yaxis")}
+
+
+def panel_heights_px(drawn: Frame) -> dict[str, float]:
+    found = axes(panels_figure(drawn))
+    return {name: height_px(drawn) * (axis.domain[1] - axis.domain[0]) for name, axis in found.items()}
+
+
+def test_groups_of_which_nothing_is_known_are_named() -> None:
+    figure = panels_figure(watched({}))
+    assert "nothing is known: have the groups committed offsets?" in [each.text for each in figure.layout.annotations]
+    groups = {"mid": "chain.mid", "snk": "<chain.snk>"}
+    found = {MID: (LagBucket(START, 60, 0, 7, 0, 3_000),), Of("src", "old"): (LagBucket(START, 60, 0, None, 0, None),)}
+    lag = ConsumerLag("chain", HOUR, 60, groups, found)
+    assert pipeline_parts.consumer_lag_told(lag, Zone.named("UTC")) == (
+        "; highest consumer lag 7 (3 s behind) of mid at 2026-11-21 08:40"
+        "; no consumer lag is known of <chain.snk> (snk)"
+    )

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
 
-from lagloss.identity import Carrier, Identities, Identity, from_json, mapping_of
+from lagloss import Emitter, MemoryOutlet
+from lagloss.identity import UNNAMED_REPLAY, Carrier, Identities, Identity, Source, from_headers, from_json, mapping_of
+from lagloss.topics import BEACONS
+from lagloss.wire import decode_block
 
 NOW_MS = 1_795_250_400_000
 GOOD = Identity("a", NOW_MS)
@@ -20,7 +24,38 @@ def carrier(body: Any = None, **headers: str) -> Carrier:
 
 
 def test_headers_that_an_identity_writes_give_it_back() -> None:
-    assert Identities().of(Carrier(mapping_of(GOOD.headers()), b"", None)) == GOOD
+    for identity in (GOOD, Identity("a", NOW_MS, "again")):
+        assert Identities().of(Carrier(mapping_of(identity.headers()), b"", None)) == identity
+
+
+@pytest.mark.parametrize("source", [from_headers, from_json("id", "at"), lambda carrier: None])
+def test_the_header_names_the_replay_wherever_the_identity_is(source: Source) -> None:
+    identities = Identities(source, missing=lambda carrier: GOOD)
+    headers = {"lagloss_id": "a", "lagloss_event_time": str(NOW_MS), "lagloss_replay": "again"}
+    assert identities.of(carrier({"id": "a", "at": NOW_MS}, **headers)) == Identity("a", NOW_MS, "again")
+
+
+def test_a_source_may_name_the_replay_itself() -> None:
+    named = Identity("a", NOW_MS, "from the payload")
+    assert Identities(lambda carrier: named).of(carrier(lagloss_replay="again")) == named
+
+
+@pytest.mark.parametrize("name", ["", "x" * 501, "\0"], ids=["empty", "too-long", "nul"])
+def test_a_replay_whose_name_cannot_be_one_is_a_replay_all_the_same(name: str) -> None:
+    found = Identities().of(carrier(lagloss_id="a", lagloss_event_time=str(NOW_MS), lagloss_replay=name))
+    assert found == Identity("a", NOW_MS, UNNAMED_REPLAY)
+
+
+def test_what_an_identity_tells_an_emitter_is_part_of_its_replay() -> None:
+    log, again = MemoryOutlet(), Identity("a", time.time_ns() // 1_000_000, "again")
+    with Emitter("orders", "enrich", outlet=lambda: log) as emitter:
+        assert again.tell(emitter.taken_in)
+        assert again.tell(emitter.filtered, reason="robot")
+    blocks = [decode_block(value) for value in log.values(BEACONS)]
+    assert {(block.checkpoint, block.reason, block.replay) for block in blocks} == {
+        ("enrich.in", None, "again"),
+        ("enrich.filtered", "robot", "again"),
+    }
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from lagloss import Emitter, MemoryOutlet
+from lagloss.identity import Identity
 from lagloss.sink import batch
 from lagloss.spark import Telling, tell
 from lagloss.topics import BEACONS, REPORTS
@@ -37,6 +38,20 @@ def test_all_messages_of_a_batch_are_out_at_its_end_and_in_hand_until_then() -> 
             assert emitter._intake.in_hand_since() is not None
         assert emitter._intake.in_hand_since() is None
     assert counts(log) == {"warehouse.in": 2, "warehouse.out:mail": 2}
+
+
+def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
+    log = MemoryOutlet()
+    with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
+        again = Identity("a", NOW_MS, "again")
+        again.tell(emitter.taken_in)
+        with batch(emitter, [again]) as messages:
+            messages.take("b", NOW_MS, "again")
+            messages.take("c", NOW_MS)
+    replays = Counter[tuple[str, str | None]]()
+    for block in map(decode_block, log.values(BEACONS)):
+        replays[block.checkpoint, block.replay] += block.count
+    assert replays == {(at, why): n for at in ("warehouse.in", "warehouse.out") for why, n in (("again", 2), (None, 1))}
 
 
 def test_none_of_a_batch_that_raises_is_out() -> None:

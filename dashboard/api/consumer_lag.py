@@ -1,0 +1,42 @@
+"""The route of consumer lag: how far each node's consumer group was behind."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Query
+
+from dashboard.api.bounds import From, Range, To, span_of
+from dashboard.reads.consumer_lag import By, read_consumer_lag
+from dashboard.services import Services
+from lagloss.problems import documented
+
+_ABOUT: Final = (
+    "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time since "
+    "the event time of the record at the committed offset, 0 where nothing waits; `last` is at the bucket's end, `max` "
+    "the highest in it; null: not known. `watched` is the group of each node that names one in the definition."
+)
+
+
+def router(services: Services) -> APIRouter:
+    """GET /pipelines/{p}/consumer-lag."""
+    found = APIRouter(tags=["pipelines"])
+    store, read = services.store, services.threads.read
+
+    @found.get(
+        "/pipelines/{pipeline}/consumer-lag",
+        summary="Consumer lag over a span, by node or by partition",
+        description=_ABOUT,
+        responses=documented(404, 422, 503),
+    )
+    async def consumer_lag(
+        pipeline: str,
+        from_: From = None,
+        to: To = None,
+        range_: Range = None,
+        by: Annotated[By, Query(description="what each series is of")] = "node",
+    ) -> dict[str, Any]:
+        span = span_of(from_, to, range_)
+        return await read(lambda: read_consumer_lag(store, store.pipeline(pipeline), span, by).document())
+
+    return found

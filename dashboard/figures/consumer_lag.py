@@ -1,0 +1,50 @@
+"""The panel of consumer lag: how many offsets each node's consumer group has still to take in."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+import plotly.graph_objects as go
+
+from dashboard import words
+from dashboard.figures.frame import Frame, carrier, line
+from dashboard.figures.look import hues, safe
+from dashboard.reads.consumer_lag import LagBucket, Of
+from lagloss.graph import Graph
+
+_LAST: Final = 1_002
+"""In the legend, behind the hops, whose colours these are."""
+
+
+def is_shown(frame: Frame) -> bool:
+    """Whether any node names a group now, or did in the span."""
+    return bool(frame.definition.groups or frame.consumer_lag)
+
+
+def add_consumer_lag(figure: go.Figure, frame: Frame, yaxis: str) -> None:
+    """A line a node, the highest of each bucket; under the mouse for how long the first that waits was under way."""
+    hue = hues(Graph(frame.definition).nodes)
+    told: dict[int, list[str]] = defaultdict(list)
+    shown: dict[int, LagBucket] = {}
+    for of, buckets in frame.consumer_lag.items():
+        look = {"color": hue.get(of.node, frame.colours.dim), "width": 1.5}
+        values: list[float | None] = [bucket.offsets_max for bucket in buckets]
+        name, uid = safe(f"consumer lag {of.node}"), f"consumer-lag {of.node} {of.group}"
+        figure.add_trace(line(frame, values, buckets, name=name, uid=uid, legendrank=_LAST, line=look, yaxis=yaxis))
+        for bucket in buckets:
+            shown[bucket.start_s] = bucket
+            told[bucket.start_s].append(_told(of, bucket))
+    texts = [(shown[at], 0.0, "<br>".join(["<b>consumer lag</b>", *told[at]])) for at in sorted(shown)]
+    figure.add_trace(carrier(frame, texts, yaxis))
+    if not shown:
+        figure.add_annotation(
+            x=0.5, xref="paper", y=0.5, yref=f"{yaxis} domain", showarrow=False, font={"color": frame.colours.dim},
+            text="nothing is known: have the groups committed offsets?",
+        )  # fmt: skip
+
+
+def _told(of: Of, bucket: LagBucket) -> str:
+    if bucket.offsets_max == 0:
+        return f"{safe(of.node)} 0"
+    return f"{safe(of.node)} {words.count(bucket.offsets_max)}, {words.lag(bucket.behind_max_ms)} behind"

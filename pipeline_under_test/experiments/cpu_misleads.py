@@ -1,0 +1,123 @@
+"""Why CPU misleads: a node that waits, for a lock or an answer, is idle by its CPU and drowns by its queue.
+
+event-norm's thread waits 8 ms with each event (`wait:event-norm:8ms:1`), so one process does about 110 events a second
+and hardly uses its core. Traffic rises from half of that to twice as much. The policy `cpu` sees nothing to do;
+`queue-lag` sees the queue, and adds processes until it is gone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+from pipeline_under_test.experiments.chart import Chart, Line, Panel
+from pipeline_under_test.experiments.sandbox import Sandbox, sandbox
+from pipeline_under_test.faults import parse
+from pipeline_under_test.running.policies import HIGH_CPU, Policy
+from pipeline_under_test.running.runner import Runner
+from pipeline_under_test.running.scaling import Scaling
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.topology import EVENT_NORM
+
+WAIT: Final = "wait:event-norm:8ms:1"
+RATE: Final = 60.0
+RISES: Final = ((1 / 6, 2), (1 / 3, 3), (1 / 2, 4))
+"""From which part of the time on there is how many times as much traffic."""
+AT_END_S: Final = 20.0
+"""Figures "at the end" are medians over so long."""
+COMPARED: Final[tuple[Policy, ...]] = ("cpu", "queue-lag")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """event-norm at a moment, `at_s` seconds after the load began; `cpu` is a share of a core, by process."""
+
+    at_s: float
+    events_per_s: float
+    processes: int
+    backlog: int
+    lag_s: float
+    cpu: float
+
+
+Runs = Mapping[Policy, Sequence[Sample]]
+
+
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[Sample]]:
+    """Runs the pipeline under the same rising load, once with each policy, which `say` is told."""
+    runs = {}
+    with sandbox() as box:
+        for policy in COMPARED:
+            say(f"policy {policy}: {seconds:.0f} s of load")
+            runs[policy] = list(_run(box, policy, seconds))
+    return runs
+
+
+def _run(box: Sandbox, policy: Policy, seconds: float) -> Iterator[Sample]:
+    name = f"waits-{policy}"
+    settings = Settings(data_dir=box.folder / name, bootstrap=box.bootstrap, pipeline=name)
+    settings.injections().begin_anew([parse(WAIT)])
+    runner = Runner(settings, RATE, seconds / 60, 0, Scaling(policy))
+    began = None
+    for progress in runner.steps():
+        if progress["phase"] == "load":
+            if began is None:
+                began = time.monotonic()
+                _rise(settings, seconds)
+            if EVENT_NORM in progress["observed"]:
+                yield _sample(time.monotonic() - began, progress)
+        elif began is not None:  # what still waits is of no interest
+            runner.stop()
+
+
+def _rise(settings: Settings, seconds: float) -> None:
+    starts = [share * seconds for share, _ in RISES]
+    for (_, factor), start_s, end_s in zip(RISES, starts, [*starts[1:], seconds], strict=True):
+        settings.injections().add(parse(f"burst:{factor}"), end_s - start_s, start_s)
+
+
+def _sample(at_s: float, progress: Mapping[str, Any]) -> Sample:
+    seen = progress["observed"][EVENT_NORM]
+    return Sample(at_s, progress["events_per_s"], seen["processes"], seen["backlog"], seen["lag_s"], seen["cpu"])
+
+
+def figures(runs: Runs) -> dict[str, dict[str, float]]:
+    """What the experiment found, by policy."""
+    return {policy: _figures(samples) for policy, samples in runs.items()}
+
+
+def _figures(samples: Sequence[Sample]) -> dict[str, float]:
+    end = [one for one in samples if one.at_s > samples[-1].at_s - AT_END_S]
+    return {
+        "processes_at_end": end[-1].processes,
+        "events_per_s_at_end": round(median(one.events_per_s for one in end), 1),
+        "cpu_at_end": round(median(one.cpu for one in end), 2),
+        "lag_s_at_end": round(median(one.lag_s for one in end), 1),
+        "lag_s_highest": max(one.lag_s for one in samples),
+        "backlog_at_end": median(one.backlog for one in end),
+        "backlog_highest": max(one.backlog for one in samples),
+    }
+
+
+def chart(runs: Runs) -> Chart:
+    """Both policies, one panel for each of what they see and do."""
+
+    def lines(what: str, factor: float = 1.0) -> list[Line]:
+        return [
+            Line(f"policy {policy}", [(one.at_s, factor * getattr(one, what)) for one in samples])
+            for policy, samples in runs.items()
+        ]
+
+    return Chart(
+        "A node that waits: what scaling by CPU and by queue lag make of rising traffic",
+        "seconds",
+        (
+            Panel("traffic, events/s", lines("events_per_s")),
+            Panel("CPU of a process, % of a core", lines("cpu", 100), (100 * HIGH_CPU, "one process more above this")),
+            Panel("lag of event-norm, s", lines("lag_s")),
+            Panel("processes of event-norm", lines("processes")),
+        ),
+    )

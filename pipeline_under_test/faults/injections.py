@@ -1,0 +1,110 @@
+"""The faults of a running pipeline: a plain file that grows, which every process reads.
+
+A line is ``{"fault": TEXT, "from_ms": …, "until_ms": …}``, or ``{"end_ms": …}``, which ends at that time all that were
+begun before. For faults of single events these are *event* times: an event that is processed again meets the same fate,
+however much later that is. For faults of processes and servers they are times of the wall clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from pipeline_under_test.faults.grammar import Fault, Kind, parse
+
+LEAD_S: Final = 1.0
+"""A fault begins so long after it is asked for: every process has seen it by then."""
+LOOK_EVERY_S: Final = 0.2
+FOREVER_MS: Final = 1 << 53
+
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A fault and when it holds: epoch ms, `until_ms` not included."""
+
+    fault: Fault
+    from_ms: int = 0
+    until_ms: int = FOREVER_MS
+
+    def holds(self, at_ms: float) -> bool:
+        return self.from_ms <= at_ms < self.until_ms
+
+
+class Injections:
+    """The faults in a file, as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path: Final = path
+        self._read_to = 0
+        self._next_look = 0.0
+        self._known: tuple[Injection, ...] = ()
+
+    def known(self) -> tuple[Injection, ...]:
+        """All faults that were ever asked for, in that order; a new tuple only where the file has grown. Cheap: the
+        file is looked at each 0.2 s at most."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            self._next_look = now + LOOK_EVERY_S
+            self._read_on()
+        return self._known
+
+    def holding(self, kind: Kind, now_ms: float) -> list[Injection]:
+        """The faults of a kind that hold now."""
+        return [injection for injection in self.known() if injection.fault.kind == kind and injection.holds(now_ms)]
+
+    def add(self, fault: Fault, for_s: float | None = None, in_s: float = LEAD_S) -> Injection:
+        """Asks for a fault that begins in `in_s` and lasts `for_s` (None: until `end_all`)."""
+        from_ms = int((time.time() + in_s) * 1000)
+        made = Injection(fault, from_ms, FOREVER_MS if for_s is None else from_ms + int(for_s * 1000))
+        self._write([made])
+        return made
+
+    def begin_anew(self, faults: Iterable[Fault]) -> None:
+        """Ends what an earlier run left, and asks for faults that hold at any time."""
+        if self.path.exists():
+            self.end_all()
+        self._write(Injection(fault) for fault in faults)
+
+    def end_all(self) -> None:
+        """Ends what was begun or is about to."""
+        self._append(json.dumps({"end_ms": time.time_ns() // 1_000_000}) + "\n")
+
+    def _write(self, injections: Iterable[Injection]) -> None:
+        self._append(
+            "".join(
+                json.dumps({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms}) + "\n"
+                for made in injections
+            )
+        )
+
+    def _append(self, text: str) -> None:
+        if not text:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab", buffering=0) as file:
+            file.write(text.encode())
+            os.fsync(file.fileno())
+
+    def _read_on(self) -> None:
+        try:
+            if self.path.stat().st_size == self._read_to:
+                return
+        except FileNotFoundError:
+            return
+        with self.path.open("rb") as file:
+            file.seek(self._read_to)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._read_to += len(whole) + len(newline)
+        known = list(self._known)
+        for line in whole.splitlines():
+            told = json.loads(line)
+            if "fault" in told:
+                known.append(Injection(parse(told["fault"]), told["from_ms"], told["until_ms"]))
+            else:
+                known = [replace(made, until_ms=min(made.until_ms, told["end_ms"])) for made in known]
+        self._known = tuple(known)

@@ -1,0 +1,33 @@
+"""What faults do to a node's thread and to an event's body."""
+
+from __future__ import annotations
+
+import time
+
+from pipeline_under_test.event import Event
+from pipeline_under_test.faults import Plan
+from pipeline_under_test.schema import Reader, packaged
+
+POISON = b"\xde\xad\xbe\xef"
+
+
+def suffer(plan: Plan) -> None:
+    """Takes the time that the event's faults take: asleep, which costs no CPU, then awake, which does."""
+    if plan.wait_s:
+        time.sleep(plan.wait_s)
+    if plan.burn_s:
+        end = time.thread_time() + plan.burn_s
+        while time.thread_time() < end:
+            pass
+
+
+def corrupted(event: Event) -> Event:
+    """The event with another URL: readable as ever, so that nobody notices but the checksums."""
+    reader = Reader(packaged())
+    content = reader.decode(event.body)
+    return event.with_body(reader.schema.encode({**content, "url": f"{content['url']}#changed"}))
+
+
+def poisoned(event: Event) -> Event:
+    """The event with a body that nobody can read."""
+    return event.with_body(POISON)

@@ -1,0 +1,263 @@
+"""A record in hand: what becomes of it, faults included, told to the ledger, to lagloss and to the dead-letter queue.
+
+How records are read and when their offsets are committed is another matter: see `pipeline_under_test.nodes.loop` for
+the one way (at least once), `pipeline_under_test.nodes.transaction` for the other (exactly once).
+"""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message
+
+from lagloss.commits import Partition, Taken, place_of
+from lagloss.emitter import Emitter, Processing
+from lagloss.lanes import KafkaLanes
+from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.faults import Plan
+from pipeline_under_test.kafka import Acknowledged, Rejected, consumer_for
+from pipeline_under_test.ledger import Entry
+from pipeline_under_test.nodes.beat import Beat
+from pipeline_under_test.nodes.dead_letters import DeadLetters
+from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
+from pipeline_under_test.nodes.mischief import corrupted
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.topology import NEXT, dead_topic, group_of, place_of_node, topic_of
+
+log = logging.getLogger(__name__)
+
+MAX_BATCH: Final = 500
+IDLE_WAIT_S: Final = 0.1
+BUSY_WAIT_S: Final = 0.005
+"""How long to wait for a record; short while something is in hand, whose acknowledgements are handled in between."""
+CLOSE_TIMEOUT_S: Final = 5.0
+FINISH_TIMEOUT_S: Final = 15.0
+"""How long a node that is told to stop goes on finishing what it has in hand."""
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A record in hand, from its take-in until the last thing that became of it is acknowledged."""
+
+    partition: Partition
+    taken: Taken
+    event: Event
+    plan: Plan
+    decision: Decision | Lost
+    work: Processing
+    outstanding: int = 0
+    is_refused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """One copy of an event on its way to one next node (None: out of the pipeline)."""
+
+    job: Job
+    event: Event
+    to: str | None
+
+    @property
+    def as_sent(self) -> Event:
+        """The event as the next hop will find it: changed, where a fault says so."""
+        return corrupted(self.event) if self.to in self.job.plan.corrupted_links else self.event
+
+
+class Sender(Protocol):
+    """A producer of events: see `pipeline_under_test.kafka.ReliableProducer`."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes more."""
+
+    def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected) -> None:
+        """Sends an event; one of the two is called once it is known what became of it."""
+
+
+class Outlet(Protocol):
+    """Where a node's events go out. What became of a parcel it tells by one of the worker's `sent_out` and
+    `rejected`, or of the loop's `kept`, `retry_later` and `refused`."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether it takes more; while not, the loop reads nothing: a slow next hop raises lag and not memory."""
+
+    def send(self, parcel: Parcel) -> None:
+        """Takes a parcel and returns at once."""
+
+    def step(self) -> None:
+        """Moves on what it has been given."""
+
+    def close(self) -> None:
+        """The worker has ended."""
+
+
+class Worker(ABC):
+    """One process of a consuming node: `run` until `stop` is called (from a signal handler, say).
+
+    Args:
+        node: which one.
+        settings: the pipeline's.
+        decide: what the node makes of an event.
+        source: the topic to read, if it is not the node's own.
+        refresh: brings up to date what `decide` goes by; called often, never waits.
+    """
+
+    producer: Sender
+
+    def __init__(
+        self,
+        node: str,
+        settings: Settings,
+        decide: Callable[[Event], Decision],
+        *,
+        source: str | None = None,
+        refresh: Callable[[], None] = lambda: None,
+    ) -> None:
+        pipeline = settings.pipeline
+        self.emitter = Emitter(pipeline, node, settings.bootstrap, resumes=True)
+        self._node = node
+        self._decide = decide
+        self._refresh = refresh
+        self._faults = settings.faults_of(node)
+        self._ledger = settings.ledger_of(node)
+        self._topic = source or topic_of(pipeline, node)
+        self._dead_letters = DeadLetters(
+            settings.bootstrap, dead_topic(pipeline), settings.data_dir / "dead-letters", node
+        )
+        self._branches = len(NEXT.get(node, ())) > 1
+        self._consumer = consumer_for(settings.bootstrap, group_of(pipeline, node), node)
+        self._lanes = KafkaLanes(self._consumer, f"{node}.in", settings.bootstrap)
+        self.emitter.follow(self._lanes)
+        self._beat = Beat(settings.beats_dir)
+        self._stopping = False
+
+    @abstractmethod
+    def run(self, outlet: Outlet) -> None:
+        """Reads and passes on until stopped.
+
+        Raises:
+            KafkaException: where a client cannot go on; the next process takes up what was not committed.
+        """
+
+    def stop(self) -> None:
+        """Lets the worker finish what it has in hand and end."""
+        self._stopping = True
+
+    # -- what became of a parcel: for outlets ---------------------------------------------------------------------
+
+    def sent_out(self, parcel: Parcel) -> None:
+        """ACK: the next hop has it."""
+        self._beacon_out(parcel.event, parcel.to)
+        self._one_done(parcel.job)
+
+    def rejected(self, parcel: Parcel, reason: str) -> None:
+        """The next hop will never take it: it goes to the dead-letter queue."""
+        self.bury(parcel.event, reason, partial(self._one_done, parcel.job))
+
+    def bury(self, event: Event, reason: str, done: Callable[[], None]) -> None:
+        """Puts an event into the dead-letter queue; `done` is called once it is safe there."""
+        self._ledger.write([Entry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
+        self._set_aside(event, reason, done)
+
+    # -- what became of a record ----------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _taken(self, record: Message) -> Taken | None:
+        """A record has been read, and its offset waits; None: it is to be read another time."""
+
+    @abstractmethod
+    def _at_end(self, end: Message) -> None:
+        """An end-of-partition message: transactions leave markers in the log, which take up offsets and are never
+        read."""
+
+    def _one_done(self, job: Job) -> None:
+        """One of the things that a job waits for is acknowledged."""
+        job.outstanding -= 1
+        if not job.outstanding:
+            self._all_done(job)
+
+    def _all_done(self, job: Job) -> None:
+        job.work.done()
+        job.taken.done()
+
+    def _taken_in(self, records: Sequence[Message]) -> list[Job]:
+        """What is to be done with these records; the ledger knows it."""
+        jobs = [job for record in records if (job := self._opened(record)) is not None]
+        self._ledger.write(
+            entry for job in jobs for entry in ledger_entries(self._node, job.event, job.plan, job.decision)
+        )
+        return jobs
+
+    def _opened(self, record: Message) -> Job | None:
+        error = record.error()
+        if error is not None:
+            if error.fatal():
+                raise KafkaException(error)
+            if error.code() == KafkaError._PARTITION_EOF:
+                self._lanes.taken(record)
+                self._at_end(record)
+            else:
+                log.warning("reading %s: %s", self._topic, error)
+            return None
+        taken = self._taken(record)
+        if taken is None:
+            return None
+        try:
+            event = Event.from_record(record)
+        except NoIdentity as problem:
+            log.warning("no usable lagloss headers: %s", problem)
+            self._lanes.taken(record)
+            nameless = Event("", 0, record.value() or b"").set_aside(self._node, "no identity")
+            self._dead_letters.send(nameless, taken.done)
+            return None
+        work = self.emitter.processing()
+        self.emitter.taken_in(event.id, event.event_time_ms, replay=event.replay, payload_crc=event.crc)
+        self._lanes.taken(record)
+        plan = self._faults.plan(event)
+        partition, _ = place_of(record)
+        return Job(partition, taken, event, plan, decided(event, plan, self._decide), work)
+
+    def _carry_out(self, job: Job, outlet: Outlet) -> None:
+        job.outstanding = 1  # this call itself, so that the job cannot end in the middle of it
+        match job.decision:
+            case Filtered(reason):
+                event = job.event
+                self.emitter.filtered(event.id, event.event_time_ms, reason, replay=event.replay)
+            case Dead(reason):
+                job.outstanding += 1
+                self._set_aside(job.event, reason, partial(self._one_done, job))
+            case Pass(event, to):
+                for receiver in to or (None,):
+                    if receiver in job.plan.lost_links:
+                        self._beacon_out(event, receiver)
+                        continue
+                    for _ in range(job.plan.copies):
+                        job.outstanding += 1
+                        outlet.send(Parcel(job, event, receiver))
+            case Lost():
+                pass
+        self._one_done(job)
+
+    def _beacon_out(self, event: Event, to: str | None) -> None:
+        named = to if self._branches else None
+        self.emitter.sent_out(event.id, event.event_time_ms, to=named, replay=event.replay, payload_crc=event.crc)
+
+    def _set_aside(self, event: Event, reason: str, done: Callable[[], None]) -> None:
+        def safe() -> None:
+            self.emitter.dead(event.id, event.event_time_ms, reason, replay=event.replay)
+            done()
+
+        self._dead_letters.send(event.set_aside(event.back_to or self._node, reason), safe)
+
+    def _close(self) -> None:
+        self.emitter.close(CLOSE_TIMEOUT_S)
+        self._lanes.close()
+        self._consumer.close()
+        self._ledger.close()
+        self._beat.close()

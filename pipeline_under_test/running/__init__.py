@@ -1,0 +1,1 @@
+"""The pipeline as processes: started, looked after, scaled, broken on purpose, and ended."""

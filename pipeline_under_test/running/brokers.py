@@ -1,0 +1,34 @@
+"""Brokers of a pipeline's own, in its data directory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss.topics import create_topics
+from pipeline_under_test.running.broker_faults import BrokerFaults
+from pipeline_under_test.settings import Settings
+
+FILE: Final = "brokers.json"
+HEAP_MB: Final = 192
+
+
+@contextmanager
+def own_brokers(settings: Settings, count: int) -> Iterator[tuple[Settings, BrokerFaults]]:
+    """So many brokers, with lagloss's topics, for as long as the block lasts; `brokers.json` says where they are.
+
+    Gives the settings with their address, and what carries out their faults. With a count of 0 nothing is started, the
+    settings are as they were, and no fault finds a broker.
+    """
+    kafka = EmbeddedKafka(settings.data_dir / "kafka", brokers=count, heap_mb=HEAP_MB)
+    faults = BrokerFaults(settings.injections(), kafka)
+    if not count:
+        yield settings, faults
+        return
+    with kafka:
+        create_topics(kafka.bootstrap, replication=0)
+        (settings.data_dir / FILE).write_text(json.dumps({"kafka": kafka.bootstrap}))
+        yield settings.model_copy(update={"bootstrap": kafka.bootstrap}), faults

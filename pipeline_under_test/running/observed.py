@@ -1,0 +1,139 @@
+"""What is observed of the nodes, once a second, in a thread: whoever decides by it never waits for the broker."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final, Protocol
+
+import psutil
+from confluent_kafka import KafkaException
+
+from lagloss.commits import Partition
+from pipeline_under_test.kafka import Position
+from pipeline_under_test.running.policies import Observation
+from pipeline_under_test.topology import COL_SERVICE, NEXT
+
+log = logging.getLogger(__name__)
+
+EVERY_S: Final = 1.0
+KEPT_S: Final = 300.0
+"""How far back observations go, and with them the longest lag that can be told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crew:
+    """A node's processes: how many are wanted, and who they are."""
+
+    wanted: int
+    pids: Sequence[int]
+
+
+class Watcher(Protocol):
+    """Who asks the broker; a `GroupWatcher` does."""
+
+    def positions(self) -> Mapping[str, Position]:
+        """How far each consuming node has come in its topic. Raises KafkaException if nobody answers."""
+
+
+class Observer:
+    """Looks at nodes from `start` to `stop`; `tell` it their processes, and ask `seen` what it saw."""
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._crews: Mapping[str, Crew] = {}
+        self._seen: dict[str, tuple[Observation, ...]] = {}
+        self._ends: deque[tuple[float, Mapping[Partition, int]]] = deque(maxlen=int(KEPT_S / EVERY_S))
+        self._cpu = CpuMeter()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="observer", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the thread; one that waits for a broker that does not answer ends with the process."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(EVERY_S)
+
+    def tell(self, crews: Mapping[str, Crew]) -> None:
+        """Who works for each node from now on; only these nodes are observed."""
+        self._crews = crews
+
+    def seen(self, node: str) -> tuple[Observation, ...]:
+        """The observations of the last minutes, oldest first; another tuple whenever there is a new one."""
+        return self._seen.get(node, ())
+
+    def _run(self) -> None:
+        while not self._ending.wait(EVERY_S):
+            try:
+                self._look()
+            except KafkaException as error:
+                log.warning("not observed: %s", error)
+
+    def _look(self) -> None:
+        positions, now, crews = self._watcher.positions(), time.monotonic(), self._crews
+        self._ends.append((now, {key: end for position in positions.values() for key, end in position.ends.items()}))
+        cpu = self._cpu.shares(pid for crew in crews.values() for pid in crew.pids)
+        for node, crew in crews.items():
+            shares = [cpu[pid] for pid in crew.pids if pid in cpu]
+            made = self._observation(node, positions, now, crew.wanted, fmean(shares) if shares else 0.0)
+            kept = [one for one in self.seen(node) if one.at_s >= now - KEPT_S]
+            self._seen[node] = (*kept, made)
+
+    def _observation(
+        self, node: str, positions: Mapping[str, Position], now: float, processes: int, cpu: float
+    ) -> Observation:
+        if node == COL_SERVICE:  # nothing waits before it, and what it takes in it sends on
+            [receiver] = NEXT[node]
+            passed = sum(positions[receiver].ends.values())
+            return Observation(now, processes, passed, passed, cpu=cpu)
+        position = positions[node]
+        lag_s = max(lag_of(key, offset, self._ends) for key, offset in position.committed.items())
+        appended, committed = sum(position.ends.values()), sum(position.committed.values())
+        return Observation(now, processes, appended, committed, lag_s, cpu)
+
+
+def lag_of(partition: Partition, committed: int, ends: Sequence[tuple[float, Mapping[Partition, int]]]) -> float:
+    """How long ago the record at `committed` was appended, at least: since when the partition's end is known to be
+    past it. 0 if there is no such record yet.
+
+    Args:
+        partition: whose.
+        committed: the offset of the oldest record that is not done.
+        ends: the partitions' ends at some moments, oldest first; the last one is now.
+    """
+    now, known_since = ends[-1][0], ends[-1][0]
+    for at_s, of in reversed(ends):
+        if of[partition] <= committed:
+            break
+        known_since = at_s
+    return now - known_since
+
+
+class CpuMeter:
+    """How much of a core processes use, from one look to the next."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, psutil.Process] = {}
+
+    def shares(self, pids: Iterable[int]) -> dict[int, float]:
+        """By pid, its share since the last look; those that are looked at for the first time, or gone, are left out."""
+        before, self._known = self._known, {}
+        found = {}
+        for pid in pids:
+            try:
+                process = before.get(pid) or psutil.Process(pid)
+                share = process.cpu_percent() / 100
+            except psutil.Error:
+                continue
+            self._known[pid] = process
+            if pid in before:
+                found[pid] = share
+        return found

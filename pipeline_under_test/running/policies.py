@@ -1,0 +1,199 @@
+"""How many processes a node should have: policies side by side, pure functions of what was observed of it.
+
+=============  =====================================================================================================
+``queue-lag``  one more when its queue (log size - committed offset) is long and does not shrink; one less when it has
+               been empty for a while and one less has been seen to be enough
+``cpu``        one more when its processes are above 80 % of a core on average; one less when below 30 % for a while
+``rated``      as many as its traffic needs if each takes 80 % of what a process was rated at (`pipeline rate`)
+``none``       as many as there are
+=============  =====================================================================================================
+
+Each has a band between more and less in which nothing happens (hysteresis), and after each change there is a time in
+which nothing changes (cool-down): a new process needs to start and to be given partitions before it shows.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, linear_regression
+from typing import Final, Literal
+
+Policy = Literal["none", "queue-lag", "cpu", "rated"]
+
+LONG_S: Final = 3.0
+"""A queue is long if it holds more than arrives in so many seconds."""
+EMPTY_S: Final = 2.0
+"""A queue is empty if it holds less than this: commits trail what is done by a second or so."""
+FEW: Final = 50
+"""Events that are no queue at all, however little arrives."""
+HIGH_CPU: Final = 0.8
+LOW_CPU: Final = 0.3
+LOAD_OF_RATING: Final = 0.8
+"""How much of its rating a process is meant to take; or of the most that it has been seen to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was seen of a node at `at_s` (monotonic clock)."""
+
+    at_s: float
+    processes: int
+    """Those that were wanted."""
+    appended: int
+    """Records that its topic has been given, ever."""
+    committed: int
+    """Those of them that it has done."""
+    lag_s: float = 0.0
+    """How long ago the oldest record that it has not committed was appended, at least."""
+    cpu: float = 0.0
+    """Of its processes on average, as a share of a core."""
+
+    @property
+    def backlog(self) -> int:
+        """What waits: log size - committed offset."""
+        return self.appended - self.committed
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Bounds and times of a node's scaling."""
+
+    least: int = 1
+    most: int = 1
+    rating: float = math.inf
+    """Events a second that one process sustains within its lag target."""
+    trend_s: float = 10.0
+    """What is looked at before there is one more: shorter, and the steps in which offsets are committed look like a
+    trend."""
+    quiet_s: float = 30.0
+    """How long there must be too little to do before there is one less."""
+    cool_down_s: float = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """So many processes, and why."""
+
+    processes: int
+    reason: str = ""
+
+
+def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules: Rules) -> Wish:
+    """How many processes a node should have now, within the bounds.
+
+    Args:
+        policy: which one decides.
+        seen: observations of the node, oldest first, at least one.
+        changed_at_s: when its processes last became more or less; what was seen before tells no trend.
+        rules: bounds and times.
+    """
+    now = seen[-1]
+    bounded = _within(now.processes, rules)
+    if bounded != now.processes:
+        return Wish(bounded, f"bounds are {rules.least} and {rules.most}")
+    if now.at_s - changed_at_s < rules.cool_down_s:
+        return Wish(now.processes)
+    since = [one for one in seen if one.at_s >= changed_at_s]
+    made = POLICIES[policy](since, seen, rules)
+    return Wish(_within(made.processes, rules), made.reason)
+
+
+def none(since: Sequence[Observation], _seen: Sequence[Observation], _rules: Rules) -> Wish:
+    """As many as there are."""
+    return Wish(since[-1].processes)
+
+
+def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: Rules) -> Wish:
+    """One more while the queue is long and does not shrink; one less when it was empty all along, and the others can
+    take the traffic by what each has been seen to do: a queue may be empty *because* there are so many."""
+    now = since[-1]
+    recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
+    if recent:
+        long = max(FEW, LONG_S * arrivals_per_s(recent))
+        if now.backlog > long and _trend(recent) >= 0:
+            return Wish(now.processes + 1, f"{now.backlog} events wait, more than {long:.0f}, and they do not get less")
+    if quiet:
+        empty = max(FEW, EMPTY_S * arrivals_per_s(quiet))
+        others = LOAD_OF_RATING * (now.processes - 1) * _most_done_per_s(seen, rules)
+        if all(one.backlog <= empty for one in quiet) and arrivals_per_s(quiet) <= others:
+            return Wish(now.processes - 1, f"no more than {empty:.0f} events have waited for {rules.quiet_s:.0f} s")
+    return Wish(now.processes)
+
+
+def cpu(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
+    """One more while the processes are busy, one less when they have been idle."""
+    now = since[-1]
+    recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
+    if recent and (busy := fmean(one.cpu for one in recent)) > HIGH_CPU:
+        return Wish(now.processes + 1, f"CPU at {busy:.0%}, above {HIGH_CPU:.0%}")
+    if quiet and (busy := fmean(one.cpu for one in quiet)) < LOW_CPU:
+        return Wish(now.processes - 1, f"CPU at {busy:.0%} for {rules.quiet_s:.0f} s, below {LOW_CPU:.0%}")
+    return Wish(now.processes)
+
+
+def rated(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
+    """As many as the traffic needs; less only once it has needed no more for a while."""
+    now = since[-1]
+    recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
+    each = LOAD_OF_RATING * rules.rating
+    if recent and (needed := math.ceil(arrivals_per_s(recent) / each)) > now.processes:
+        return Wish(needed, f"{arrivals_per_s(recent):.0f} events/s come in, a process is to take {each:.0f}")
+    if quiet:
+        peak = _peak_per_s(quiet, rules.trend_s)
+        if (needed := max(1, math.ceil(peak / each))) < now.processes:
+            return Wish(needed, f"{peak:.0f} events/s at most come in, a process is to take {each:.0f}")
+    return Wish(now.processes)
+
+
+POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Sequence[Observation], Rules], Wish]]] = {
+    "none": none,
+    "queue-lag": queue_lag,
+    "cpu": cpu,
+    "rated": rated,
+}
+"""Each is given the observations since the last change, and all that there are."""
+
+
+def arrivals_per_s(seen: Sequence[Observation]) -> float:
+    """What came in during these observations, on average; 0 for a single one."""
+    first, last = seen[0], seen[-1]
+    return (last.appended - first.appended) / (last.at_s - first.at_s) if last.at_s > first.at_s else 0.0
+
+
+def _within(processes: int, rules: Rules) -> int:
+    return min(rules.most, max(rules.least, processes))
+
+
+def _last(seen: Sequence[Observation], span_s: float) -> Sequence[Observation]:
+    """The observations of the last `span_s`; none if there are not so many seconds of them."""
+    start_s = seen[-1].at_s - span_s
+    if seen[0].at_s > start_s:
+        return ()
+    return [one for one in seen if one.at_s >= start_s]
+
+
+def _peak_per_s(seen: Sequence[Observation], span_s: float) -> float:
+    """The most that came in a second, on average over any `span_s` of these observations."""
+    stretches = (_last(seen[:end], span_s) for end in range(1, len(seen) + 1))
+    return max(arrivals_per_s(stretch) for stretch in stretches if stretch)
+
+
+def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
+    """The most that one process did a second, on average over any `quiet_s` in which there were as many all along:
+    shorter, and the steps in which offsets are committed would count as speed."""
+    most = 0.0
+    for end, last in enumerate(seen):
+        start = bisect_right(seen, last.at_s - rules.quiet_s, key=lambda one: one.at_s) - 1
+        stretch = seen[start : end + 1] if start >= 0 else ()
+        if stretch and all(one.processes == last.processes for one in stretch):
+            done_per_s = (last.committed - stretch[0].committed) / (last.at_s - stretch[0].at_s)
+            most = max(most, done_per_s / max(1, last.processes))
+    return most
+
+
+def _trend(seen: Sequence[Observation]) -> float:
+    """How fast the queue grows, in events a second, by a straight line through the observations."""
+    return linear_regression([one.at_s for one in seen], [one.backlog for one in seen]).slope

@@ -1,0 +1,37 @@
+"""A wrong clock for a process: libfaketime, preloaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+PLACES: Final = ("/usr/lib", "/usr/local/lib", "/opt/homebrew/lib")
+NAME: Final = "libfaketimeMT.so.1"
+
+
+class NoFaketime(RuntimeError):
+    """libfaketime is not on this machine; the message says how to get it."""
+
+
+def library() -> Path:
+    """Where libfaketime is.
+
+    Raises:
+        NoFaketime: if it is nowhere.
+    """
+    for place in PLACES:
+        found = sorted(Path(place).glob(f"**/{NAME}"))
+        if found:
+            return found[0]
+    raise NoFaketime("expected libfaketime, found none; on Debian: apt-get install faketime")
+
+
+def environment(ahead_s: float) -> dict[str, str]:
+    """The variables under which a process finds its clock so many seconds ahead (behind, if negative). Monotonic time,
+    which timeouts are measured by, goes on as ever."""
+    return {
+        "LD_PRELOAD": str(library()),
+        "FAKETIME": f"{ahead_s:+g}s",
+        "DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_RESET": "1",
+    }

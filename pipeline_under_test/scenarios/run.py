@@ -1,0 +1,172 @@
+"""Runs scenarios: load and faults at their times, all windows watched, and the verdict at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from typing import Any, Final
+
+from confluent_kafka import KafkaException
+from sqlalchemy.exc import OperationalError
+
+from lagloss.errors import LaglossError, NotEnoughData
+from lagloss.store import Store
+from lagloss.window_document import is_settled
+from lagloss.wire import WINDOW_S
+from pipeline_under_test.faults.injections import LEAD_S
+from pipeline_under_test.running.broker_faults import BrokerFaults
+from pipeline_under_test.running.runner import NotStarted, Runner
+from pipeline_under_test.scenarios.loss_watch import LossWatch
+from pipeline_under_test.scenarios.outcome import Outcome, problems_of
+from pipeline_under_test.scenarios.scenario import Scenario
+from pipeline_under_test.scenarios.stack import Stack
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.verdict import LATEST_S, Verdict, verdict_of
+
+LOOK_EVERY_S: Final = 1.0
+COMPARE_EVERY_S: Final = 5.0
+"""Between comparisons of windows that are settled and differ: late beacons may still settle them anew."""
+PROBLEMS: Final = (NotStarted, LaglossError, KafkaException, OperationalError)
+"""What is said of a scenario that they end, instead of what came of it."""
+Say = Callable[[str], None]
+
+
+def run_all(scenarios: Iterable[Scenario], say: Say) -> Iterator[Outcome]:
+    """Runs them all: those with equally many brokers on one stack, one after the other, save that the next one begins
+    while lagloss settles the windows of the one before.
+
+    Args:
+        scenarios: which.
+        say: told, in a line each, what is going on.
+
+    Raises:
+        LaglossError: if a stack does not start.
+    """
+    by_brokers: dict[int, list[Scenario]] = {}
+    for scenario in scenarios:
+        by_brokers.setdefault(scenario.run.brokers, []).append(scenario)
+    for brokers, chosen in sorted(by_brokers.items()):
+        say(f"starting lagloss on {brokers} broker{'s' if brokers > 1 else ''}")
+        # The stack ends first: whoever still waits for windows then finds no database, and ends, too.
+        with ThreadPoolExecutor(len(chosen)) as settling, Stack(brokers) as stack:
+            outcomes = []
+            for scenario in chosen:
+                say(f"{scenario.name}: {scenario.description}")
+                running = ScenarioRun(scenario, stack, say)
+                running.load()
+                outcomes.append(settling.submit(running.outcome))
+            for outcome in outcomes:
+                yield outcome.result()
+
+
+class ScenarioRun:
+    """The pipeline of one scenario: `load` runs it, `outcome` waits for lagloss's last word; both watch the windows.
+
+    What keeps either from getting to its end is a problem of the scenario's.
+    """
+
+    def __init__(self, scenario: Scenario, stack: Stack, say: Say) -> None:
+        options = scenario.run
+        self._scenario = scenario
+        self._lagloss = stack.settings
+        self._say = say
+        self._began = time.monotonic()
+        self._restarts = 0
+        self._problem: Exception | None = None
+        self._store = Store(stack.settings.require_database())
+        self._settings = Settings(
+            data_dir=stack.directory / "pipelines" / scenario.name,
+            bootstrap=stack.settings.require_kafka(),
+            pipeline=scenario.name,
+            exactly_once=options.exactly_once,
+            retry=options.retry,
+            batch=options.batch,
+            parallel=options.parallel,
+            tiers_s=tuple(tier / 1000 for tier in options.tiers),
+        )
+        self._injections = self._settings.injections()
+        self._broker_faults = None if stack.kafka is None else BrokerFaults(self._injections, stack.kafka)
+        self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir)
+
+    def load(self) -> None:
+        """Runs the pipeline under load and breaks it, from the main thread: processes end with the thread that starts
+        them."""
+        try:
+            self._run()
+        except PROBLEMS as problem:
+            self._problem = problem
+
+    def outcome(self) -> Outcome:
+        """What came of it, once every window is settled."""
+        with closing(self._store):
+            document = self._document()
+        wrong = tuple(self._watch.found)
+        if document is None:
+            problems: tuple[str, ...] = (str(self._problem),)
+        else:
+            problems = problems_of(self._scenario, document, wrong, self._restarts)
+        name = self._scenario.name
+        self._say(f"{name}: {problems[0] if problems else 'as expected'}")
+        return Outcome(name, document, wrong, self._restarts, time.monotonic() - self._began, problems)
+
+    def _document(self) -> dict[str, Any] | None:
+        """The verdict's; None where there is a problem."""
+        if self._problem is not None:
+            return None
+        try:
+            return self._last_word().document()
+        except PROBLEMS as problem:
+            self._problem = problem
+            return None
+
+    def _run(self) -> None:
+        self._store.apply(self._scenario.definition())
+        self._injections.begin_anew(())
+        runner = Runner(self._settings, self._scenario.load.rate, self._scenario.load.minutes)
+        phase = ""
+        for progress in runner.steps():
+            if progress["phase"] != phase:
+                phase = progress["phase"]
+                self._say(f"{self._scenario.name}: {phase}")
+                if phase == "load":
+                    self._inject()
+            self._restarts = progress["restarts"]
+            self._look()
+
+    def _inject(self) -> None:
+        """Asks for all faults; each process takes up its own when their time has come."""
+        for injected in self._scenario.faults:
+            for_s = None if injected.for_ is None else injected.for_ / 1000
+            self._injections.add(injected.fault, for_s, max(LEAD_S, injected.at / 1000))
+
+    def _look(self) -> None:
+        if self._broker_faults is not None:
+            self._broker_faults.step()
+        self._watch.look()
+
+    def _last_word(self) -> Verdict:
+        """Waits until lagloss has settled every window, or had all the time it may take; how they compare then."""
+        options = self._scenario.run
+        patience_s = WINDOW_S + (options.grace + options.max_wait) / 1000 + LATEST_S
+        deadline = max(self._watch.truth.windows, default=0) + patience_s
+        next_comparison = 0.0
+        while True:
+            self._watch.look()
+            is_late = time.time() > deadline
+            if is_late or (self._is_settled() and time.monotonic() >= next_comparison):
+                next_comparison = time.monotonic() + COMPARE_EVERY_S
+                try:
+                    verdict = verdict_of(self._settings, self._lagloss)
+                except NotEnoughData:
+                    if is_late:
+                        raise
+                    continue
+                if is_late or (verdict.agrees and not verdict.waiting):
+                    return verdict
+            time.sleep(LOOK_EVERY_S)
+
+    def _is_settled(self) -> bool:
+        windows = self._watch.windows
+        return all(start in windows and is_settled(windows[start]) for start in self._watch.truth.windows)

@@ -1,0 +1,146 @@
+"""A scenario as people write it: load, options, faults and expectations, in a YAML file."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from lagloss.definition import Definition, as_document, load_definition
+from lagloss.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss.result import Verdict
+from lagloss.yaml_files import load_yaml
+from pipeline_under_test.faults import Fault, parse
+from pipeline_under_test.settings import Retry
+from pipeline_under_test.topology import DEFINITION, NEXT, place_of_link, place_of_node
+
+DIRECTORY: Final = Path(__file__).resolve().parents[2] / "scenarios"
+"""Where the repository has its own."""
+BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
+PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))
+
+
+def _place(text: str) -> str:
+    if text not in PLACES:
+        raise ValueError(f"expected one of the places {', '.join(PLACES)}, found {text!r}")
+    return text
+
+
+class Load(Strict):
+    """Events a second, and for how long."""
+
+    rate: Annotated[float, Field(gt=0)]
+    minutes: Annotated[float, Field(gt=0)]
+
+
+class Options(Strict):
+    """How the pipeline is run, and what lagloss is told of it."""
+
+    brokers: Literal[1, 3] = 1
+    tiers: tuple[PositiveMs, ...] = (10_000, 60_000, 300_000)
+    retry: Retry = "global"
+    batch: Annotated[int, Field(ge=1)] = 100
+    parallel: Annotated[int, Field(ge=1)] = 4
+    exactly_once: bool = Field(default=False, alias="exactlyOnce")
+    grace: DurationMs = 10_000
+    max_wait: DurationMs = Field(default=60_000, alias="maxWait")
+
+
+class Injected(Strict):
+    """A fault, when it begins (counted from the first event), and for how long; without `for`, to the end."""
+
+    at: DurationMs
+    for_: PositiveMs | None = Field(default=None, alias="for")
+    fault: Annotated[Fault, BeforeValidator(lambda text: parse(str(text)))]
+
+
+class Bounds(Strict):
+    """From `min` to `max`, both included."""
+
+    min: float = 0
+    max: float = math.inf
+
+    def hold(self, value: float) -> bool:
+        return self.min <= value <= self.max
+
+    def __str__(self) -> str:
+        return f"{self.min:g} to {self.max:g}" if self.max < math.inf else f"at least {self.min:g}"
+
+
+class Loss(Strict):
+    """How much is lost at a place: a number of messages, or a share of all that the run sends."""
+
+    count: Bounds | None = None
+    share: Bounds | None = None
+
+    @model_validator(mode="after")
+    def _says_one(self) -> Loss:
+        if (self.count is None) == (self.share is None):
+            raise ValueError("expected either count or share")
+        return self
+
+
+class Lag(Strict):
+    """In some window the p95 of E2E lag rises above the one, and in the last it is below the other."""
+
+    above: PositiveMs
+    then_below: PositiveMs = Field(alias="thenBelow")
+
+
+class Expectations(Strict):
+    """What must come of it, besides what must come of every scenario: ledger and windows agree, no window is ever wrong
+    about a loss, and nothing is pending at the end."""
+
+    lost: dict[Annotated[str, AfterValidator(_place)], Loss] = Field(default_factory=dict)
+    """By place; nothing is lost anywhere else."""
+    verdicts: tuple[Verdict, ...] = ("ok",)
+    """Those that must occur."""
+    duplicates: Bounds = Bounds()
+    """As lagloss measures them at the delivery checkpoints."""
+    dead: Bounds = Bounds()
+    filtered: Bounds = Bounds()
+    restarts: Bounds = Bounds()
+    """Of the pipeline's processes, after crashes."""
+    lag: Lag | None = None
+
+
+class Scenario(Strict):
+    """One scenario. Its name is its pipeline's."""
+
+    name: Name
+    description: str
+    load: Load
+    run: Options = Options()
+    faults: tuple[Injected, ...] = ()
+    expect: Expectations = Expectations()
+
+    @model_validator(mode="after")
+    def _can_be_carried_out(self) -> Scenario:
+        problems = []
+        for number, injected in enumerate(self.faults):
+            if injected.at >= self.load.minutes * 60_000:
+                wrong = f"expected a time before the load's end, found {injected.at / 1000:g}s"
+                problems.append((("faults", number, "at"), wrong))
+            if injected.fault.kind in BROKER_FAULTS and self.run.brokers == 1:
+                wrong = f"expected `run: {{brokers: 3}}` with it, found one broker and {injected.fault.text}"
+                problems.append((("faults", number, "fault"), wrong))
+        refuse(problems)
+        return self
+
+    def definition(self) -> Definition:
+        """What lagloss is told: the reference pipeline, under this scenario's name."""
+        document = as_document(load_definition(DEFINITION))
+        document["metadata"] |= {"name": self.name, "description": self.description}
+        document["spec"] |= {"grace": f"{self.run.grace}ms", "maxWait": f"{self.run.max_wait}ms"}
+        return Definition.model_validate(document)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """The scenario in this file.
+
+    Raises:
+        BadDefinition: with file, line and what was expected.
+    """
+    return load_yaml(Scenario, path)

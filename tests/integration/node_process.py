@@ -1,0 +1,77 @@
+"""A real process of one node of the reference pipeline, for tests that kill it."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lagloss.processes import log_tail, spawn, terminate
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.topology import COL_SERVICE
+from tests.integration.closers import wait_until
+
+
+@dataclass
+class NodeProcess:
+    """One process, started again whenever it is asked for; `words` are those of `pipeline`, without --data-dir."""
+
+    settings: Settings
+    words: tuple[str, ...]
+    process: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def start(self) -> None:
+        words = [sys.executable, "-m", "pipeline_under_test", *self.words, "--data-dir", str(self.settings.data_dir)]
+        self.process = spawn(words, self.log_path)
+
+    @property
+    def log_path(self) -> Path:
+        return self.settings.log_dir / f"{'-'.join(self.words)}.log"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None
+        return self.process.pid
+
+    def await_beat(self) -> None:
+        """Returns once its loop goes round."""
+
+        def beats() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, log_tail(self.log_path, 12)
+            return (self.settings.beats_dir / str(self.pid)).exists()
+
+        wait_until(beats, 60, f"for {' '.join(self.words)}")
+
+    def kill(self) -> None:
+        assert self.process is not None
+        self.process.kill()
+        assert self.process.wait() == -signal.SIGKILL
+
+    def end(self) -> int:
+        """Ends it in good order; its exit code."""
+        assert self.process is not None
+        return terminate(self.process, 40)
+
+
+@contextmanager
+def running(settings: Settings, *words: str) -> Iterator[NodeProcess]:
+    """A process of a node for as long as the block lasts: `running(settings, "node", "event-norm")`."""
+    node = NodeProcess(settings, words)
+    node.start()
+    try:
+        yield node
+    finally:
+        node.end()
+
+
+@contextmanager
+def col_service(settings: Settings) -> Iterator[NodeProcess]:
+    """col-service where the settings say it is."""
+    port = settings.collector_url.rpartition(":")[2]
+    with running(settings, COL_SERVICE, "--port", port) as node:
+        yield node
