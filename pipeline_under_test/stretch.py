@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
 from pipeline_under_test.kafka import ADMIN_TIMEOUT_S, consumer_for
 
@@ -15,6 +16,23 @@ POLL_S: Final = 0.1
 
 Offsets = Mapping[int, int]
 """An offset for each partition's number."""
+PASSING: Final = {
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
+"""What a broker answers for a moment, of a topic or a group that is new or has just moved."""
+
+
+def _passes(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
+
+
+_asked_again = retry(
+    retry=retry_if_exception(_passes), stop=stop_after_delay(ADMIN_TIMEOUT_S), wait=wait_fixed(0.2), reraise=True
+)
 
 
 class Stretch:
@@ -36,6 +54,7 @@ class Stretch:
         """Past the last record of each partition."""
         return {number: self._bounds(number)[1] for number in self._numbers}
 
+    @_asked_again
     def at(self, time_s: float) -> Offsets:
         """The first records that were appended at this time (epoch seconds) or later; the ends where there are none."""
         asked = [TopicPartition(self._topic, number, int(time_s * 1000)) for number in self._numbers]
@@ -43,12 +62,14 @@ class Stretch:
         ends = self.ends()
         return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
 
+    @_asked_again
     def committed(self) -> Offsets:
         """Where the group has come to; the oldest records where it has committed nothing, or what is gone."""
         asked = [TopicPartition(self._topic, number) for number in self._numbers]
         found = self._consumer.committed(asked, ADMIN_TIMEOUT_S)
         return {place.partition: max(place.offset, self._bounds(place.partition)[0]) for place in found}
 
+    @_asked_again
     def commit(self, offsets: Offsets) -> None:
         """Commits these, and returns once the broker has them.
 
@@ -93,6 +114,7 @@ class Stretch:
             self._consumer.pause([TopicPartition(self._topic, number)])
         return is_in
 
+    @_asked_again
     def _bounds(self, number: int) -> tuple[int, int]:
         bounds: tuple[int, int] | None = self._consumer.get_watermark_offsets(
             TopicPartition(self._topic, number, OFFSET_INVALID), ADMIN_TIMEOUT_S

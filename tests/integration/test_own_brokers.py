@@ -59,7 +59,7 @@ class Cluster:
 
     def pids(self) -> list[int]:
         paths = sorted((self.settings.data_dir / "kafka").glob("node-[123]/kafka.pid"))
-        return [int(path.read_text()) for path in paths]
+        return [int(text) for path in paths if (text := path.read_text())]
 
     def assert_nothing_lost(self, clients: Clients) -> None:
         """Every event that was answered is in the first topic, and, once event-norm is through, in the next one, with

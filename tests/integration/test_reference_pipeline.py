@@ -156,7 +156,7 @@ def test_a_killed_and_a_stopped_consumer_make_duplicates_and_no_holes(disturbed:
 def test_every_answered_event_arrives_however_its_nodes_end(disturbed: Finished) -> None:
     assert [window["unaccounted"] for window in disturbed.windows if window["unaccounted"]] == []
     assert disturbed.total("lost") == 0
-    assert disturbed.total("messages") >= 1000
+    assert disturbed.total("messages") > 600, "both were disturbed amid the load"
     accounted = sum(disturbed.total(what) for what in ("delivered", "filtered", "dead"))
     assert accounted == disturbed.total("messages")
 
