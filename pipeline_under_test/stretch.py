@@ -27,7 +27,8 @@ PASSING: Final = {
 
 
 def _passes(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and error.args[0].code() in PASSING
+    told = error.args[0] if isinstance(error, KafkaException) else None
+    return isinstance(told, KafkaError) and told.code() in PASSING
 
 
 _asked_again = retry(
