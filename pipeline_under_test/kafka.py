@@ -246,16 +246,6 @@ class GroupWatcher:
         found = self._positions({group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes})
         return {node: found[group_of(self._pipeline, node)] for node in nodes}
 
-    def backlog(self, node: str) -> int:
-        """Records in the node's topic that it has not committed."""
-        return self.positions([node])[node].backlog
-
-    def waiting(self, tiers_s: Iterable[float]) -> int:
-        """Records that wait in these of the global retrier's tiers."""
-        group = tiers_group(self._pipeline)
-        topics = [tier_topic(self._pipeline, seconds) for seconds in tiers_s]
-        return self._positions({group: topics})[group].backlog
-
     def left(self, tiers_s: Iterable[float]) -> int:
         """Records that are not done anywhere: in the nodes' topics, and in the global retrier's tiers."""
         topics = {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in CONSUMERS}

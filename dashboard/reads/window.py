@@ -58,11 +58,6 @@ class WindowRead:
     revisions: tuple[Revision, ...]
     missing: tuple[MissingMessage, ...]
 
-    @property
-    def neighbours_s(self) -> tuple[int, int]:
-        """The minute before and the one after."""
-        return self.start_s - WINDOW_S, self.start_s + WINDOW_S
-
     def document(self) -> Document | None:
         """As `windows --json` prints it, and whose evidence is missing."""
         if self.window is None:

@@ -16,13 +16,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.topics import create_topics as create_lagloss_topics
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import GroupWatcher
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.kept_letters import LetterFile
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, topic_of
 from tests.integration.closers import wait_until
-from tests.integration.event_topics import configure, events_in, idle_pipeline, put
+from tests.integration.event_topics import backlog, configure, events_in, idle_pipeline, put
 
 NOBODY = "127.0.0.1:1"
 GIVE_UP_S = 1.0
@@ -212,7 +211,7 @@ def test_a_node_goes_on_and_commits_while_its_dead_letter_queue_refuses_and_a_cr
 ) -> None:
     create_lagloss_topics(kafka_bootstrap)
     settings = idle_pipeline(kafka_bootstrap, tmp_path)
-    queue, watcher = dead_topic(settings.pipeline), GroupWatcher(kafka_bootstrap, settings.pipeline)
+    queue = dead_topic(settings.pipeline)
     configure(kafka_bootstrap, queue, **TINY)
     now_ms = time.time_ns() // 1_000_000
     good = packaged().encode({"url": "https://shop.example/cart", "kind": "click"})
@@ -221,7 +220,7 @@ def test_a_node_goes_on_and_commits_while_its_dead_letter_queue_refuses_and_a_cr
     with subprocess.Popen(words) as node:
         try:
             put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
-            wait_until(lambda: watcher.backlog(EVENT_NORM) == 0, 40, "for all to be committed")
+            wait_until(lambda: backlog(settings, EVENT_NORM) == 0, 40, "for all to be committed")
             passed = {event.id for event in events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER))}
         finally:
             node.kill()

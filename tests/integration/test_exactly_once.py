@@ -19,13 +19,14 @@ from lagloss.processes import spawn, terminate
 from lagloss.topics import create_topics
 from lagloss.wire import hash_id
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import PARTITIONS, GroupWatcher, consumer_for
+from pipeline_under_test.faults import parse
+from pipeline_under_test.kafka import PARTITIONS, consumer_for
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of
 from pipeline_under_test.transactional_producer import TransactionalProducer
 from tests.integration.closers import wait_until
-from tests.integration.event_topics import configure, events_in, idle_pipeline, put
+from tests.integration.event_topics import backlog, configure, events_in, idle_pipeline, put
 from tests.integration.test_reference_pipeline import Finished, read_beacons, run_pipeline
 
 KILLS = 5
@@ -80,6 +81,7 @@ def test_every_event_is_there_once_however_often_its_process_is_killed_in_the_mi
     create_topics(kafka_bootstrap)
     settings = idle_pipeline(kafka_bootstrap, tmp_path).model_copy(update={"exactly_once": True})
     settings.save()
+    settings.injections().begin_anew([parse("wait:event-norm:4ms:1")])  # so that a transaction lasts long enough
     sent = []
     for kill in range(KILLS):
         events = some_events(f"load-{kill}", A_LOAD)
@@ -88,8 +90,7 @@ def test_every_event_is_there_once_however_often_its_process_is_killed_in_the_mi
         with event_norm(settings):
             wait_until(lambda: is_amid_a_transaction(settings), 60, "for a transaction")
     with event_norm(settings):
-        watcher = GroupWatcher(kafka_bootstrap, settings.pipeline)
-        wait_until(lambda: watcher.backlog(EVENT_NORM) == 0, 60, "for all to be committed")
+        wait_until(lambda: backlog(settings, EVENT_NORM) == 0, 60, "for all to be committed")
     found = Counter(event.id for event in events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER)))
     assert found == {event.id: 1 for event in sent}
     beacons = read_beacons(kafka_bootstrap, settings.pipeline)
@@ -184,8 +185,7 @@ def test_an_event_that_no_broker_takes_is_dead_and_its_batch_is_not_held_up(
     events = [*some_events("small", 5), some_events("large", 1)[0].with_body(large)]
     put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
     with event_norm(settings):
-        watcher = GroupWatcher(kafka_bootstrap, settings.pipeline)
-        wait_until(lambda: watcher.backlog(EVENT_NORM) == 0, 60, "for all to be committed")
+        wait_until(lambda: backlog(settings, EVENT_NORM) == 0, 60, "for all to be committed")
     passed = Counter(event.id for event in events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER)))
     dead = Counter(event.id for event in events_in(kafka_bootstrap, dead_topic(settings.pipeline)))
     assert passed + dead == {event.id: 1 for event in events}
