@@ -56,7 +56,7 @@ SHOTS: Final = (
     Shot("window", f"/pipelines/{PIPELINE}/windows/{{window}}?zone=UTC", ".ag-row"),
     Shot("message", f"/pipelines/{PIPELINE}/messages?id={{message}}&zone=UTC", ".js-plotly-plot .main-svg"),
     Shot("alerts", "/alerts?zone=UTC", "main h1, main h2"),
-    Shot("report", f"/pipelines/{PIPELINE}/report?zone=UTC", "main h1, main h2"),
+    Shot("report", f"/pipelines/{PIPELINE}/report?range=this-month&zone=UTC", "main section"),
     Shot("health", "/health?zone=UTC", "main h1, main h2"),
 )
 

@@ -32,7 +32,8 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
                 x=[axis.at(point.at_s) for point in report.burn_down],
                 y=[_percent(point, which, side) for point in report.burn_down],
                 customdata=[f"{zone.moment(point.at_s)}<br>{utc(point.at_s)}" for point in report.burn_down],
-                mode="lines",
+                mode="lines+markers" if side == "max" else "lines",  # a point between two gaps has no line
+                marker={"size": 4},
                 line=style,
                 name=name,
                 legendgroup=name,

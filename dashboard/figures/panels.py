@@ -28,13 +28,13 @@ _DOMAINS: Final[dict[str, tuple[float, float]]] = {
     "y5": (0.0, 0.11),
 }
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
-_HEIGHT_PX: Final = 900
+_HEIGHT_PX: Final = 1_000
 _CONSUMER_LAG_PX: Final = 140
 """What the panel of consumer lag takes below that of lag, with the space around it."""
 _LEGEND: Final[Mapping[str, Any]] = {
-    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "maxheight": 44,
+    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "maxheight": 150,
 }  # fmt: skip
-"""Two lines; the rest is scrolled to."""
+"""As many lines as six nodes need in a window of 1,280 px; the rest is scrolled to."""
 _UNTOLD: Final = f"<b>{words.NOTHING} messages</b>: nobody has told whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
@@ -88,7 +88,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
         }
         return {**shown, "domain": domains[name], "fixedrange": True, "rangemode": "tozero", **more}
 
-    strip = {"visible": False, "range": [-1, 1]}
+    strip = {"showgrid": False, "zeroline": False, "tickvals": [0], "tickfont": {"size": 11}}
     return {
         **base_layout(of),
         "margin": {"l": 40, "r": 12, "t": 8, "b": 44},
@@ -103,8 +103,8 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
         "yaxis": y(f"messages<br>a {frame.unit}", "y", tickformat=",d"),
         "yaxis2": y(lag_title, "y2", **({} if top_lag is None else {"range": [0, top_lag]})),
         "yaxis3": y("loss<br>(%)", "y3", range=[0, top_loss]),
-        "yaxis4": y("", "y4", **strip),
-        "yaxis5": y("", "y5", **{**strip, "range": happened.RANGE}),
+        "yaxis4": y("", "y4", **strip, range=[-1, 1], ticktext=["verdict"]),
+        "yaxis5": y("", "y5", **strip, range=happened.RANGE, ticktext=["deploys,<br>incidents"]),
         **({"yaxis6": y("consumer lag<br>(offsets)", "y6", nticks=4, tickformat=",d")} if "y6" in domains else {}),
         "legend": {**base_layout(of)["legend"], **_LEGEND},
         # what a reader hid in the legend stays hidden over refreshes and zooms

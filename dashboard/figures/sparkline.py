@@ -31,7 +31,12 @@ def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
     top_ms = max((hour.lag_ms for hour in hours if hour.lag_ms is not None), default=0.0)
     width = HOUR_PX * len(hours)
     target_ms = targets.lag_ms if targets.lag_percentile == _PERCENTILE else 0.0
-    drawn = [*_target_line(target_ms, top_ms, width), *_lines(hours, top_ms), *_marks(hours, targets.loss)]
+    drawn = [
+        _foot(width),
+        *_target_line(target_ms, top_ms, width),
+        *_lines(hours, top_ms),
+        *_marks(hours, targets.loss),
+    ]
     head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{HEIGHT_PX}">'
     return f"{head}{''.join(drawn)}</svg>"
 
@@ -75,6 +80,12 @@ def _y(lag_ms: float, top_ms: float) -> float:
     the words tell them."""
     room = HEIGHT_PX - _FOOT_PX - 2
     return 1 + room * (1 - max(0.0, lag_ms) / top_ms) if top_ms > 0 else 1 + room
+
+
+def _foot(width: int) -> str:
+    """From the day's beginning to its end: hours of which nothing is known are part of it."""
+    y = HEIGHT_PX - 0.5
+    return f'<line x1="0" x2="{width}" y1="{y}" y2="{y}" stroke="{_TARGET}" stroke-opacity="0.5"/>'
 
 
 def _target_line(target_ms: float, top_ms: float, width: int) -> Iterator[str]:

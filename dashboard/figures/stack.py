@@ -15,7 +15,7 @@ from lagloss.hops import Hop
 MAX_BARS: Final = 120
 """A browser draws ten areas of 1,440 steps in the time of some hundred bars."""
 _LAST: Final = 1_001
-"""In the legend, which has room for two lines: the shares of hops beside the panels name their colours, too."""
+"""In the legend, whose room is limited: the shares of hops beside the panels name their colours, too."""
 Stack = Mapping[Hop, float]
 """What each hop on the path adds in one bucket, in ms, signed."""
 

@@ -33,8 +33,15 @@ def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Seque
     fates = {missing.id_hash: missing.kind for missing in found.missing}
     rows = [_message_row(message, found, points, fates, here) for message in messages]
     columns: list[dict[str, Any]] = [
-        _column("message", "Message", width=180, pinned="left", cellRenderer="MessageLink", tooltipField="message"),
-        _column("missing", "Missing at", width=_width(row["missing"] for row in rows), tooltipField="missing"),
+        _column(
+            "message",
+            "Message",
+            width=_width(rows, "message", 320),
+            pinned="left",
+            cellRenderer="MessageLink",
+            tooltipField="message",
+        ),
+        _column("missing", "Missing at", width=_width(rows, "missing", 480), tooltipField="missing"),
         _column("event", f"Event time ({here.zone.label(found.start_s)})", width=180),
         *(
             _column(f"c{at}", name, width=max(120, 9 * len(name) + 30), cellRenderer="LagCell")
@@ -44,9 +51,9 @@ def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Seque
     return _grid(id_, columns, rows, pinnedBottomRowData=footers(found, presence, points))
 
 
-def _width(texts: Iterable[str]) -> int:
-    """px that hold the longest of these texts, within bounds: whether it is lost or perhaps lost stands at its end."""
-    return min(max(200, 30 + 8 * max(map(len, texts), default=0)), 480)
+def _width(rows: Iterable[Mapping[str, str]], field: str, most: int) -> int:
+    """px that hold the longest text of a column, within bounds: ids, and what is missing where, differ at their end."""
+    return min(max(180, 40 + 8 * max((len(row[field]) for row in rows), default=0)), most)
 
 
 def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:

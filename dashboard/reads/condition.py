@@ -12,7 +12,7 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS
-from lagloss.store import Store
+from lagloss.store import DAY_S, Store
 from lagloss.wire import WINDOW_S
 
 STALE_AFTER_GRACE_S: Final = 180
@@ -34,7 +34,8 @@ class Condition(StrEnum):
 class Freshness:
     """How recent what is known of a pipeline is. Epoch s, None where there is nothing: `newest_s`, the start of the
     newest closed window; `verdict`, of that one; `live_s`, the start of the newest minute with a tally; `reported_s`,
-    when its newest report was appended. `reporting` of its `emitters` reported within a minute."""
+    when its newest report was appended. `reporting` of its `emitters` reported within a minute; those that closed
+    before, or were last heard more than a day ago, are none of them."""
 
     newest_s: int | None
     verdict: str | None
@@ -110,14 +111,15 @@ def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
 
 
 def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
-    emitter = tables.Emitter
-    heard_after = int(now_s * 1_000) - SILENT_AFTER_MS
+    emitter, now_ms = tables.Emitter, int(now_s * 1_000)
+    is_heard = emitter.appended_at >= now_ms - SILENT_AFTER_MS
+    is_awaited = ~emitter.closed & (emitter.appended_at >= now_ms - DAY_S * 1_000)
     return (
         select(
             emitter.pipeline,
             func.max(emitter.appended_at).label("reported_ms"),
-            func.count().label("emitters"),
-            func.count().filter(emitter.appended_at >= heard_after).label("reporting"),
+            func.count().filter(is_heard | is_awaited).label("emitters"),
+            func.count().filter(is_heard).label("reporting"),
         )
         .where(tables.is_any(emitter.pipeline, pipelines))
         .group_by(emitter.pipeline)

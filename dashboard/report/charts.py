@@ -45,6 +45,8 @@ def burn_down(report: Report) -> str:
             drawn.append(f'<polygon points="{_path([*high, *low])}" fill="{_HUES[which]}" fill-opacity="0.15"/>')
             line = f'stroke="{_HUES[which]}" stroke-width="2"{_DASHES[which]}'
             drawn.append(f'<polyline points="{_path(high)}" fill="none" {line}/>')
+            if len(run) == 1:  # between two gaps
+                drawn.append(f'<circle cx="{high[0][0]:.1f}" cy="{high[0][1]:.1f}" r="3" fill="{_HUES[which]}"/>')
         name = wording.OBJECTIVES[one.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
     said = "; ".join(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dashboard import words
 from dashboard.report import happened, wording
 from dashboard.report.comparison import comparison
-from dashboard.report.model import Figures, Report
+from dashboard.report.model import Report
 from dashboard.report.parts import NUMBERS, Cell, Pages, Section, Table, numbers
 
 
@@ -59,20 +59,19 @@ def _days(pages: Pages) -> Section:
     rows = [
         [
             pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
-            Cell(wording.status(day.status) if day.known.closed else _nothing_of(day)),
+            Cell(wording.status(day.status) if day.known.closed else "NOT KNOWN"),
             *numbers(day),
             *(Cell(words.count(day.minutes[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
         ]
         for day in pages.report.days
+        if day.known.closed or day.known.missing
     ]
+    left_out = len(pages.report.days) - len(rows)
+    said = f"Days of {pages.zone}." + (
+        f" Not listed: {left_out} before the first, or still to come." if left_out else ""
+    )
     heads = ("Day", "Status", *NUMBERS, "Min. ok", "Loss", "Unknown", "Missing", "Idle")
-    return Section("Days", (f"Days of {pages.zone}.",), "days", Table(heads, rows, 2))
-
-
-def _nothing_of(day: Figures) -> str:
-    if day.known.missing:
-        return "NOT KNOWN"
-    return "TO COME" if day.known.to_come else "BEFORE"
+    return Section("Days", (said,), "days", Table(heads, rows, 2))
 
 
 def _known(pages: Pages) -> Section:

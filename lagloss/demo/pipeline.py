@@ -27,6 +27,10 @@ FAULTS: Final = (
     "duplicate:event-norm:0.01",
     "delay:conn-fb:2s:0.02",
 )
+ACTS: Final = ((60.0, "retry-storm"), (240.0, "crash-loop"))
+"""Scenarios that the demo plays by itself, and how many seconds after the load begins."""
+LONGEST_ACT_S: Final = 150.0
+"""An act that might last longer than the load is not played."""
 STOP_TIMEOUT_S: Final = 45.0
 BETWEEN_SIGNALS_S: Final = 0.3
 """Two equal signals at once would be one."""
@@ -77,6 +81,13 @@ class Helper:
             self.process.terminate()
             time.sleep(BETWEEN_SIGNALS_S)
         terminate(self.process, STOP_TIMEOUT_S)
+
+
+def play(data_dir: Path, scenario: str) -> str:
+    """Asks the running pipeline for a scenario's faults; the scenario's description."""
+    words = [sys.executable, "-m", MODULE, "play", scenario, "--data-dir", str(data_dir)]
+    found = subprocess.run(words, capture_output=True, check=True, text=True)
+    return str(json.loads(found.stdout)["description"])
 
 
 def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import shutil
 import sys
 import time
@@ -16,7 +17,18 @@ from rich.console import Console
 from rich.table import Table
 
 from lagloss.definition import load_definition
-from lagloss.demo.pipeline import FAULTS, NAME, RATE, Helper, definition_path, ledger, verdict
+from lagloss.demo.pipeline import (
+    ACTS,
+    FAULTS,
+    LONGEST_ACT_S,
+    NAME,
+    RATE,
+    Helper,
+    definition_path,
+    ledger,
+    play,
+    verdict,
+)
 from lagloss.demo.view import LiveView, Picture, PlainView, View, table_of
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning, NotEnoughData
@@ -102,6 +114,8 @@ class Demo:
         self._began_s = time.time()
         self._beacons = (time.monotonic(), 0)
         self._phase = "starting the pipeline"
+        self._load_began: float | None = None
+        """On the monotonic clock."""
         self._helpers: dict[str, Helper] = {}
         picture.dashboard = stack.endpoints["dashboard"]
         picture.live_from_s = int(self._began_s) // 60 * 60
@@ -124,8 +138,15 @@ class Demo:
         options += ["--minutes", str(minutes)] if minutes is not None else []
         self._helpers["run"] = Helper("run", bootstrap, self._data_dir, *options)
         self._view.say(f"starting the pipeline, {RATE:.0f} events/s, with {', '.join(FAULTS)}")
+        load_s = math.inf if minutes is None else minutes * 60
+        acts = [act for act in ACTS if act[0] + LONGEST_ACT_S <= load_s]
         while sum(helper.running for helper in self._helpers.values()):  # asks all of them: one that failed raises
             self._look()
+            if acts and self._load_began is not None and time.monotonic() >= self._load_began + acts[0][0]:
+                self._play(acts.pop(0)[1])
+
+    def _play(self, scenario: str) -> None:
+        self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
         """Waits until lagloss has said its last word on every window; how that compares with the ledger."""
@@ -164,6 +185,9 @@ class Demo:
     def _take(self, progress: Mapping[str, Any]) -> None:
         for truth in progress["windows"]:
             self._picture.truths[truth["window_start_s"]] = truth
+        if progress["phase"] == "load" and self._load_began is None:
+            self._load_began = time.monotonic()
+            self._view.say(f"break it: `pipeline play NAME|FILE --data-dir {self._data_dir}`, NAMEs lie in scenarios/")
         rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
         restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
         self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"

@@ -15,7 +15,6 @@ from lagloss.errors import LaglossError, NotEnoughData
 from lagloss.store import Store
 from lagloss.window_document import is_settled
 from lagloss.wire import WINDOW_S
-from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.runner import NotStarted, Runner
 from pipeline_under_test.scenarios.loss_watch import LossWatch
@@ -131,15 +130,9 @@ class ScenarioRun:
                 phase = progress["phase"]
                 self._say(f"{self._scenario.name}: {phase}")
                 if phase == "load":
-                    self._inject()
+                    self._scenario.inject(self._injections)
             self._restarts = progress["restarts"]
             self._look()
-
-    def _inject(self) -> None:
-        """Asks for all faults; each process takes up its own when their time has come."""
-        for injected in self._scenario.faults:
-            for_s = None if injected.for_ is None else injected.for_ / 1000
-            self._injections.add(injected.fault, for_s, max(LEAD_S, injected.at / 1000))
 
     def _look(self) -> None:
         if self._broker_faults is not None:

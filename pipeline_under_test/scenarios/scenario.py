@@ -12,7 +12,8 @@ from lagloss.definition import Definition, as_document, load_definition
 from lagloss.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss.result import Verdict
 from lagloss.yaml_files import load_yaml
-from pipeline_under_test.faults import Fault, parse
+from pipeline_under_test.faults import Fault, Injection, Injections, parse
+from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.settings import Retry
 from pipeline_under_test.topology import DEFINITION, NEXT, place_of_link, place_of_node
 
@@ -135,6 +136,19 @@ class Scenario(Strict):
         document["metadata"] |= {"name": self.name, "description": self.description}
         document["spec"] |= {"grace": f"{self.run.grace}ms", "maxWait": f"{self.run.max_wait}ms"}
         return Definition.model_validate(document)
+
+    def inject(self, injections: Injections) -> list[Injection]:
+        """Asks for all faults, their times counted from now; each process takes up its own when they have come."""
+        return [
+            injections.add(one.fault, None if one.for_ is None else one.for_ / 1000, max(LEAD_S, one.at / 1000))
+            for one in self.faults
+        ]
+
+
+def find_scenario(name_or_path: str) -> Path:
+    """The file that is meant: one of the repository's by its name, or any by its path."""
+    named = DIRECTORY / f"{name_or_path}.yaml"
+    return named if named.is_file() else Path(name_or_path)
 
 
 def load_scenario(path: Path) -> Scenario:
