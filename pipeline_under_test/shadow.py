@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline_under_test.kafka import create_streams
+from pipeline_under_test.kafka.topics import create_streams
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, topic_of
 

@@ -12,7 +12,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from lagloss.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
-from pipeline_under_test.kafka import GroupWatcher, create_topics
+from pipeline_under_test.kafka.positions import GroupWatcher
+from pipeline_under_test.kafka.topics import create_topics
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
