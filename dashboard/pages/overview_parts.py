@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -13,10 +14,10 @@ from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline,
 from dashboard.light import Light, element, link
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert, aria
-from dashboard.reads.budgets import Budget
 from dashboard.reads.condition import Condition
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Minute, Standing, State
+from dashboard.report.budget import Budget
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
 from lagloss.store import DAY_S
@@ -200,13 +201,14 @@ def _left(one: Budget | None) -> str:
     """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
     if one is None:
         return words.NOTHING
-    if one.left_min is None or one.left_max is None:
-        return f"{words.interval({'min': one.bad_min, 'max': one.bad_max})} bad, none allowed"
+    left, used = one.left, one.used
+    if left is None:
+        return f"{words.interval(asdict(used))} bad, none allowed"
     if one.is_used_up:
-        return f"none, {'' if one.bad_min == one.bad_max else 'at least '}{words.share(1 - one.left_max)} used"
-    if one.left_min <= 0:
-        return f"at most {words.share(one.left_max)}"
-    low, high = words.share(one.left_min), words.share(one.left_max)
+        return f"none, {'' if used.min == used.max else 'at least '}{words.share(1 - left['max'])} used"
+    if left["min"] <= 0:
+        return f"at most {words.share(left['max'])}"
+    low, high = words.share(left["min"]), words.share(left["max"])
     return low if low == high else f"{low} – {high}"
 
 

@@ -8,7 +8,8 @@ from typing import Final
 
 from dashboard.report import wording
 from dashboard.report.attainment import Status
-from dashboard.report.model import BurnPoint, Figures, Report, Share
+from dashboard.report.budget import Share
+from dashboard.report.model import BurnPoint, Figures, Report
 
 WIDTH: Final = 960
 _HUES: Final = ("#c2255c", "#1864ab")
@@ -48,7 +49,8 @@ def burn_down(report: Report) -> str:
         name = wording.OBJECTIVES[one.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
     said = "; ".join(
-        f"{wording.OBJECTIVES[one.objective]}: {wording.left(one)} left" for one in report.whole.attainments
+        f"{wording.OBJECTIVES[one.objective]}: {wording.of_budget(one.budget.left)} left"
+        for one in report.whole.attainments
     )
     return _svg(_BOTTOM + 32, f"Error budget left over time. {said}", drawn)
 

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Final
 
 from dashboard.report.attainment import Attainment, Status, Target
-from dashboard.report.model import Figures, Report, Share
+from dashboard.report.budget import Share
+from dashboard.report.model import Figures, Report
 from dashboard.report.ranges import CalendarSpan
 from dashboard.words import NOTHING, Look, count, lag, share
 from dashboard.zones import Zone
@@ -73,7 +74,7 @@ def attained(one: Attainment) -> str:
 
 
 def of_budget(part: Share | None) -> str:
-    """What a stretch took of a budget."""
+    """What is spent or left of a budget."""
     return NOTHING if part is None else interval(percent, part["min"], part["max"])
 
 
@@ -84,15 +85,10 @@ def interval(say: Callable[..., str], low: float, high: float) -> str:
 
 def spent(one: Attainment) -> str:
     """The share of its budget that is used up, in per cent; without decimals where it is much."""
-    if one.allowed:
-        return interval(percent, one.bad.min / one.allowed, one.bad.max / one.allowed)
-    return NOTHING if not one.of else f"{interval(count, one.bad.min, one.bad.max)} where none is allowed"
-
-
-def left(one: Attainment) -> str:
-    if not one.allowed:
-        return NOTHING
-    return interval(percent, 1 - one.bad.max / one.allowed, 1 - one.bad.min / one.allowed)
+    budget = one.budget
+    if budget.allowed or not one.of:
+        return of_budget(budget.spent)
+    return f"{interval(count, budget.used.min, budget.used.max)} where none is allowed"
 
 
 def percent(ratio: float) -> str:
@@ -123,7 +119,8 @@ def not_known(figures: Figures) -> list[str]:
     elif unknown or known.missing:
         said.append(
             f"Not known: {minutes(unknown)} without enough evidence for a verdict and {minutes(known.missing)} "
-            f"without a result, together {share(1 - (figures.known_share or 0))} of the time. They never count as good."
+            f"without a result, together {share(1 - (figures.known_share or 0))} of the time. "
+            "They never count as good: what is spent of a budget at most takes all their messages for bad."
         )
     if known.cut:
         said.append(
