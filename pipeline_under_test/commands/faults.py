@@ -8,7 +8,7 @@ import typer
 
 from lagloss.errors import EXIT_USAGE
 from pipeline_under_test.commands.answering import fail, say
-from pipeline_under_test.commands.options import DataDir, fault_of
+from pipeline_under_test.commands.options import DataDir, fault_of, require_target
 from pipeline_under_test.faults import Fault
 from pipeline_under_test.settings import Settings
 
@@ -27,11 +27,13 @@ def fault(
     end_all: Annotated[bool, typer.Option("--end-all", help="end all faults that are on")] = False,
 ) -> None:
     """Inject a fault into a running pipeline."""
-    injections = Settings.load(data_dir).injections()
+    settings = Settings.load(data_dir)
+    injections = settings.injections()
     if end_all == (fault is not None):
         fail("expected a FAULT or --end-all", EXIT_USAGE)
     if fault is None:
         injections.end_all()
         return
+    require_target(fault, settings)
     made = injections.add(fault, seconds, wait)
     say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})

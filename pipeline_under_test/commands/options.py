@@ -12,6 +12,8 @@ from lagloss.fields import parse_duration_ms
 from lagloss.settings import Settings as LaglossSettings
 from lagloss.times import parse_time_s
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.topology import SHADOW
 
 
 def fault_of(text: str) -> Fault:
@@ -19,6 +21,12 @@ def fault_of(text: str) -> Fault:
         return parse(text)
     except BadFault as problem:
         raise typer.BadParameter(str(problem)) from problem
+
+
+def require_target(fault: Fault, settings: Settings) -> None:
+    """Refuses a fault that could hit nothing of this pipeline."""
+    if fault.node == SHADOW and not settings.shadow:
+        raise typer.BadParameter(f"expected a pipeline that runs with --shadow, found one without, for {fault.text!r}")
 
 
 def duration_s(text: str) -> float:

@@ -11,7 +11,7 @@ import typer
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
-from pipeline_under_test.commands.options import DataDir, FaultOption, Rate
+from pipeline_under_test.commands.options import DataDir, FaultOption, Rate, require_target
 from pipeline_under_test.commands.signals import on_end
 from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.kafka.topics import PARTITIONS
@@ -67,6 +67,8 @@ def run(
         parallel=parallel,
         tiers_s=tuple(tier),
     )
+    for asked in fault:
+        require_target(asked, settings)
     producers_schema(settings.schema_path)
     settings.injections().begin_anew(fault)
     with own_brokers(settings, brokers) as (settings, faults):
