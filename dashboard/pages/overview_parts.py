@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any, Final
 
 import dash_mantine_components as dmc
@@ -17,7 +16,7 @@ from dashboard.pages.base import Part, alert, aria
 from dashboard.reads.condition import Condition
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Minute, Standing, State
-from dashboard.report.budget import Budget
+from dashboard.report.wording import left
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
 from lagloss.store import DAY_S
@@ -191,25 +190,10 @@ def _budgets(standing: Standing) -> list[Light | None]:
     """Of each objective what is left, marked where nothing is."""
     return [
         element(
-            "div", f"{objective}: {_left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
+            "div", f"{objective}: {left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
         )
         for objective, one in standing.budgets.items()
     ]
-
-
-def _left(one: Budget | None) -> str:
-    """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
-    if one is None:
-        return words.NOTHING
-    left, used = one.left, one.used
-    if left is None:
-        return f"{words.interval(asdict(used))} bad, none allowed"
-    if one.is_used_up:
-        return f"none, {'' if used.min == used.max else 'at least '}{words.share(1 - left['max'])} used"
-    if left["min"] <= 0:
-        return f"at most {words.share(left['max'])}"
-    low, high = words.share(left["min"]), words.share(left["max"])
-    return low if low == high else f"{low} – {high}"
 
 
 def _spark(standing: Standing) -> Light:

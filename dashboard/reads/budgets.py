@@ -40,7 +40,7 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
         )
         known = coverage(whole, first_s.get(stored.name), due_s(stored.definition, now_s))
         judged = [judge(objective, parts, known) for objective in OBJECTIVES]
-        found[stored.name] = {one.objective: one.budget if one.of else None for one in judged}
+        found[stored.name] = {one.objective: one.budget for one in judged}
     return found
 
 

@@ -91,11 +91,13 @@ class Attainment:
         return {"min": max(0.0, 1 - self.bad.max / self.of), "max": 1 - self.bad.min / self.of}
 
     @property
-    def budget(self) -> Budget:
-        """It agrees with the status: missed if more than all is spent for certain, met if no more than all may be."""
-        return Budget(self.allowed, Interval(self.bad.min, self.bad.max + self.unseen))
+    def budget(self) -> Budget | None:
+        """None where there was no message to judge. Else it says what the status says: missed if more than all is used
+        for certain, met if no more than all may be."""
+        return Budget(self.allowed, Interval(self.bad.min, self.bad.max + self.unseen)) if self.of else None
 
     def document(self) -> dict[str, Any]:
+        spent, left = (None, None) if self.budget is None else (self.budget.spent, self.budget.left)
         nothing = {"min": None, "max": None}
         return {
             "objective": self.objective,
@@ -106,8 +108,8 @@ class Attainment:
             "bad": asdict(self.bad),
             "budget": {
                 "messages": self.allowed,
-                "spent": self.budget.spent or nothing,
-                "left": self.budget.left or nothing,
+                "spent": spent or nothing,
+                "left": left or nothing,
             },
             "unseen_estimate": self.unseen,
         }

@@ -119,6 +119,13 @@ class Report:
     def status(self) -> Status:
         return self.whole.status
 
+    @property
+    def burn_down_floor(self) -> float:
+        """The share at the bottom of a chart of the burn-down: a budget that is overspent by more than itself leaves
+        the chart there; the number is in the table."""
+        shares = (left["min"] for point in self.burn_down for left in point.left if left is not None)
+        return max(-1.0, min([0.0, *shares]))
+
     def document(self, base_url: str = "") -> Document:
         """What `--format json` and the API give. Every figure names the windows it is made of."""
 

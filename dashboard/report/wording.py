@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
 from dashboard.report.attainment import Attainment, Status, Target
-from dashboard.report.budget import Share
+from dashboard.report.budget import Budget, Share
 from dashboard.report.model import Figures, Report
 from dashboard.report.ranges import CalendarSpan
 from dashboard.words import NOTHING, Look, count, lag, share
+from dashboard.words import interval as counts
 from dashboard.zones import Zone
 from lagloss.budgets import Objective
 
@@ -74,7 +76,7 @@ def attained(one: Attainment) -> str:
 
 
 def of_budget(part: Share | None) -> str:
-    """What is spent or left of a budget."""
+    """What is spent of a budget."""
     return NOTHING if part is None else interval(percent, part["min"], part["max"])
 
 
@@ -86,9 +88,21 @@ def interval(say: Callable[..., str], low: float, high: float) -> str:
 def spent(one: Attainment) -> str:
     """The share of its budget that is used up, in per cent; without decimals where it is much."""
     budget = one.budget
-    if budget.allowed or not one.of:
-        return of_budget(budget.spent)
-    return f"{interval(count, budget.used.min, budget.used.max)} where none is allowed"
+    if budget is None:
+        return NOTHING
+    return of_budget(budget.spent) if budget.allowed else f"{counts(asdict(budget.used))} where none is allowed"
+
+
+def left(budget: Budget | None) -> str:
+    """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
+    if budget is None:
+        return NOTHING
+    part, used = budget.left, budget.used
+    if part is None:
+        return f"{counts(asdict(used))} bad, none allowed"
+    if budget.is_used_up:
+        return f"none, {'' if used.min == used.max else 'at least '}{share(1 - part['max'])} used"
+    return f"at most {share(part['max'])}" if part["min"] <= 0 else interval(share, part["min"], part["max"])
 
 
 def percent(ratio: float) -> str:

@@ -138,6 +138,7 @@ def test_budgets_are_what_a_report_of_the_same_days_says(store: Store) -> None:
     for name in ("strict", "even"):
         made = make_report(store, name, span, now_s)
         for one, burnt_down_to in zip(made.whole.attainments, made.burn_down[-1].left, strict=True):
+            assert one.budget is not None
             assert budgets[name][one.objective] == one.budget
             assert one.budget.left == pytest.approx(burnt_down_to)
             assert (one.unseen > 0) == (name == "strict")

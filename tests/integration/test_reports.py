@@ -144,6 +144,7 @@ def test_days_hours_and_the_budget_of_a_month_add_up_to_it(month: Month) -> None
     assert len(made.worst_hours) == 10
     assert [at for at, point in enumerate(made.burn_down) if point.left[0] is None] == [GAP_DAY + 1]
     for which, one in enumerate(made.whole.attainments):
+        assert one.budget is not None
         assert made.burn_down[-1].left[which] == pytest.approx(one.budget.left)
         assert one.unseen > 0
 
