@@ -63,6 +63,10 @@ class Address:
         query = {key: value for key, value in self.query.items() if key not in ("range", "from", "to")}
         return Address(self.path, {**query, **span.query()})
 
+    def named(self, range_: str | None) -> Address:
+        """The same page over the range of this name; None: over the one that it shows by default."""
+        return self.asking(range=range_, from_=None, to=None)
+
     def between(self, from_: str, to: str) -> Address:
         """The same page over the whole minutes between two moments, in either order, as date pickers hold them. Of an
         hour that comes twice it reaches over both."""

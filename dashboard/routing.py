@@ -143,7 +143,7 @@ def _navigated(
         case Shell.PIPELINE if pipeline:
             return _of_pipeline(here, pipeline)
         case Shell.RANGE if range_ in RANGES_S and range_ != shown_span(here.query, time.time()).range:
-            return here.asking(range=range_, from_=None, to=None)
+            return here.named(range_)
         case Shell.ZONE if zone and zone != here.zone.name:
             return here.asking(zone=zone)
         case Shell.APPLY if from_ and to:

@@ -11,7 +11,7 @@ from dash import Output, dcc, html
 from dashboard import links, zones
 from dashboard.login import Account
 from dashboard.login.kinds import LOGOUT_PATH
-from dashboard.pages.base import Part, aria
+from dashboard.pages.base import Part, aria, moment_picker
 from dashboard.span import RANGES_S
 
 REFRESH_MS: Final = 5_000
@@ -109,10 +109,8 @@ def _range() -> Part:
             dmc.PopoverDropdown(
                 dmc.Stack(
                     [
-                        dmc.DateTimePicker(
-                            id=Shell.FROM, label="From", size="xs", w=220, valueFormat="YYYY-MM-DD HH:mm"
-                        ),
-                        dmc.DateTimePicker(id=Shell.TO, label="To", size="xs", w=220, valueFormat="YYYY-MM-DD HH:mm"),
+                        moment_picker(Shell.FROM, "From", 220),
+                        moment_picker(Shell.TO, "To", 220),
                         dmc.Button("Show", id=Shell.APPLY, size="xs"),
                     ],
                     gap="xs",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -169,16 +168,6 @@ class Presence:
             for name, counts in live.items()
             if not self.graph.retry_loop_mask >> self.graph.bit[name] & 1
         }
-
-    @cached_property
-    def missing_counts(self) -> dict[str, int]:
-        """By place, how many messages are missing there; most first."""
-        which, missing = self.missing_of
-        counts: Counter[str] = Counter()
-        for pattern, count in enumerate(np.bincount(which, minlength=len(missing)).tolist()):
-            for label in {place.label for place in missing[pattern]}:
-                counts[label] += count
-        return dict(counts.most_common())
 
     def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
         """The rows that are asked for, in the order of their event times. `where`: missing at this place; `text`: part

@@ -118,14 +118,29 @@ def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class MissingMessage:
-    """A message of a window that something is missing of; `last_seen_ms` in epoch ms."""
+    """What a closing said of a message that something is missing of; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
+    overdue or pending."""
 
+    window_start_s: int
     id_hash: int
     message_id: str | None
     kind: str
     places: list[str]
     last_checkpoint: str
     last_seen_ms: float
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> MissingMessage:
+        """A row of `tables.MissingMessage`."""
+        return cls(
+            row.window_start,
+            row.id_hash % (1 << 64),
+            row.message_id,
+            row.kind,
+            row.places,
+            row.last_checkpoint,
+            row.last_seen_ms,
+        )
 
 
 class Store:
@@ -260,17 +275,7 @@ class Store:
                 .order_by(rank, row.last_seen_ms)
                 .limit(limit)
             )
-            return [
-                MissingMessage(
-                    found.id_hash % (1 << 64),
-                    found.message_id,
-                    found.kind,
-                    found.places,
-                    found.last_checkpoint,
-                    found.last_seen_ms,
-                )
-                for found in rows
-            ]
+            return [MissingMessage.of(found) for found in rows]
 
     def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
         """Earlier results of a window, oldest first."""

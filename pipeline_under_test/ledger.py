@@ -16,6 +16,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
+from pipeline_under_test.followed import FollowedFile
+
 Fate = Literal[
     "generated",  # the load has made it and is about to send it
     "answered",  # col-service said that it has it
@@ -86,15 +88,10 @@ class LedgerReader:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._read_to: dict[Path, int] = {}
+        self._files: dict[Path, FollowedFile] = {}
 
     def new_entries(self) -> Iterator[Entry]:
         """The facts written since the last call. A torn last line (its writer was killed) waits for its end."""
         for path in sorted(self._directory.glob("*.jsonl")):
-            start = self._read_to.get(path, 0)
-            with path.open("rb") as file:
-                file.seek(start)
-                whole, newline, _ = file.read().rpartition(b"\n")
-            self._read_to[path] = start + len(whole) + len(newline)
-            for line in whole.splitlines():
+            for line in self._files.setdefault(path, FollowedFile(path)).new_lines():
                 yield Entry(**json.loads(line))

@@ -23,7 +23,7 @@ from confluent_kafka import Message
 
 from lagloss.commits import OffsetTracker, place_of
 from pipeline_under_test.event import Event, NoIdentity
-from pipeline_under_test.kafka import ReliableProducer
+from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.stretch import Offsets, Stretch
 from pipeline_under_test.topology import CONSUMERS, dead_topic, redrive_group, topic_of

@@ -16,7 +16,7 @@ from typing import Any, Final
 from confluent_kafka import Message
 
 from pipeline_under_test.event import Event, NoIdentity
-from pipeline_under_test.kafka import ReliableProducer
+from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.stretch import Stretch

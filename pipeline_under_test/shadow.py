@@ -7,13 +7,9 @@ So production is not touched by it, whatever it does; it waits for it neither at
 
 from __future__ import annotations
 
-from typing import Final
-
-from pipeline_under_test.kafka import create_streams
+from pipeline_under_test.kafka.topics import create_streams
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, topic_of
-
-SHADOW: Final = "event-norm-shadow"
 
 
 def shadow_of(settings: Settings) -> Settings:

@@ -9,7 +9,8 @@ from typing import Final, Self
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException, Message, TopicPartition
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 
-from pipeline_under_test.kafka import ADMIN_TIMEOUT_S, consumer_for
+from pipeline_under_test.kafka.consumer import consumer_for
+from pipeline_under_test.kafka.topics import ADMIN_TIMEOUT_S
 
 MAX_BATCH: Final = 200
 POLL_S: Final = 0.1

@@ -36,6 +36,8 @@ RETRIED: Final = CONNECTORS
 CONSUMERS: Final = (*(node for node in NEXT if node != COL_SERVICE), GLOBAL_RETRIER)
 """The nodes that read from Kafka, each from a topic of its own."""
 NODES: Final = (*NEXT, GLOBAL_RETRIER)
+SHADOW: Final = "event-norm-shadow"
+"""The event-norm on trial beside production, where a pipeline runs one: see `pipeline_under_test.shadow`."""
 SCALED: Final = (COL_SERVICE, *CONSUMERS)
 """The nodes that may be several processes, and can be rated."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import NEVER_TAKEN, Acknowledged, Rejected, is_fatal, producer_config
+from pipeline_under_test.kafka.producer import NEVER_TAKEN, Acknowledged, Rejected, is_fatal, producer_config
 
 log = logging.getLogger(__name__)
 

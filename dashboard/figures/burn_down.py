@@ -52,7 +52,12 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
         legend={"orientation": "h", "y": 1.12},
         uirevision=f"{report.span.from_s} {report.span.to_s}",
         xaxis={"title": f"time, {axis.offset}", "gridcolor": _GRID[dark]},
-        yaxis={"title": "budget left (%)", "gridcolor": _GRID[dark], "zerolinecolor": _INK[dark]},
+        yaxis={
+            "title": "budget left (%)",
+            "range": [100 * report.burn_down_floor, 105],
+            "gridcolor": _GRID[dark],
+            "zerolinecolor": _INK[dark],
+        },
     )
     return figure
 

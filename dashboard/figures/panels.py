@@ -157,10 +157,8 @@ def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
     lowest = min([0.0, *lines, *(sum(lag for lag in each.values() if lag < 0) for each in stacks)])
     unit_ms, unit = lag_unit(highest)
     starts = [bucket.start_s for bucket in found]
-    bars = stack.traces(
-        hops.hops(graph), stacks, starts, frame.series.bucket_s, frame.axis, unit_ms, hues(graph.steps), "y2"
-    )
-    figure.add_traces(bars)
+    panel = stack.Panel(starts, frame.series.bucket_s, frame.axis, "y2", unit_ms)
+    figure.add_traces(stack.traces(panel, hops.hops(graph), stacks, hues(graph.steps)))
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}
     figure.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
 import plotly.graph_objects as go
 
-from dashboard.figures.look import Moments, faded, hatch, moments, numbers, safe
+from dashboard.figures.look import Moments, Numbers, faded, hatch, moments, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
 from lagloss.hops import Hop
 
@@ -18,30 +20,43 @@ _LAST: Final = 1_001
 """In the legend, whose room is limited: the shares of hops beside the panels name their colours, too."""
 Stack = Mapping[Hop, float]
 """What each hop on the path adds in one bucket, in ms, signed."""
+Edge = tuple[float, float]
+"""From where to where a hop reaches in one bucket, in ms."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Where hops are drawn: buckets of `bucket_s` that start at `starts_s` (epoch s), in units of `unit_ms`."""
+
+    starts_s: Sequence[int]
+    bucket_s: int
+    axis: TimeAxis
+    yaxis: str
+    unit_ms: float
+
+    @cached_property
+    def middles(self) -> Moments:
+        """Of all buckets, on the axis."""
+        return moments(self.axis.at(at + self.bucket_s / 2) for at in self.starts_s)
+
+    def scaled(self, values_ms: Iterable[float | None]) -> Numbers:
+        return numbers(None if value is None else value / self.unit_ms for value in values_ms)
 
 
 def traces(
-    hops: Sequence[Hop],
-    stacks: Sequence[Stack],
-    starts_s: Sequence[int],
-    bucket_s: int,
-    axis: TimeAxis,
-    unit_ms: float,
-    hues: Mapping[str, str],
-    yaxis: str,
+    panel: Panel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Mapping[str, str]
 ) -> list[go.Bar | go.Scatter]:
     """One trace a hop that any of the stacks has. Positive values are stacked upwards from zero, negative ones down."""
     drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
-    if len(starts_s) <= MAX_BARS:
-        middles = moments(axis.at(at + bucket_s / 2) for at in starts_s)
-        return [_bars(hop, stacks, middles, bucket_s, unit_ms, hues[hop.node], yaxis) for hop in drawn]
+    if len(panel.starts_s) <= MAX_BARS:
+        return [_bars(panel, hop, [stack.get(hop) for stack in stacks], hues[hop.node]) for hop in drawn]
     edges = stacked(drawn, stacks)
-    return [_area(hop, edges[hop], starts_s, bucket_s, axis, unit_ms, hues[hop.node], yaxis) for hop in drawn]
+    return [_area(panel, hop, edges[hop], hues[hop.node]) for hop in drawn]
 
 
-def stacked(hops: Sequence[Hop], stacks: Sequence[Stack]) -> dict[Hop, list[tuple[float, float] | None]]:
+def stacked(hops: Sequence[Hop], stacks: Sequence[Stack]) -> dict[Hop, list[Edge | None]]:
     """From where to where each hop reaches in each bucket, in ms; None where it is not on the path."""
-    edges: dict[Hop, list[tuple[float, float] | None]] = {hop: [] for hop in hops}
+    edges: dict[Hop, list[Edge | None]] = {hop: [] for hop in hops}
     for stack in stacks:
         up = down = 0.0
         for hop in hops:
@@ -58,7 +73,7 @@ def stacked(hops: Sequence[Hop], stacks: Sequence[Stack]) -> dict[Hop, list[tupl
 
 
 def outline(
-    edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], bucket_s: int
+    edges: Sequence[Edge | None], starts_s: Sequence[int], bucket_s: int
 ) -> tuple[list[float | None], list[float | None]]:
     """x (epoch s) and y of closed lines around runs of buckets that follow each other, with None between runs: what is
     not known is not covered. A run goes through its buckets' middles, from the start of the first to the last's end."""
@@ -79,7 +94,7 @@ def outline(
     return x, y
 
 
-def _runs(edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], bucket_s: int) -> list[tuple[int, int]]:
+def _runs(edges: Sequence[Edge | None], starts_s: Sequence[int], bucket_s: int) -> list[tuple[int, int]]:
     """Where buckets with a value follow each other: [first, last) by their places."""
     runs: list[tuple[int, int]] = []
     for at, edge in enumerate(edges):
@@ -92,45 +107,27 @@ def _runs(edges: Sequence[tuple[float, float] | None], starts_s: Sequence[int], 
     return runs
 
 
-def _bars(
-    hop: Hop,
-    stacks: Sequence[Stack],
-    middles: Moments,
-    bucket_s: int,
-    unit_ms: float,
-    hue: str,
-    yaxis: str,
-) -> go.Bar:
-    values = [stack.get(hop) for stack in stacks]
+def _bars(panel: Panel, hop: Hop, values_ms: Sequence[float | None], hue: str) -> go.Bar:
     return go.Bar(
-        x=middles,
-        y=numbers(None if value is None else value / unit_ms for value in values),
-        width=1_000 * bucket_s * 0.87,
+        x=panel.middles,
+        y=panel.scaled(values_ms),
+        width=1_000 * panel.bucket_s * 0.87,
         marker={"color": _fill(hop, hue), "line": {"width": 0}, "pattern": _pattern(hop, hue)},
-        **_named(hop, yaxis),
+        **_named(hop, panel.yaxis),
     )
 
 
-def _area(
-    hop: Hop,
-    edges: Sequence[tuple[float, float] | None],
-    starts_s: Sequence[int],
-    bucket_s: int,
-    axis: TimeAxis,
-    unit_ms: float,
-    hue: str,
-    yaxis: str,
-) -> go.Scatter:
-    x, y = outline(edges, starts_s, bucket_s)
+def _area(panel: Panel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> go.Scatter:
+    x, y = outline(edges, panel.starts_s, panel.bucket_s)
     return go.Scatter(
-        x=moments(None if at is None else axis.at(at) for at in x),
-        y=numbers(None if value is None else value / unit_ms for value in y).astype(np.float32),
+        x=moments(None if at is None else panel.axis.at(at) for at in x),
+        y=panel.scaled(y).astype(np.float32),
         mode="lines",
         line={"width": 0},
         fill="toself",
         fillcolor=_fill(hop, hue),
         fillpattern=_pattern(hop, hue),
-        **_named(hop, yaxis),
+        **_named(hop, panel.yaxis),
     )
 
 

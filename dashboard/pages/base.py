@@ -97,6 +97,11 @@ def live(id_: str, **more: Any) -> Part:
     return html.Div(id=id_, role="status", **aria(live="polite"), **more)
 
 
+def moment_picker(id_: str, label: str, width_px: int, size: str = "xs", **more: Any) -> Part:
+    """A date and a time to the minute, in the viewer's zone: filled by `Zone.typed`, read by `Zone.parse`."""
+    return dmc.DateTimePicker(id=id_, label=label, size=size, w=width_px, valueFormat="YYYY-MM-DD HH:mm", **more)
+
+
 def moment(text: str, utc: str) -> Part:
     """A local time whose UTC shows on hover and is read to those who cannot hover."""
     return html.Time(text, title=utc)

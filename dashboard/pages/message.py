@@ -15,7 +15,7 @@ from dash.exceptions import PreventUpdate
 
 from dashboard.links import Address
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, live, step
+from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
 from dashboard.pages.message_parts import message_part
 from dashboard.pages.notices import Failed
 from dashboard.reads.message import MessageRead, Where, read_message
@@ -58,14 +58,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
                             w={"base": "100%", "sm": 380},
                             attributes={"input": {"maxLength": MAX_ID_BYTES}},
                         ),
-                        dmc.DateTimePicker(
-                            id=Id.AROUND,
-                            label="Look around (optional)",
-                            size="sm",
-                            w=220,
-                            valueFormat="YYYY-MM-DD HH:mm",
-                            clearable=True,
-                        ),
+                        moment_picker(Id.AROUND, "Look around (optional)", 220, "sm", clearable=True),
                         dmc.Button("Search", id=Id.SEARCH, size="sm"),
                         live(Id.BUSY),
                     ],

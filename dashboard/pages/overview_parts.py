@@ -13,10 +13,10 @@ from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline,
 from dashboard.light import Light, element, link
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert, aria
-from dashboard.reads.budgets import Budget
 from dashboard.reads.condition import Condition
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Minute, Standing, State
+from dashboard.report.wording import left
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
 from lagloss.store import DAY_S
@@ -190,24 +190,10 @@ def _budgets(standing: Standing) -> list[Light | None]:
     """Of each objective what is left, marked where nothing is."""
     return [
         element(
-            "div", f"{objective}: {_left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
+            "div", f"{objective}: {left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
         )
         for objective, one in standing.budgets.items()
     ]
-
-
-def _left(one: Budget | None) -> str:
-    """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
-    if one is None:
-        return words.NOTHING
-    if one.left_min is None or one.left_max is None:
-        return f"{words.interval({'min': one.bad_min, 'max': one.bad_max})} bad, none allowed"
-    if one.is_used_up:
-        return f"none, {'' if one.bad_min == one.bad_max else 'at least '}{words.share(1 - one.left_max)} used"
-    if one.left_min <= 0:
-        return f"at most {words.share(one.left_max)}"
-    low, high = words.share(one.left_min), words.share(one.left_max)
-    return low if low == high else f"{low} – {high}"
 
 
 def _spark(standing: Standing) -> Light:

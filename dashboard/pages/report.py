@@ -13,7 +13,7 @@ from dash import Dash, Input, Output, State, ctx, html, no_update
 from dashboard import shell
 from dashboard.links import Address
 from dashboard.pages import notices
-from dashboard.pages.base import NAME, Page, Part, alert, aria, live, step
+from dashboard.pages.base import NAME, Page, Part, alert, aria, live, moment_picker, step
 from dashboard.pages.report_parts import report_part
 from dashboard.report import Report, make_report
 from dashboard.report.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
@@ -40,13 +40,12 @@ class Ids(StrEnum):
 
 def layout(of: dict[str, str], here: Address) -> Part:
     name = of["pipeline"]
-    picker = {"size": "xs", "w": 190, "valueFormat": "YYYY-MM-DD HH:mm"}
     controls = dmc.Group(
         [
             dmc.Select(id=Ids.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
             dmc.Button("Earlier", id=Ids.EARLIER, size="xs", variant="default"),
-            dmc.DateTimePicker(id=Ids.FROM, label="From", **picker),
-            dmc.DateTimePicker(id=Ids.TO, label="To", **picker),
+            moment_picker(Ids.FROM, "From", 190),
+            moment_picker(Ids.TO, "To", 190),
             dmc.Button("Show", id=Ids.APPLY, size="xs"),
         ],
         align="end",
@@ -110,7 +109,7 @@ def elsewhere(here: Address) -> Address:
     try:
         span = asked(here, time.time())
     except UsageError:
-        return here.asking(range=None, from_=None, to=None)
+        return here.named(None)
     is_known = "from" not in here.query and here.query.get("range") in RANGES_S
     return here if is_known else here.over(Span(span.from_s, span.to_s))
 
@@ -160,14 +159,14 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
     """Where a control leads. What only repeats the address leads nowhere."""
     match by:
         case Ids.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
-            return here.asking(range=range_, from_=None, to=None)
+            return here.named(range_)
         case Ids.EARLIER:
             try:
                 before = previous(asked(here, time.time()))
             except UsageError:
                 return here
             if before.name:
-                return here.asking(range=before.name, from_=None, to=None)
+                return here.named(before.name)
             return here.over(Span(before.from_s, before.to_s))
         case Ids.APPLY if from_ and to and (from_, to) != _filled(here):
             return here.between(from_, to)

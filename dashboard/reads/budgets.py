@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dashboard.reads.remembered import Remembered
-from dashboard.report.attainment import OBJECTIVES, Attainment, Target, judge, targets_of, targets_within
+from dashboard.report.attainment import OBJECTIVES, Target, judge, targets_of, targets_within
+from dashboard.report.budget import Budget
 from lagloss.budgets import Objective
 from lagloss.periods import Stretch, coverage, due_s, first_known_of, series_of
 from lagloss.rollup import Rollup, period_of
@@ -20,49 +19,8 @@ _counts: Final[Remembered[Rollup]] = Remembered(30_000)
 """Days and hours of some hundred pipelines; under 1 KB each."""
 _targets: Final[Remembered[list[Target]]] = Remembered(1_000)
 
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Of the `allowed` messages that may be bad, what is used up: `bad_min` for certain; `bad_max` if all that cannot
-    be ruled out were bad, and all messages of minutes without a verdict, too. Nothing unknown counts as good."""
-
-    allowed: float
-    bad_min: int
-    bad_max: int
-
-    @classmethod
-    def of(cls, one: Attainment) -> Budget | None:
-        """None where there was no message to judge."""
-        return cls(one.allowed, one.bad.min, one.bad.max + one.unseen) if one.of else None
-
-    @property
-    def left_min(self) -> float | None:
-        """The share that is left at least; below 0 where more than all may be used. None where none may be bad."""
-        return 1 - self.bad_max / self.allowed if self.allowed else None
-
-    @property
-    def left_max(self) -> float | None:
-        """The share that is left at most."""
-        return 1 - self.bad_min / self.allowed if self.allowed else None
-
-    @property
-    def is_used_up(self) -> bool:
-        """For certain."""
-        return self.bad_min > 0 and self.bad_min >= self.allowed
-
-    @property
-    def rank(self) -> tuple[float, float]:
-        """Less where less is left: at most, then at least."""
-        if self.left_max is None or self.left_min is None:
-            return (-math.inf, -math.inf) if self.is_used_up else (math.inf, math.inf)
-        return self.left_max, self.left_min
-
-    def document(self) -> dict[str, Any]:
-        left = {"min": self.left_min, "max": self.left_max} if self.allowed else None
-        return {"allowed": self.allowed, "bad": {"min": self.bad_min, "max": self.bad_max}, "left": left}
-
-
 Budgets = Mapping[Objective, Budget | None]
+"""None where there was no message to judge."""
 
 
 def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float) -> dict[str, Budgets]:
@@ -81,7 +39,8 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
             from_s, to_s, Rollup.merged(part.total for part, _ in parts), sum(part.cut for part, _ in parts)
         )
         known = coverage(whole, first_s.get(stored.name), due_s(stored.definition, now_s))
-        found[stored.name] = {objective: Budget.of(judge(objective, parts, known)) for objective in OBJECTIVES}
+        judged = [judge(objective, parts, known) for objective in OBJECTIVES]
+        found[stored.name] = {one.objective: one.budget for one in judged}
     return found
 
 

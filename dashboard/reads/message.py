@@ -13,27 +13,9 @@ from lagloss.arithmetic import missing_places
 from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
 from lagloss.graph import Graph
 from lagloss.result import rfc3339
-from lagloss.store import Store
+from lagloss.store import MissingMessage, Store
 from lagloss.trail import Budget, Search, Trail, read_trail, search
 from lagloss.wire import SAMPLE_ALL, WINDOW_S, hash_id, signed64
-
-
-@dataclass(frozen=True, slots=True)
-class KnownMissing:
-    """What a closing said of a message that something is missing of. `kind`: lost, perhaps, overdue or pending."""
-
-    window_start_s: int
-    id_hash: int
-    message_id: str | None
-    kind: str
-    places: list[str]
-    last_checkpoint: str
-    last_seen_ms: float
-
-    def document(self) -> dict[str, Any]:
-        found = asdict(self)
-        found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{self.id_hash:016x}"}
-        return {**found, "last_seen": rfc3339(round(found.pop("last_seen_ms")) / 1000)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +41,7 @@ class MessageRead:
     pipeline: str
     asked: str
     where: Where
-    known: tuple[KnownMissing, ...]
+    known: tuple[MissingMessage, ...]
     search: Search | None
     trouble: str | None
     graph: Graph | None
@@ -70,7 +52,7 @@ class MessageRead:
         return self.search.trail if self.search is not None else None
 
     @property
-    def told(self) -> KnownMissing | None:
+    def told(self) -> MissingMessage | None:
         """What the closing said of it in the trail's window, or in the first of the `known`."""
         if self.trail is None:
             return self.known[0] if self.known else None
@@ -89,7 +71,7 @@ class MessageRead:
         return {
             "pipeline": self.pipeline,
             "id": self.asked,
-            "missing": [known.document() for known in self.known],
+            "missing": [_document(known) for known in self.known],
             "missing_at": list(self.missing_at),
             "sampled_out": self.is_sampled_out,
             "trouble": self.trouble,
@@ -139,7 +121,13 @@ def read_message(
     )
 
 
-def _tells_window(known: KnownMissing, where: Where) -> bool:
+def _document(known: MissingMessage) -> dict[str, Any]:
+    found = asdict(known)
+    found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{known.id_hash:016x}"}
+    return {**found, "last_seen": rfc3339(round(found.pop("last_seen_ms")) / 1000)}
+
+
+def _tells_window(known: MissingMessage, where: Where) -> bool:
     if where.goes_on:
         return False
     return where.around_s is None or known.window_start_s <= where.around_s < known.window_start_s + WINDOW_S
@@ -151,7 +139,7 @@ def hashes_of(asked: str) -> list[int]:
     return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
 
 
-def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[KnownMissing, ...]:
+def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[MissingMessage, ...]:
     missing = tables.table_of(tables.MissingMessage)
     signed = [signed64(id_hash) for id_hash in ids]
     with store.engine.connect() as connection:
@@ -160,18 +148,7 @@ def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float 
             .where(missing.c.pipeline == pipeline, missing.c.id_hash.in_(signed))
             .order_by(missing.c.window_start.desc())
         ).all()
-    known = (
-        KnownMissing(
-            row.window_start,
-            row.id_hash % (1 << 64),
-            row.message_id,
-            row.kind,
-            row.places,
-            row.last_checkpoint,
-            row.last_seen_ms,
-        )
-        for row in rows
-    )
+    known = [MissingMessage.of(row) for row in rows]
     if around_s is None:
         return tuple(known)
     return tuple(sorted(known, key=lambda one: abs(one.window_start_s + WINDOW_S // 2 - around_s)))

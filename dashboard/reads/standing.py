@@ -14,6 +14,7 @@ from typing import Any
 
 from dashboard.reads.budgets import Budgets
 from dashboard.reads.condition import Condition, Freshness
+from dashboard.report.budget import Budget
 from lagloss.result import rfc3339
 
 
@@ -115,8 +116,8 @@ class Standing:
 
     @property
     def least_budget(self) -> tuple[float, float]:
-        """Of the error budget that has least left, see `Budget.rank`."""
-        return min((one.rank for one in self.budgets.values() if one is not None), default=(math.inf, math.inf))
+        """Of the error budget that has least left: at most, then at least."""
+        return min((_left(one) for one in self.budgets.values() if one is not None), default=(math.inf, math.inf))
 
     @property
     def state(self) -> State:
@@ -146,7 +147,10 @@ class Standing:
             "freshness": self.fresh.document(),
             "targets": asdict(self.targets),
             "newest": None if self.newest is None else self.newest.document(),
-            "budgets": {objective: None if one is None else one.document() for objective, one in self.budgets.items()},
+            "budgets": {
+                objective: None if one is None else {"allowed": one.allowed, "bad": asdict(one.used), "left": one.left}
+                for objective, one in self.budgets.items()
+            },
             "open_incidents": {"critical": self.critical, "warning": self.warning},
             "hours": [hour.document() for hour in self.hours],
         }
@@ -154,6 +158,13 @@ class Standing:
 
 def worst_first(standings: Iterable[Standing]) -> list[Standing]:
     return sorted(standings, key=_rank)
+
+
+def _left(budget: Budget) -> tuple[float, float]:
+    left = budget.left
+    if left is None:
+        return (-math.inf, -math.inf) if budget.is_used_up else (math.inf, math.inf)
+    return left["max"], left["min"]
 
 
 def _rank(standing: Standing) -> tuple[float | str, ...]:

@@ -16,6 +16,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any, Final, Literal
 
+from dashboard.report.budget import Budget
 from lagloss.budgets import Objective, bad_interval, budget, on_time_target
 from lagloss.definition import Definition
 from lagloss.periods import Coverage, Stretch
@@ -90,14 +91,14 @@ class Attainment:
         return {"min": max(0.0, 1 - self.bad.max / self.of), "max": 1 - self.bad.min / self.of}
 
     @property
-    def spent(self) -> dict[str, float | None]:
-        """The share of the budget that is used up; None where there is no budget at all."""
-        if not self.allowed:
-            return {"min": None, "max": None}
-        return {"min": self.bad.min / self.allowed, "max": self.bad.max / self.allowed}
+    def budget(self) -> Budget | None:
+        """None where there was no message to judge. Else it says what the status says: missed if more than all is used
+        for certain, met if no more than all may be."""
+        return Budget(self.allowed, Interval(self.bad.min, self.bad.max + self.unseen)) if self.of else None
 
     def document(self) -> dict[str, Any]:
-        spent = self.spent
+        spent, left = (None, None) if self.budget is None else (self.budget.spent, self.budget.left)
+        nothing = {"min": None, "max": None}
         return {
             "objective": self.objective,
             "status": self.status,
@@ -107,11 +108,8 @@ class Attainment:
             "bad": asdict(self.bad),
             "budget": {
                 "messages": self.allowed,
-                "spent": spent,
-                "left": {
-                    "min": None if spent["max"] is None else 1 - spent["max"],
-                    "max": None if spent["min"] is None else 1 - spent["min"],
-                },
+                "spent": spent or nothing,
+                "left": left or nothing,
             },
             "unseen_estimate": self.unseen,
         }
@@ -128,7 +126,7 @@ def judge(objective: Objective, parts: Sequence[tuple[Stretch, Target]], known: 
         closed += stretch.total.windows
         unknown += stretch.total.verdicts.get("unknown", 0)
     allowed = sum((share * messages for share, messages in by_budget.items()), Fraction(0))
-    unseen = ceil(Fraction(of * (unknown + known.missing), closed)) if closed else 0
+    unseen = unseen_estimate(of, unknown + known.missing, closed)
     status: Status = "unproven"
     if not of and not unknown and not known.missing:
         status = "none"
@@ -137,6 +135,12 @@ def judge(objective: Objective, parts: Sequence[tuple[Stretch, Target]], known: 
     elif of and bad_max + unseen <= allowed:
         status = "met"
     return Attainment(objective, status, of, Interval(bad_min, bad_max), float(allowed), unseen)
+
+
+def unseen_estimate(of: int, minutes: int, closed: int) -> int:
+    """The messages that so many minutes without a verdict would have at the mean rate of the closed ones, which have
+    the messages `of`."""
+    return ceil(Fraction(of * minutes, closed)) if closed else 0
 
 
 def overall(attainments: Iterable[Attainment]) -> Status:

@@ -8,24 +8,21 @@ from typing import Final
 
 from dashboard.report import wording
 from dashboard.report.attainment import Status
-from dashboard.report.model import BurnPoint, Figures, Report, Share
+from dashboard.report.budget import Share
+from dashboard.report.model import BurnPoint, Figures, Report
 
 WIDTH: Final = 960
 _HUES: Final = ("#c2255c", "#1864ab")
 _DASHES: Final = ("", ' stroke-dasharray="7 4"')
 _INK, _GRID = "#2b2f36", "#d8dce1"
 _TOP, _BOTTOM, _LEFT, _RIGHT = 14, 236, 64, 110
-_FLOOR: Final = -1.0
-"""A budget overspent by more than itself leaves the chart at the bottom; the number is in the table."""
 _DAYS_A_ROW: Final = 31
 _DAY, _GAP, _LABEL = 24, 4, 92
 
 
 def burn_down(report: Report) -> str:
     """The share of each budget that is left, from the range's start to its end."""
-    points, span = report.burn_down, report.span
-    lowest = min((left["min"] for point in points for left in point.left if left is not None), default=0.0)
-    floor = min(0.0, max(_FLOOR, lowest))
+    points, span, floor = report.burn_down, report.span, report.burn_down_floor
 
     def x(at_s: float) -> float:
         return _LEFT + (WIDTH - _LEFT - _RIGHT) * (at_s - span.from_s) / (span.to_s - span.from_s)
@@ -50,7 +47,7 @@ def burn_down(report: Report) -> str:
         name = wording.OBJECTIVES[one.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
     said = "; ".join(
-        f"{wording.OBJECTIVES[one.objective]}: {wording.left(one)} left" for one in report.whole.attainments
+        f"{wording.OBJECTIVES[one.objective]}: {wording.left(one.budget)}" for one in report.whole.attainments
     )
     return _svg(_BOTTOM + 32, f"Error budget left over time. {said}", drawn)
 

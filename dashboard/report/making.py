@@ -9,8 +9,17 @@ from heapq import nlargest
 from itertools import groupby, pairwise
 from typing import Final
 
-from dashboard.report.attainment import OBJECTIVES, Target, judge, target_at, targets_of, targets_within
-from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, Share, WorstHour
+from dashboard.report.attainment import (
+    OBJECTIVES,
+    Target,
+    judge,
+    target_at,
+    targets_of,
+    targets_within,
+    unseen_estimate,
+)
+from dashboard.report.budget import Budget
+from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, WorstHour
 from dashboard.report.ranges import CalendarSpan, day_edges, previous
 from lagloss.budgets import bad_interval
 from lagloss.incident_times import Times, overlapping_courses
@@ -110,22 +119,17 @@ def _hour_of(part: Stretch) -> int:
 
 def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...]:
     """What is left of the budget that all messages of the range make, after each step."""
-    spent = [Interval(0, 0) for _ in whole.attainments]
-    points = [BurnPoint(whole.from_s, tuple(_left(one.allowed, Interval(0, 0)) for one in whole.attainments))]
+    bad, without_verdict = [Interval(0, 0) for _ in whole.attainments], 0
+    points = [BurnPoint(whole.from_s, tuple(Budget(one.allowed, Interval(0, 0)).left for one in whole.attainments))]
     for step in steps:
-        spent = [_added((so_far, one.bad)) for so_far, one in zip(spent, step.attainments, strict=True)]
-        left = [_left(one.allowed, so_far) for one, so_far in zip(whole.attainments, spent, strict=True)]
+        bad = [_added((so_far, one.bad)) for so_far, one in zip(bad, step.attainments, strict=True)]
+        without_verdict += step.without_verdict
+        left = []
+        for one, so_far in zip(whole.attainments, bad, strict=True):
+            unseen = unseen_estimate(one.of, without_verdict, whole.known.closed)
+            left.append(Budget(one.allowed, Interval(so_far.min, so_far.max + unseen)).left)
         points.append(BurnPoint(step.to_s, tuple(left) if step.known.closed else (None,) * len(left)))
     return tuple(points)
-
-
-def _spent(allowed: float, bad: Interval) -> Share | None:
-    return {"min": bad.min / allowed, "max": bad.max / allowed} if allowed else None
-
-
-def _left(allowed: float, bad: Interval) -> Share | None:
-    spent = _spent(allowed, bad)
-    return None if spent is None else {"min": 1 - spent["max"], "max": 1 - spent["min"]}
 
 
 def _added(parts: Iterable[Interval]) -> Interval:
@@ -151,7 +155,7 @@ def _worst(whole: Figures, stretches: Sequence[Stretch]) -> list[list[Stretch]]:
 
 def _worst_hour(whole: Figures, hour: Figures) -> WorstHour:
     both = zip(hour.attainments, whole.attainments, strict=True)
-    return WorstHour(hour, tuple(_spent(of.allowed, one.bad) for one, of in both))
+    return WorstHour(hour, tuple(Budget(of.allowed, one.bad).spent for one, of in both))
 
 
 def _incidents(store: Store, pipeline: str, span: CalendarSpan) -> Incidents:

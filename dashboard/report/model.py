@@ -9,6 +9,7 @@ from typing import Any, Final
 from dashboard import links
 from dashboard.links import Address
 from dashboard.report.attainment import Attainment, Status, Target, overall
+from dashboard.report.budget import Share
 from dashboard.report.ranges import CalendarSpan
 from dashboard.span import Span
 from lagloss.incident_times import Times
@@ -42,10 +43,15 @@ class Figures:
         return {**verdicts, "missing": self.known.missing, "before": self.known.before, "to_come": self.known.to_come}
 
     @property
+    def without_verdict(self) -> int:
+        """Minutes that should have one: what they hold is not known."""
+        return self.minutes["unknown"] + self.known.missing
+
+    @property
     def known_share(self) -> float | None:
-        """Of the minutes that should have a verdict: those whose verdict is not `unknown`."""
+        """Of the minutes that should have a verdict: those that have one."""
         due = self.known.closed + self.known.missing
-        return (self.known.closed - self.minutes["unknown"]) / due if due else None
+        return (due - self.without_verdict) / due if due else None
 
     def document(self) -> Document:
         return {
@@ -66,10 +72,6 @@ class Figures:
         }
 
 
-Share = dict[str, float]
-"""Of a budget, `min` and `max`: spent or left, which is below 0 where more than all of it is spent."""
-
-
 @dataclass(frozen=True, slots=True)
 class BurnPoint:
     """How much of each objective's budget was left at a moment (epoch s); None where nothing is known of the stretch
@@ -81,7 +83,7 @@ class BurnPoint:
 
 @dataclass(frozen=True, slots=True)
 class WorstHour:
-    """An hour with what it took of the budgets of the whole range; `spent` is None where there is no budget."""
+    """An hour with what its messages took of the budgets of the whole range; `spent` is None where there is none."""
 
     figures: Figures
     spent: tuple[Share | None, ...]
@@ -116,6 +118,13 @@ class Report:
     @property
     def status(self) -> Status:
         return self.whole.status
+
+    @property
+    def burn_down_floor(self) -> float:
+        """The share at the bottom of a chart of the burn-down: a budget that is overspent by more than itself leaves
+        the chart there; the number is in the table."""
+        shares = (left["min"] for point in self.burn_down for left in point.left if left is not None)
+        return max(-1.0, min([0.0, *shares]))
 
     def document(self, base_url: str = "") -> Document:
         """What `--format json` and the API give. Every figure names the windows it is made of."""

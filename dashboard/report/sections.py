@@ -39,7 +39,7 @@ def _objectives(pages: Pages) -> Section:
             Cell(words.interval({"min": one.bad.min, "max": one.bad.max})),
             Cell(words.count(int(one.allowed))),
             Cell(wording.spent(one)),
-            Cell(wording.left(one)),
+            Cell(wording.left(one.budget)),
         ]
         for one in report.whole.attainments
     ]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
 from dashboard.report.attainment import Attainment, Status, Target
-from dashboard.report.model import Figures, Report, Share
+from dashboard.report.budget import Budget, Share
+from dashboard.report.model import Figures, Report
 from dashboard.report.ranges import CalendarSpan
 from dashboard.words import NOTHING, Look, count, lag, share
+from dashboard.words import interval as counts
 from dashboard.zones import Zone
 from lagloss.budgets import Objective
 
@@ -73,7 +76,7 @@ def attained(one: Attainment) -> str:
 
 
 def of_budget(part: Share | None) -> str:
-    """What a stretch took of a budget."""
+    """What is spent of a budget."""
     return NOTHING if part is None else interval(percent, part["min"], part["max"])
 
 
@@ -84,15 +87,22 @@ def interval(say: Callable[..., str], low: float, high: float) -> str:
 
 def spent(one: Attainment) -> str:
     """The share of its budget that is used up, in per cent; without decimals where it is much."""
-    if one.allowed:
-        return interval(percent, one.bad.min / one.allowed, one.bad.max / one.allowed)
-    return NOTHING if not one.of else f"{interval(count, one.bad.min, one.bad.max)} where none is allowed"
-
-
-def left(one: Attainment) -> str:
-    if not one.allowed:
+    budget = one.budget
+    if budget is None:
         return NOTHING
-    return interval(percent, 1 - one.bad.max / one.allowed, 1 - one.bad.min / one.allowed)
+    return of_budget(budget.spent) if budget.allowed else f"{counts(asdict(budget.used))} where none is allowed"
+
+
+def left(budget: Budget | None) -> str:
+    """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
+    if budget is None:
+        return NOTHING
+    part, used = budget.left, budget.used
+    if part is None:
+        return f"{counts(asdict(used))} bad, none allowed"
+    if budget.is_used_up:
+        return f"none, {'' if used.min == used.max else 'at least '}{share(1 - part['max'])} used"
+    return f"at most {share(part['max'])}" if part["min"] <= 0 else interval(share, part["min"], part["max"])
 
 
 def percent(ratio: float) -> str:
@@ -123,7 +133,8 @@ def not_known(figures: Figures) -> list[str]:
     elif unknown or known.missing:
         said.append(
             f"Not known: {minutes(unknown)} without enough evidence for a verdict and {minutes(known.missing)} "
-            f"without a result, together {share(1 - (figures.known_share or 0))} of the time. They never count as good."
+            f"without a result, together {share(1 - (figures.known_share or 0))} of the time. "
+            "They never count as good: what is spent of a budget at most takes all their messages for bad."
         )
     if known.cut:
         said.append(

@@ -30,7 +30,8 @@ Faults of processes and servers, for as long as they are on:
 ``burst:FACTOR``                           the load is so many times as high
 =========================================  ===========================================================================
 
-where SHARE is more than 0 and at most 1, and DURATION is like ``250ms``, ``2s`` or ``5m``.
+where SHARE is more than 0 and at most 1, and DURATION is like ``250ms``, ``2s`` or ``5m``. Faults of processes hit the
+shadow, too, where the pipeline runs one: as the node ``event-norm-shadow``.
 """
 
 from __future__ import annotations
@@ -40,13 +41,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from pipeline_under_test.topology import COL_SERVICE, NEXT, NODES, VENDORS
+from pipeline_under_test.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
 
 EventKind = Literal[
     "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison"
 ]
 ServerKind = Literal["crash", "stall", "stop", "restart", "skew", "broker-kill", "broker-restart", "receiver", "burst"]
 Kind = EventKind | ServerKind
+GROUPS: Final = (*NODES, SHADOW)
+"""Whose processes a fault can hit."""
 ALL: Final = "all"
 """Instead of a node, in `restart:all`."""
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m)")
@@ -110,16 +113,16 @@ def _parsed(text: str) -> Fault:
         case ["poison", share]:
             return Fault("poison", text, COL_SERVICE, _share(share))
         case ["crash", node]:
-            return Fault("crash", text, _node(node, NODES))
+            return Fault("crash", text, _node(node, GROUPS))
         case ["crash", node, duration]:
-            return Fault("crash", text, _node(node, NODES), seconds=_seconds(duration))
+            return Fault("crash", text, _node(node, GROUPS), seconds=_seconds(duration))
         case ["stall" | "stop" as kind, node]:
-            return Fault("stall" if kind == "stall" else "stop", text, _node(node, NODES))
+            return Fault("stall" if kind == "stall" else "stop", text, _node(node, GROUPS))
         case ["restart", node]:
-            return Fault("restart", text, _node(node, (*NODES, ALL)))
+            return Fault("restart", text, _node(node, (*GROUPS, ALL)))
         case ["skew", node, duration] if duration[:1] in ("+", "-"):
             sign = -1 if duration[0] == "-" else 1
-            return Fault("skew", text, _node(node, NODES), seconds=sign * _seconds(duration[1:]))
+            return Fault("skew", text, _node(node, GROUPS), seconds=sign * _seconds(duration[1:]))
         case ["broker", "kill", number] if number.isdecimal():
             return Fault("broker-kill", text, number=float(number))
         case ["broker", "restart"]:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline_under_test.faults.grammar import Fault, Kind, parse
+from pipeline_under_test.followed import FollowedFile
 
 LEAD_S: Final = 1.0
 """A fault begins so long after it is asked for: every process has seen it by then."""
@@ -40,7 +41,7 @@ class Injections:
 
     def __init__(self, path: Path) -> None:
         self.path: Final = path
-        self._read_to = 0
+        self._file = FollowedFile(path)
         self._next_look = 0.0
         self._known: tuple[Injection, ...] = ()
 
@@ -91,17 +92,11 @@ class Injections:
             os.fsync(file.fileno())
 
     def _read_on(self) -> None:
-        try:
-            if self.path.stat().st_size == self._read_to:
-                return
-        except FileNotFoundError:
+        lines = self._file.new_lines()
+        if not lines:
             return
-        with self.path.open("rb") as file:
-            file.seek(self._read_to)
-            whole, newline, _ = file.read().rpartition(b"\n")
-        self._read_to += len(whole) + len(newline)
         known = list(self._known)
-        for line in whole.splitlines():
+        for line in lines:
             told = json.loads(line)
             if "fault" in told:
                 known.append(Injection(parse(told["fault"]), told["from_ms"], told["until_ms"]))

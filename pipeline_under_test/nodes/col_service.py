@@ -34,7 +34,7 @@ from fastapi.responses import JSONResponse
 from lagloss.emitter import Emitter
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import Plan
-from pipeline_under_test.kafka import is_fatal, producer_config
+from pipeline_under_test.kafka.producer import is_fatal, producer_config
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted, poisoned

@@ -22,7 +22,7 @@ from typing import Any, Final
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import NEVER_TAKEN, producer_config
+from pipeline_under_test.kafka.producer import NEVER_TAKEN, producer_config
 from pipeline_under_test.nodes.kept_letters import KeptLetters, LetterFile, event_of
 
 log = logging.getLogger(__name__)

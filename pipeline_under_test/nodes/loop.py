@@ -23,7 +23,7 @@ from confluent_kafka import Consumer, Message, TopicPartition
 
 from lagloss.commits import Commits, Partition, Taken
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import ReliableProducer
+from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision
 from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.refusals import Refusals

@@ -17,13 +17,14 @@ from pipeline_under_test.nodes.worker import Outlet, Worker
 from pipeline_under_test.routes import RoutesTopic
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import Settings
-from pipeline_under_test.shadow import SHADOW, shadow_of
+from pipeline_under_test.shadow import shadow_of
 from pipeline_under_test.topology import (
     CONN_FB,
     CONN_GA,
     EVENT_NORM,
     EVENT_ROUTER,
     GLOBAL_RETRIER,
+    SHADOW,
     routes_topic,
     topic_of,
 )

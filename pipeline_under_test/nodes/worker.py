@@ -20,7 +20,8 @@ from lagloss.emitter import Emitter, Processing
 from lagloss.lanes import KafkaLanes
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
-from pipeline_under_test.kafka import Acknowledged, Rejected, consumer_for
+from pipeline_under_test.kafka.consumer import consumer_for
+from pipeline_under_test.kafka.producer import Acknowledged, Rejected
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.beat import Beat
 from pipeline_under_test.nodes.dead_letters import DeadLetters
@@ -69,7 +70,7 @@ class Parcel:
 
 
 class Sender(Protocol):
-    """A producer of events: see `pipeline_under_test.kafka.ReliableProducer`."""
+    """A producer of events: see `pipeline_under_test.kafka.producer.ReliableProducer`."""
 
     @property
     def ready(self) -> bool:

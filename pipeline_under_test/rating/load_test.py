@@ -14,7 +14,8 @@ from typing import Final
 
 from lagloss.processes import LOOPBACK, choose_port, log_tail
 from pipeline_under_test.faults import Fault
-from pipeline_under_test.kafka import GroupWatcher, create_topics, delete_topics
+from pipeline_under_test.kafka.positions import GroupWatcher
+from pipeline_under_test.kafka.topics import create_topics, delete_topics
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.rating.ratings import Rating
 from pipeline_under_test.rating.search import Trial, highest_sustained

@@ -20,7 +20,8 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.commits import Partition, place_of
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import GroupWatcher, producer_config
+from pipeline_under_test.kafka.positions import GroupWatcher
+from pipeline_under_test.kafka.producer import producer_config
 from pipeline_under_test.load import EventMaker, Mix
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings

@@ -44,7 +44,9 @@ class ProcessFaults:
 
     def _of(self, injection: Injection) -> list[Group]:
         node = injection.fault.node
-        return list(self._groups.values()) if node == ALL else [self._groups[node]]
+        if node == ALL:
+            return list(self._groups.values())
+        return [self._groups[node]] if node in self._groups else []  # a pipeline may run no shadow
 
     def _begin(self, injection: Injection) -> None:
         fault = injection.fault

@@ -12,7 +12,8 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from lagloss.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
-from pipeline_under_test.kafka import GroupWatcher, create_topics
+from pipeline_under_test.kafka.positions import GroupWatcher
+from pipeline_under_test.kafka.topics import create_topics
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
@@ -22,8 +23,8 @@ from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
 from pipeline_under_test.running.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.settings import Settings
-from pipeline_under_test.shadow import SHADOW, create_shadow_topics, shadow_of
-from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
+from pipeline_under_test.shadow import create_shadow_topics, shadow_of
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, SHADOW
 from pipeline_under_test.truth import Truth
 
 log = logging.getLogger(__name__)

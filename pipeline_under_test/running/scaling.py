@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from pipeline_under_test.kafka import PARTITIONS
+from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.rating.ratings import Ratings
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.observed import Crew, Observer, Watcher

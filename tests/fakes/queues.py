@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from confluent_kafka import KafkaError, KafkaException
 
-from pipeline_under_test.kafka import Position
+from pipeline_under_test.kafka.positions import Position
 from pipeline_under_test.topology import CONSUMERS
 
 

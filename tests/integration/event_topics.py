@@ -11,7 +11,8 @@ from typing import Any
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from pipeline_under_test.event import Event
-from pipeline_under_test.kafka import PARTITIONS, ReliableProducer, create_topics
+from pipeline_under_test.kafka.producer import ReliableProducer
+from pipeline_under_test.kafka.topics import PARTITIONS, create_topics
 from pipeline_under_test.routes import DEFAULT_ROUTES
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings

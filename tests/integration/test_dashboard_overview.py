@@ -106,8 +106,9 @@ def test_budgets_and_hours_are_what_the_roll_ups_say(world: World) -> None:
     loss, on_time = chain.budgets["loss"], chain.budgets["on-time"]
     assert loss is not None
     assert on_time is not None
-    assert (loss.left_min, loss.left_max) == (pytest.approx(1 - 60 / 5), pytest.approx(1 - 60 / 5))
-    assert on_time.left_max == pytest.approx(1 - 60 / 25)
+    assert loss.left == pytest.approx({"min": 1 - 60 / 5, "max": 1 - 60 / 5})
+    assert on_time.left is not None
+    assert on_time.left["max"] == pytest.approx(1 - 60 / 25)
     assert len(chain.hours) == 24
     assert sum(hour.lag_ms is not None for hour in chain.hours) in (1, 2)  # a full hour may lie among the minutes
     assert max(hour.loss_ratio or 0 for hour in chain.hours) >= 60 / 500
@@ -135,11 +136,11 @@ def test_budgets_are_what_a_report_of_the_same_days_says(store: Store) -> None:
     ends_s = (int(now_s) // DAY_S + 1) * DAY_S
     span = CalendarSpan(ends_s - 30 * DAY_S, ends_s, "UTC")
     for name in ("strict", "even"):
-        for one in make_report(store, name, span, now_s).whole.attainments:
-            found = budgets[name][one.objective]
-            assert found is not None
-            assert (found.allowed, found.bad_min) == (one.allowed, one.bad.min)
-            assert found.bad_max == one.bad.max + one.unseen
+        made = make_report(store, name, span, now_s)
+        for one, burnt_down_to in zip(made.whole.attainments, made.burn_down[-1].left, strict=True):
+            assert one.budget is not None
+            assert budgets[name][one.objective] == one.budget
+            assert one.budget.left == pytest.approx(burnt_down_to)
             assert (one.unseen > 0) == (name == "strict")
     assert make_report(store, "strict", span, now_s).whole.attainments[0].allowed == pytest.approx(
         sum(1_000 * (0.01 if at < 70 else 0.001) for at in range(101) if at % 7)

@@ -20,7 +20,8 @@ from lagloss.topics import create_topics
 from lagloss.wire import hash_id
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import parse
-from pipeline_under_test.kafka import PARTITIONS, consumer_for
+from pipeline_under_test.kafka.consumer import consumer_for
+from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of

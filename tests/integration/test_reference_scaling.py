@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 
 from lagloss.topics import create_topics
 from pipeline_under_test.faults import parse
-from pipeline_under_test.kafka import PARTITIONS
+from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.running.policies import Rules
 from pipeline_under_test.running.runner import Runner

@@ -17,8 +17,17 @@ from lagloss.definition import parse_definition
 from pipeline_under_test.schema import Schema, packaged
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import Settings
-from pipeline_under_test.shadow import SHADOW, shadow_of
-from pipeline_under_test.topology import DEFINITION, EVENT_NORM, EVENT_ROUTER, NEXT, dead_topic, group_of, topic_of
+from pipeline_under_test.shadow import shadow_of
+from pipeline_under_test.topology import (
+    DEFINITION,
+    EVENT_NORM,
+    EVENT_ROUTER,
+    NEXT,
+    SHADOW,
+    dead_topic,
+    group_of,
+    topic_of,
+)
 from tests.integration.event_topics import events_in
 from tests.integration.test_reference_pipeline import Beacons, Finished, read_beacons, run_pipeline
 

@@ -13,7 +13,7 @@ from lagloss.outgoing.backoff import backoff_s
 from lagloss.store import MissingMessage
 
 START = 1_795_250_400
-LOST = MissingMessage(2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)
+LOST = MissingMessage(START, 2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)
 EVIDENCE = Evidence(
     where=[Place("link", "src->mid", 0.75, "3 lost, 75% of the loss", 3)],
     examples=[LOST] * 25,

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.report.attainment import FOREVER_S, Target, judge, overall, target_at, targets_of, targets_within
+from dashboard.report.budget import Budget
 from lagloss.budgets import budget
 from lagloss.definition import Definition, parse_definition
 from lagloss.periods import Coverage, Stretch
@@ -78,6 +79,20 @@ def test_no_messages_are_nothing_to_judge_only_where_all_minutes_are_known() -> 
     assert status(Rollup(windows=60, verdicts={"idle": 60}), target(), missing=1) == "unproven"
 
 
+@given(st.integers(0, 30), st.integers(0, 30), st.integers(0, 3), st.integers(0, 3))
+def test_what_is_spent_of_a_budget_says_the_same_as_the_status(
+    certain: int, perhaps: int, unknown: int, missing: int
+) -> None:
+    total = loss(certain, certain + perhaps, unknown=unknown)
+    one = judge("loss", [(Stretch(0, HOUR_S, total), target(0.02))], known(total, missing))
+    assert one.budget is not None
+    spent, left = one.budget.spent, one.budget.left
+    assert spent is not None
+    assert left == {"min": 1 - spent["max"], "max": 1 - spent["min"]}
+    assert one.status == ("missed" if spent["min"] > 1 else "met" if spent["max"] <= 1 else "unproven")
+    assert one.budget.used.max - one.bad.max == -(-1_000 * (unknown + missing) // 60)
+
+
 @pytest.mark.parametrize(("share", "messages"), [(0.29, 100), (0.07, 100), (0.001, 3_000)])
 def test_a_budget_is_exact_however_floats_round(share: float, messages: int) -> None:
     allowed = round(share * messages)
@@ -87,13 +102,16 @@ def test_a_budget_is_exact_however_floats_round(share: float, messages: int) -> 
 
 def test_a_target_of_all_messages_leaves_no_budget() -> None:
     one = judge("loss", [(Stretch(0, HOUR_S, loss(1, 1)), target(0))], known(loss(1, 1)))
-    assert (one.status, one.allowed, one.spent) == ("missed", 0, {"min": None, "max": None})
+    assert (one.status, one.budget) == ("missed", Budget(0, Interval(1, 1)))
+    nothing = {"min": None, "max": None}
+    assert one.document()["budget"] == {"messages": 0, "spent": nothing, "left": nothing}
 
 
 def test_what_is_late_spends_the_budget_of_the_lag() -> None:
     total = timed(late=40)
     one = judge("on-time", [(Stretch(0, HOUR_S, total), target())], known(total))
-    assert (one.status, one.bad.min, one.allowed, one.spent["min"]) == ("met", 40, 50, 0.8)
+    assert one.budget is not None
+    assert (one.status, one.bad.min, one.allowed, one.budget.spent) == ("met", 40, 50, {"min": 0.8, "max": 0.8})
     assert one.good == {"min": 0.96, "max": 0.96}
     assert one.target == 0.95
 

@@ -16,11 +16,12 @@ from dashboard import light, words
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.links import Address
 from dashboard.pages.overview_parts import table, totals
-from dashboard.reads.budgets import Budget
 from dashboard.reads.condition import Condition, Freshness
 from dashboard.reads.condition import condition as condition_of
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, worst_first
+from dashboard.report.budget import Budget
+from lagloss.result import Interval
 
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)
 TARGETS = Targets(loss=0.01, lag_percentile=95, lag_ms=1_000)
@@ -29,7 +30,7 @@ MINUTE = Minute(600, "ok", 0, 1_000, 0, 0, 100.0, 1.0, is_late=False)
 
 def budget(bad: int, more: int = 0, allowed: float = 1_000.0) -> Budget:
     """So many bad messages for certain, and more that may be."""
-    return Budget(allowed, bad, bad + more)
+    return Budget(allowed, Interval(bad, bad + more))
 
 
 WELL = Standing("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": budget(100), "on-time": budget(500)})
@@ -94,7 +95,7 @@ def test_a_pipeline_is_in_the_worst_of_the_states_that_are_true_of_it(
         true |= {State(condition.value)}
     true |= {State.CRITICAL} if critical else set()
     true |= {State.WARNING} if warning else set()
-    true |= {State.BUDGET} if one is not None and one.bad_min >= max(one.allowed, 1) else set()
+    true |= {State.BUDGET} if one is not None and one.used.min >= max(one.allowed, 1) else set()
     if State.IDLE in true:
         true -= {State.OK}  # idle is what a pipeline without traffic is instead
     standing = replace(

@@ -160,7 +160,7 @@ def window(lost: int) -> dict[str, Any]:
 
 
 def missing(name: str, kind: str = "lost") -> MissingMessage:
-    return MissingMessage(hash_id(name), name, kind, [LINK], "event-norm.out", 0.0)
+    return MissingMessage(START_S, hash_id(name), name, kind, [LINK], "event-norm.out", 0.0)
 
 
 def test_a_loss_that_the_ledger_knows_of_is_not_false() -> None:

@@ -89,7 +89,7 @@ def measured_of(
     for number, (_, checkpoints, outcome, places) in enumerate(trails):
         name = f"m{number}"
         if outcome in ("lost", "pending"):
-            missing.append(MissingMessage(hash_id(name), name, outcome, list(places), checkpoints[-1], 0.0))
+            missing.append(MissingMessage(START_S, hash_id(name), name, outcome, list(places), checkpoints[-1], 0.0))
         for seq, checkpoint in enumerate(checkpoints):
             is_first = checkpoint == GRAPH.first
             block = BeaconBlock(

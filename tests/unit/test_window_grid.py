@@ -41,7 +41,9 @@ def test_an_open_minute_has_counts_and_no_losses() -> None:
 
 
 def test_a_message_without_a_name_is_shown_by_its_hash_and_leads_to_its_page() -> None:
-    missing = MissingMessage(0xFF, None, "perhaps", ["link src->mid", "node mid"], "src.out", START_S * 1000 + 7.0)
+    missing = MissingMessage(
+        START_S, 0xFF, None, "perhaps", ["link src->mid", "node mid"], "src.out", START_S * 1000 + 7.0
+    )
     row = missing_row(missing, read(), Address("/", {"zone": "Asia/Tokyo"}))
     assert (row["message"], row["place"]) == ("00000000000000ff", "link src → mid, node mid")
     assert (row["fate"], row["seen"]) == ("perhaps lost", "17:40:00.007")

@@ -1,0 +1,22 @@
+"""How a command answers: JSON on stdout, or a sentence on stderr with its exit code."""
+
+from __future__ import annotations
+
+import json
+from typing import Final, NoReturn
+
+import typer
+
+EXIT_DIFFERS: Final = 1
+"""What was found is not what was expected; the other codes are those of `lagloss`."""
+
+
+def say(document: object) -> None:
+    """Prints a document as one line, at once."""
+    print(json.dumps(document, separators=(",", ":")), flush=True)  # noqa: T201 (it is the output)
+
+
+def fail(why: str, code: int) -> NoReturn:
+    """Ends the command."""
+    typer.echo(why, err=True)
+    raise typer.Exit(code)

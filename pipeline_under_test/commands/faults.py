@@ -1,0 +1,39 @@
+"""The command that breaks a running pipeline."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from lagloss.errors import EXIT_USAGE
+from pipeline_under_test.commands.answering import fail, say
+from pipeline_under_test.commands.options import DataDir, fault_of, require_target
+from pipeline_under_test.faults import Fault
+from pipeline_under_test.settings import Settings
+
+app = typer.Typer()
+
+
+@app.command(
+    epilog="Faults: see pipeline_under_test/faults/grammar.py or docs/reference-pipeline.md, for instance "
+    "lose:link:event-norm->event-router:0.02 or crash:conn-ga"
+)
+def fault(
+    data_dir: DataDir,
+    fault: Annotated[Fault | None, typer.Argument(parser=fault_of, metavar="FAULT")] = None,
+    seconds: Annotated[float | None, typer.Option("--for", min=0, help="seconds; without it, until --end-all")] = None,
+    wait: Annotated[float, typer.Option("--in", min=0, help="seconds until it begins")] = 1.0,
+    end_all: Annotated[bool, typer.Option("--end-all", help="end all faults that are on")] = False,
+) -> None:
+    """Inject a fault into a running pipeline."""
+    settings = Settings.load(data_dir)
+    injections = settings.injections()
+    if end_all == (fault is not None):
+        fail("expected a FAULT or --end-all", EXIT_USAGE)
+    if fault is None:
+        injections.end_all()
+        return
+    require_target(fault, settings)
+    made = injections.add(fault, seconds, wait)
+    say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})

@@ -1,0 +1,61 @@
+"""Commands that are one process of a running pipeline; `run` starts them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from lagloss.errors import EXIT_USAGE
+from pipeline_under_test.commands.answering import fail
+from pipeline_under_test.commands.options import DataDir, Rate
+from pipeline_under_test.commands.signals import ENDING, on_end
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
+
+app = typer.Typer()
+
+
+@app.command()
+def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_dir: DataDir) -> None:
+    """Run one process of a consuming node of a running pipeline."""
+    from pipeline_under_test.nodes.process import PROCESSES
+
+    if node not in PROCESSES:
+        fail(f"expected one of {', '.join(PROCESSES)}, found {node!r}", EXIT_USAGE)
+    loop, outlet = PROCESSES[node](Settings.load(data_dir))
+    on_end(loop.stop)
+    loop.run(outlet)
+
+
+@app.command(name=COL_SERVICE)
+def col_service(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+    """Run the first node, over HTTP."""
+    from pipeline_under_test.nodes import col_service
+    from pipeline_under_test.nodes.serving import serve
+
+    serve(col_service.create_app(Settings.load(data_dir)), port)
+
+
+@app.command()
+def receiver(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+    """Run the vendors' stand-in."""
+    from pipeline_under_test.nodes import receiver
+    from pipeline_under_test.nodes.serving import serve
+
+    serve(receiver.create_app(Settings.load(data_dir)), port)
+
+
+@app.command()
+def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
+    """Send events to col-service until told to end."""
+    from pipeline_under_test.load import Load, Mix
+
+    async def send() -> None:
+        load = Load(Settings.load(data_dir), rate, Mix())
+        for number in ENDING:
+            asyncio.get_running_loop().add_signal_handler(number, load.stop)
+        await load.run()
+
+    asyncio.run(send())

@@ -1,0 +1,15 @@
+"""How a command is told to end: SIGTERM, as by a supervisor, or SIGINT, as by Ctrl-C."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import Final
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def on_end(call: Callable[[], None]) -> None:
+    """Has `call` called each time that this process is told to end."""
+    for number in ENDING:
+        signal.signal(number, lambda *_: call())

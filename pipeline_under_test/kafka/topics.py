@@ -1,0 +1,69 @@
+"""The pipeline's topics: created where they are missing, and deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
+
+from pipeline_under_test.topology import CONSUMERS, dead_topic, routes_topic, schemas_topic, tier_topic, topic_of
+
+PARTITIONS: Final = 3
+MAX_COPIES: Final = 3
+ADMIN_TIMEOUT_S: Final = 15.0
+
+
+def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
+    """Creates the pipeline's topics where they are missing: each record on three brokers where there are so many, and
+    acknowledged by two of them.
+
+    They are stamped with the append time: how far a lane has been taken in is measured in times of the broker's clock.
+
+    Raises:
+        KafkaException: if the broker cannot be reached or refuses.
+    """
+    create_streams(bootstrap, _streams(pipeline, tiers_s))
+    _create(bootstrap, _tables(pipeline), 1, {"cleanup.policy": "compact"})
+
+
+def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
+    """Creates these topics of events where they are missing; likewise."""
+    _create(bootstrap, topics, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
+
+
+def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mapping[str, str]) -> None:
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
+    config = {"min.insync.replicas": str(max(1, copies - 1)), **config}
+    topics = [NewTopic(name, partitions, copies, config=config) for name in names]
+    for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
+        try:
+            future.result(ADMIN_TIMEOUT_S)
+        except KafkaException as error:
+            reason = error.args[0]
+            if not isinstance(reason, KafkaError) or reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise
+
+
+def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
+    """Deletes the topics that `create_topics` created, and all that is in them.
+
+    Raises:
+        KafkaException: if the broker cannot be reached or refuses.
+    """
+    names = [*_streams(pipeline, tiers_s), *_tables(pipeline)]
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    for future in admin.delete_topics(names, operation_timeout=ADMIN_TIMEOUT_S).values():
+        future.result(ADMIN_TIMEOUT_S)
+
+
+def _streams(pipeline: str, tiers_s: Iterable[float]) -> list[str]:
+    topics = [topic_of(pipeline, node) for node in CONSUMERS] + [dead_topic(pipeline)]
+    return topics + [tier_topic(pipeline, seconds) for seconds in tiers_s]
+
+
+def _tables(pipeline: str) -> list[str]:
+    return [routes_topic(pipeline), schemas_topic(pipeline)]
