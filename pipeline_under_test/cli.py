@@ -31,6 +31,7 @@ from pipeline_under_test.rating.search import Trial
 from pipeline_under_test.redrive import Busy, Wanted, redriven
 from pipeline_under_test.replay import REPLAY_RATE, replayed
 from pipeline_under_test.running.policies import Policy
+from pipeline_under_test.running.skewed_clock import NoFaketime, library
 from pipeline_under_test.schema import NotReadable, producers_schema
 from pipeline_under_test.settings import NotThere, Retry, Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, PIPELINE, SCALED, TIERS_S
@@ -46,9 +47,12 @@ def default_data_dir() -> Path:
 
 def _fault(text: str) -> Fault:
     try:
-        return parse(text)
-    except BadFault as problem:
+        asked = parse(text)
+        if asked.kind == "skew":
+            library()
+    except (BadFault, NoFaketime) as problem:
         raise typer.BadParameter(str(problem)) from problem
+    return asked
 
 
 def _duration(text: str) -> float:
