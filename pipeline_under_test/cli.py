@@ -75,6 +75,8 @@ DataDir = Annotated[
 FaultOption = Annotated[list[Fault], typer.Option(parser=_fault, metavar="FAULT", help="from the start; see `fault`")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
 Rate = Annotated[float, typer.Option(min=0, help="events a second")]
+Port = Annotated[int, typer.Option(help="to listen on; by default any")]
+Fd = Annotated[int | None, typer.Option(help="a listening socket that is inherited, instead of a port")]
 
 
 @app.command()
@@ -208,21 +210,21 @@ def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_d
 
 
 @app.command(name=COL_SERVICE)
-def col_service(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
     """Run the first node, over HTTP."""
     from pipeline_under_test.nodes import col_service
-    from pipeline_under_test.nodes.serving import serve
+    from pipeline_under_test.nodes.serving import listening_socket, serve
 
-    serve(col_service.create_app(Settings.load(data_dir)), port)
+    serve(col_service.create_app(Settings.load(data_dir)), listening_socket(port, inherited=fd))
 
 
 @app.command()
-def receiver(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
     """Run the vendors' stand-in."""
     from pipeline_under_test.nodes import receiver
-    from pipeline_under_test.nodes.serving import serve
+    from pipeline_under_test.nodes.serving import listening_socket, serve
 
-    serve(receiver.create_app(Settings.load(data_dir)), port)
+    serve(receiver.create_app(Settings.load(data_dir)), listening_socket(port, inherited=fd))
 
 
 @app.command()

@@ -87,6 +87,7 @@ class World:
 
     def judged_anew(self) -> dict[str, Any]:
         """The window, closed again from the log with all that is known by now."""
+        self.await_(lambda: self.window()["state"] == "closed", "for the window to be closed")
         request = self.store.request_recompute(self.settings.pipeline, self.start_s, self.start_s + WINDOW_S)
         self.await_(lambda: self.store.recompute_answer(request), "for the window to be closed again")
         return self.window()
