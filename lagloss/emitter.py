@@ -375,6 +375,17 @@ class Emitter:
         Returns:
             False if the broker did not acknowledge the last report.
         """
+        return self._end(timeout_s, is_finished=True)
+
+    def leave(self, timeout_s: float = CLOSE_S) -> bool:
+        """Like `close`, for a host that ends with work in hand which another process will do again. That this emitter
+        has ended would mean that nothing is in hand any more; without that word, what is in hand is late and not lost.
+
+        The emitter then counts as silent, as after a kill, and its node's evidence is incomplete around now.
+        """
+        return self._end(timeout_s, is_finished=False)
+
+    def _end(self, timeout_s: float, *, is_finished: bool) -> bool:
         flusher = self._flusher
         if flusher is None:
             self._is_open = False
@@ -382,7 +393,7 @@ class Emitter:
         if self._is_open:
             if self._successor is not None:
                 self._successor.stop()
-            flusher.close(timeout_s, self._shut)
+            flusher.close(timeout_s, self._shut, is_finished=is_finished)
             self._shut()
         return flusher.ended
 

@@ -94,6 +94,7 @@ class Flusher:
         self._was_woken = False
         """Somebody wanted a turn while one was under way."""
         self._closing = False
+        self._is_finished = True
         self._shut: Callable[[], None] = lambda: None
         self._blocks_until = self._all_until = NEVER
         self._thread = threading.Thread(target=self._run, name=f"lagloss-{identity.node}", daemon=True)
@@ -126,12 +127,14 @@ class Flusher:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self, timeout_s: float, shut: Callable[[], None]) -> None:
-        """Ends the thread after a last turn. `shut` is called by it once nothing more is to be taken in."""
+    def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
+        """Ends the thread after a last turn. `shut` is called by it once nothing more is to be taken in.
+        `is_finished`: nothing is in hand, and the last report may say so by saying `closed`."""
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
         self._all_until = now + timeout_s
         self._shut = shut
+        self._is_finished = is_finished
         self._closing = True
         self.wake.set()
         if self._thread is not threading.current_thread():
@@ -256,7 +259,8 @@ class Flusher:
         self._shut()
         self._partitions = self._partitions or self.outlet.partitions() or BEACONS_PARTITIONS
         self._take(lambda: progress)
-        self._backlog.end(closed_at_ms)
+        if self._is_finished:
+            self._backlog.end(closed_at_ms)
         while (flush := self._backlog.head()) is not None:
             positions = self._shipper.ship(flush, until=lambda: self._blocks_until)
             if positions is None:
@@ -266,7 +270,8 @@ class Flusher:
             self._shipped(flush, positions)
             if self._backlog.wants_report and not self._report(lambda: self._all_until):
                 return
-        self.ended = self._shipper.report(closed_at_ms=closed_at_ms, until=lambda: self._all_until)
+        said_ms = closed_at_ms if self._is_finished else None
+        self.ended = self._shipper.report(closed_at_ms=said_ms, until=lambda: self._all_until)
         if self.ended:
             self.safe = self.reported = self.drains + 1  # as far as any mark may stand for
 

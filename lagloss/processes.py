@@ -37,11 +37,13 @@ def spawn(
     on_parent_death: int = signal.SIGTERM,
     user: str | None = None,
     cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
     """Starts a program in a session of its own, its output appended to `log_path`.
 
-    `env` is laid over this process's environment. If this process dies, however it dies, the child gets
-    `on_parent_death`. The kernel sends it when the *thread* that called here ends: call from one that lives on.
+    `env` is laid over this process's environment; `pass_fds` are open in the child, too. If this process dies, however
+    it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that called here ends: call from
+    one that lives on.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
@@ -52,6 +54,7 @@ def spawn(
             stderr=subprocess.STDOUT,
             env={**os.environ, **(env or {})},
             cwd=cwd,
+            pass_fds=pass_fds,
             start_new_session=True,
         )
 

@@ -38,6 +38,7 @@ class Service:
     env: Mapping[str, str]
     health_url: str | None = None
     arguments: tuple[str, ...] = ()
+    pass_fds: tuple[int, ...] = ()
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     deaths: int = field(default=0, init=False)
     started_at: float = field(default=0.0, init=False)
@@ -46,7 +47,7 @@ class Service:
     def start(self) -> None:
         """Starts the process, its output appended to the log."""
         argv = [sys.executable, "-m", self.module, *self.arguments]
-        self.process = spawn(argv, self.log_path, env={"PYTHONUNBUFFERED": "1", **self.env})
+        self.process = spawn(argv, self.log_path, env={"PYTHONUNBUFFERED": "1", **self.env}, pass_fds=self.pass_fds)
         self.started_at = time.monotonic()
         self._start_again_at = None
 

@@ -1,4 +1,4 @@
-"""The command that breaks a running pipeline."""
+"""The commands that break a running pipeline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 from lagloss.errors import EXIT_USAGE
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, fault_of, require_target
-from pipeline_under_test.faults import Fault
+from pipeline_under_test.faults import Fault, Injection
 from pipeline_under_test.settings import Settings
 
 app = typer.Typer()
@@ -36,4 +36,26 @@ def fault(
         return
     require_target(fault, settings)
     made = injections.add(fault, seconds, wait)
-    say({"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms})
+    say(_asked(made))
+
+
+@app.command()
+def play(
+    data_dir: DataDir,
+    scenario: Annotated[str, typer.Argument(metavar="NAME|FILE", help="one of scenarios/, or a file like them")],
+) -> None:
+    """Inject a scenario's faults, at their times from now on, into a running pipeline."""
+    from pipeline_under_test.scenarios.scenario import BROKER_FAULTS, find_scenario, load_scenario
+
+    settings = Settings.load(data_dir)
+    found = load_scenario(find_scenario(scenario))
+    for one in found.faults:
+        if one.fault.kind in BROKER_FAULTS:
+            fail(f"expected no fault of brokers, which `pipeline scenario` has, found {one.fault.text}", EXIT_USAGE)
+        require_target(one.fault, settings)
+    faults = [_asked(made) for made in found.inject(settings.injections())]
+    say({"scenario": found.name, "description": found.description, "faults": faults})
+
+
+def _asked(made: Injection) -> dict[str, object]:
+    return {"fault": made.fault.text, "from_ms": made.from_ms, "until_ms": made.until_ms}

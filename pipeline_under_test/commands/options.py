@@ -12,15 +12,19 @@ from lagloss.fields import parse_duration_ms
 from lagloss.settings import Settings as LaglossSettings
 from lagloss.times import parse_time_s
 from pipeline_under_test.faults import BadFault, Fault, parse
+from pipeline_under_test.running.skewed_clock import NoFaketime, library
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import SHADOW
 
 
 def fault_of(text: str) -> Fault:
     try:
-        return parse(text)
-    except BadFault as problem:
+        asked = parse(text)
+        if asked.kind == "skew":
+            library()
+    except (BadFault, NoFaketime) as problem:
         raise typer.BadParameter(str(problem)) from problem
+    return asked
 
 
 def require_target(fault: Fault, settings: Settings) -> None:
@@ -52,4 +56,6 @@ DataDir = Annotated[
 ]
 FaultOption = Annotated[list[Fault], typer.Option(parser=fault_of, metavar="FAULT", help="from the start; see `fault`")]
 AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+Port = Annotated[int, typer.Option(help="to listen on; by default any")]
+Fd = Annotated[int | None, typer.Option(help="a listening socket that is inherited, instead of a port")]
 Rate = Annotated[float, typer.Option(min=0, help="events a second")]

@@ -9,7 +9,7 @@ import typer
 
 from lagloss.errors import EXIT_USAGE
 from pipeline_under_test.commands.answering import fail
-from pipeline_under_test.commands.options import DataDir, Rate
+from pipeline_under_test.commands.options import DataDir, Fd, Port, Rate
 from pipeline_under_test.commands.signals import ENDING, on_end
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
@@ -30,21 +30,21 @@ def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_d
 
 
 @app.command(name=COL_SERVICE)
-def col_service(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
     """Run the first node, over HTTP."""
     from pipeline_under_test.nodes import col_service
-    from pipeline_under_test.nodes.serving import serve
+    from pipeline_under_test.nodes.serving import listening_socket, serve
 
-    serve(col_service.create_app(Settings.load(data_dir)), port)
+    serve(col_service.create_app(Settings.load(data_dir)), listening_socket(port, inherited=fd))
 
 
 @app.command()
-def receiver(port: Annotated[int, typer.Option()], data_dir: DataDir) -> None:
+def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
     """Run the vendors' stand-in."""
     from pipeline_under_test.nodes import receiver
-    from pipeline_under_test.nodes.serving import serve
+    from pipeline_under_test.nodes.serving import listening_socket, serve
 
-    serve(receiver.create_app(Settings.load(data_dir)), port)
+    serve(receiver.create_app(Settings.load(data_dir)), listening_socket(port, inherited=fd))
 
 
 @app.command()

@@ -19,7 +19,8 @@ Faults of processes and servers, for as long as they are on:
 
 =========================================  ===========================================================================
 ``crash:N`` or ``crash:N:DURATION``        N's processes are killed (-9), once or again each DURATION
-``stall:N``                                N's processes are stopped (SIGSTOP) and go on at the end
+``stall:N``                                N's processes are stopped (SIGSTOP) and go on at the end; if that comes after
+                                           more than 15 s, the health check has replaced them, and that was its end
 ``stop:N``                                 N has no processes
 ``restart:N``                              N's processes are replaced one after the other (`all`: those of every node)
 ``skew:N:+DURATION`` (or ``-``)            N's clock is so far ahead (behind); its processes are started anew for it

@@ -68,7 +68,7 @@ class Loop(Worker):
         self._refusals = Refusals()
         self._paused = False
 
-    def run(self, outlet: Outlet) -> None:
+    def _work(self, outlet: Outlet) -> None:
         self._lanes.subscribe([self._topic], on_revoke=self._on_revoke, on_lost=self._on_lost)
         while not self._stopping:
             self._take_in(self._read(outlet), outlet)
@@ -179,10 +179,13 @@ class Loop(Worker):
             self.producer.poll(BUSY_WAIT_S)
         if left := sum(map(len, self._in_hand.values())):
             log.warning("ended with %d records in hand; the next process does them again", left)
-        outlet.close()
-        self._dead_letters.close()
+
+    def _settle(self) -> None:
         self._commits.settle()
-        self._close()
+
+    @property
+    def _is_finished(self) -> bool:
+        return not any(self._in_hand.values()) and not self._refusals.has_work
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self._commits.settle()

@@ -39,6 +39,11 @@ class Refusals:
     def __contains__(self, partition: object) -> bool:
         return partition in self._resting
 
+    @property
+    def has_work(self) -> bool:
+        """Whether a refused record has not been taken in again."""
+        return any(self._work.values())
+
     def add(self, partition: Partition, offset: int, work: Processing) -> None:
         """This record was refused: its partition rests, if it does not yet."""
         rest = self._resting.setdefault(partition, Rest(time.monotonic() + REST_S, offset))

@@ -1,4 +1,4 @@
-"""A node that is asked over HTTP: its application on a loopback port that several processes of it may share."""
+"""A node that is asked over HTTP: its application on a listening socket that several processes of it may share."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from pipeline_under_test.nodes.beat import EVERY_S, Beat
 from pipeline_under_test.settings import Settings
 
 BACKLOG: Final = 2048
+DRAIN_S: Final = 0.5
+"""How long a client may take from its connection to its request, and between two requests, when a process ends."""
 
 
 @contextlib.asynccontextmanager
@@ -37,14 +39,36 @@ async def beating(settings: Settings) -> AsyncIterator[None]:
         beat.close()
 
 
-def serve(app: FastAPI, port: int) -> None:
-    """Serves until SIGTERM. Connections are spread by the kernel over the processes that listen on this port."""
-    with socket.socket() as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        listening.bind((LOOPBACK, port))
-        listening.listen(BACKLOG)
+def listening_socket(port: int = 0, *, inherited: int | None = None) -> socket.socket:
+    """A socket that listens on this loopback port, 0 for any; or the one that this process has inherited."""
+    if inherited is not None:
+        return socket.socket(fileno=inherited)
+    return socket.create_server((LOOPBACK, port), backlog=BACKLOG)
+
+
+def url_of(listening: socket.socket) -> str:
+    """Where it is reached."""
+    host, port = listening.getsockname()
+    return f"http://{host}:{port}"
+
+
+class DrainingServer(uvicorn.Server):
+    """Accepts nothing more when told to end, and goes on for a moment with what it has accepted. uvicorn alone resets
+    connections whose first request has not come yet, and kept ones on which another is on its way."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        self.server_state.default_headers.append((b"connection", b"close"))
+        await asyncio.sleep(DRAIN_S)
+        await super().shutdown(sockets)
+
+
+def serve(app: FastAPI, listening: socket.socket) -> None:
+    """Serves until SIGTERM. Processes that have inherited one socket accept from one queue: a connection that waits in
+    it when one of them ends is accepted by another, or by its successor."""
+    with listening:
         for number in (signal.SIGTERM, signal.SIGINT):
             # uvicorn raises the signal again once it has ended, and the exit code should be 0
             signal.signal(number, lambda *_: None)
-        uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])
+        DrainingServer(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])

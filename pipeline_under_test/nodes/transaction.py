@@ -1,11 +1,11 @@
 """The exactly-once loop of a relay: what a batch of records becomes is seen by the next hop together with the commit of
 their offsets, or not at all.
 
-A batch is read, decided on and sent on in one transaction. Its beacons are safe *before* it is committed: a process
-that is killed in between makes doubled beacons, for the next one does the batch again, and never a hole in the account.
-Until that one has taken over, the records of the open transaction hold its readers' lanes back, so what was beaconed
-and cannot be read is late there and not lost. Dead letters are safe before, too, and outside of it: a batch that is
-done again sends them twice.
+A batch is read, decided on and sent on in one transaction. What was taken in, filtered or set aside is safe with
+lagloss's broker *before* it is committed, and doubled if the process is killed in between, for the next one does the
+batch again. What went out is told *after*: until the commit nobody can read it, and an out-beacon of what is aborted
+would tell of a loss that is none. Killed between the two, it has no out-beacon: it is late here, and not lost, until
+the next hop takes it in. Dead letters are outside of the transaction: a batch that is done again sends them twice.
 
 Nothing is read while a batch is in hand, so a rebalance never comes in the middle of one. A process that loses its
 partitions without noticing cannot commit: see `pipeline_under_test.transactional_producer`.
@@ -16,8 +16,8 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
@@ -27,7 +27,16 @@ from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.decision import Decision
 from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.slot import Slot
-from pipeline_under_test.nodes.worker import BUSY_WAIT_S, FINISH_TIMEOUT_S, IDLE_WAIT_S, MAX_BATCH, Job, Outlet, Worker
+from pipeline_under_test.nodes.worker import (
+    BUSY_WAIT_S,
+    FINISH_TIMEOUT_S,
+    IDLE_WAIT_S,
+    MAX_BATCH,
+    Job,
+    Outlet,
+    Parcel,
+    Worker,
+)
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import group_of
 from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
@@ -40,6 +49,9 @@ COMMITTED_TIMEOUT_S: Final = 10.0
 class TransactionalLoop(Worker):
     """A worker that works in transactions; its outlet sends with the worker's producer and nothing else."""
 
+    resumes: ClassVar[bool] = False
+    """What is committed is not read again, whether its out-beacons were safe or not."""
+
     def __init__(
         self, node: str, settings: Settings, decide: Callable[[Event], Decision], *, source: str | None = None
     ) -> None:
@@ -50,12 +62,18 @@ class TransactionalLoop(Worker):
         self._tracker = OffsetTracker()
         self._read: list[Message] = []
         self._batch: list[Taken] = []
-        self._undone: list[Processing] = []
+        self._sent: list[Parcel] = []
+        self._undone: dict[tuple[Partition, int], Processing] = {}
         self._is_assigned = False
         self._has_taken_over = False
         self._end_by = math.inf
 
-    def run(self, outlet: Outlet) -> None:
+    def sent_out(self, parcel: Parcel) -> None:
+        """The next topic has it, for nobody to read yet: it is out once it is committed."""
+        self._sent.append(parcel)
+        self._one_done(parcel.job)
+
+    def _work(self, outlet: Outlet) -> None:
         self._lanes.subscribe([self._topic], self._on_assign, self._on_revoke)
         while not self._stopping:
             self._read_batch()
@@ -69,9 +87,16 @@ class TransactionalLoop(Worker):
             except Aborted as problem:
                 log.warning("transaction aborted, its batch is read again: %s", problem)
                 self._go_back()
-        outlet.close()
-        self._dead_letters.close()
-        self._close()
+
+    def _settle(self) -> None:
+        """Nothing: each batch has committed what it finished."""
+
+    @property
+    def _is_finished(self) -> bool:
+        return not self._undone
+
+    def _close(self) -> None:
+        super()._close()
         self._slot.close()
 
     def _read_batch(self) -> None:
@@ -83,11 +108,12 @@ class TransactionalLoop(Worker):
             record = self._consumer.poll(0) if len(self._read) < MAX_BATCH else None
 
     def _do_batch(self, outlet: Outlet) -> None:
-        self._batch = []
+        self._batch, self._sent = [], []
         jobs = self._taken_in(self._read)
         if not self._batch:
             return
-        self._undone += [job.work for job in jobs]
+        for job in jobs:
+            self._undone.setdefault((job.partition, job.taken.offset), job.work)
         self._suffer(jobs)
         self.producer.begin()
         for job in jobs:
@@ -100,7 +126,9 @@ class TransactionalLoop(Worker):
         self.producer.commit(
             [TopicPartition(*partition, offset) for partition, offset in moved.items()], self._consumer
         )
-        self._end_work()
+        for parcel in self._sent:
+            self._beacon_out(parcel.event, parcel.to)
+        self._end_work(moved)
 
     def _suffer(self, jobs: Sequence[Job]) -> None:
         """Lets faults take their time, before the transaction begins to run out of its own. A delayed event delays its
@@ -113,6 +141,7 @@ class TransactionalLoop(Worker):
             time.sleep(BUSY_WAIT_S)
 
     def _await_beacons(self) -> None:
+        """Those of this batch so far, and of what went out before."""
         mark = self.emitter.mark()
         self.emitter.nudge()
         while not self.emitter.acknowledged(mark):
@@ -148,13 +177,15 @@ class TransactionalLoop(Worker):
         """Nothing: what this loop reads is not written in transactions, and the lanes know."""
 
     def _all_done(self, job: Job) -> None:
-        """Its work goes on until the commit: if that fails, it is late and not lost until it is taken in again."""
+        """Its work goes on until it is committed: if that fails, it is late and not lost until it is done again, be it
+        in another batch."""
         job.taken.done()
 
-    def _end_work(self) -> None:
-        for work in self._undone:
-            work.done()
-        self._undone.clear()
+    def _end_work(self, before: Mapping[Partition, float]) -> None:
+        """Of these partitions, that of records before these offsets."""
+        for partition, offset in list(self._undone):
+            if offset < before.get(partition, 0):
+                self._undone.pop((partition, offset)).done()
 
     def _on_assign(self, _consumer: Consumer, _partitions: list[TopicPartition]) -> None:
         self._is_assigned = True
@@ -163,7 +194,7 @@ class TransactionalLoop(Worker):
         gone = {_key(place) for place in partitions}
         self._tracker.drop(gone)
         self._read = [record for record in self._read if (record.topic(), record.partition()) not in gone]
-        self._end_work()
+        self._end_work(dict.fromkeys(gone, math.inf))
 
 
 def _key(place: TopicPartition) -> Partition:

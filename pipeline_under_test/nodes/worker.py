@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
@@ -110,6 +110,8 @@ class Worker(ABC):
     """
 
     producer: Sender
+    resumes: ClassVar[bool] = True
+    """Whether what a killed process had observed, and lagloss's broker had not acknowledged, is observed again."""
 
     def __init__(
         self,
@@ -121,7 +123,7 @@ class Worker(ABC):
         refresh: Callable[[], None] = lambda: None,
     ) -> None:
         pipeline = settings.pipeline
-        self.emitter = Emitter(pipeline, node, settings.bootstrap, resumes=True)
+        self.emitter = Emitter(pipeline, node, settings.bootstrap, resumes=self.resumes)
         self._node = node
         self._decide = decide
         self._refresh = refresh
@@ -138,13 +140,21 @@ class Worker(ABC):
         self._beat = Beat(settings.beats_dir)
         self._stopping = False
 
-    @abstractmethod
     def run(self, outlet: Outlet) -> None:
         """Reads and passes on until stopped.
 
         Raises:
             KafkaException: where a client cannot go on; the next process takes up what was not committed.
         """
+        try:
+            self._work(outlet)
+        except BaseException:
+            self.emitter.leave(CLOSE_TIMEOUT_S)  # or it would be closed at exit, as if nothing were in hand
+            raise
+        outlet.close()
+        self._dead_letters.close()
+        self._settle()
+        self._close()
 
     def stop(self) -> None:
         """Lets the worker finish what it has in hand and end."""
@@ -165,6 +175,21 @@ class Worker(ABC):
         """Puts an event into the dead-letter queue; `done` is called once it is safe there."""
         self._ledger.write([Entry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
         self._set_aside(event, reason, done)
+
+    # -- the way of working ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _work(self, outlet: Outlet) -> None:
+        """Reads and passes on until stopped and, if that can be in time, finished."""
+
+    @abstractmethod
+    def _settle(self) -> None:
+        """Commits what is finished by now; nothing more will be."""
+
+    @property
+    @abstractmethod
+    def _is_finished(self) -> bool:
+        """Whether nothing that was taken in is left for another process to do again."""
 
     # -- what became of a record ----------------------------------------------------------------------------------
 
@@ -257,7 +282,10 @@ class Worker(ABC):
         self._dead_letters.send(event.set_aside(event.back_to or self._node, reason), safe)
 
     def _close(self) -> None:
-        self.emitter.close(CLOSE_TIMEOUT_S)
+        if self._is_finished:
+            self.emitter.close(CLOSE_TIMEOUT_S)
+        else:  # what is left is late, not lost
+            self.emitter.leave(CLOSE_TIMEOUT_S)
         self._lanes.close()
         self._consumer.close()
         self._ledger.close()

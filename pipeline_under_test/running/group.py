@@ -48,7 +48,8 @@ class Group:
     """The processes of one node. `tend` is called often and never waits.
 
     `least` and `most` bound `wanted`, which `scale` sets. `env` is laid over the environment of processes that are
-    started from then on. `module` is what they run, with `arguments`.
+    started from then on. `module` is what they run, with `arguments`. `pass_fds` are open in them: a socket that they
+    listen on in turn outlives each of them, so that no connection is refused or reset when one ends.
     """
 
     node: str
@@ -58,6 +59,7 @@ class Group:
     least: int = 1
     most: int = 1
     module: str = "pipeline_under_test"
+    pass_fds: tuple[int, ...] = ()
     hung_s: float = HUNG_S
     starting_s: float = STARTING_S
     stop_timeout_s: float = STOP_TIMEOUT_S
@@ -172,7 +174,9 @@ class Group:
 
     def _started(self) -> Service:
         name = f"{self.node}-{next(self._number)}"
-        service = Service(name, self.module, self.log_dir / f"{name}.log", self.env, None, self.arguments)
+        service = Service(
+            name, self.module, self.log_dir / f"{name}.log", self.env, None, self.arguments, self.pass_fds
+        )
         service.start()
         self._watch(service)
         return service

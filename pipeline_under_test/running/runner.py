@@ -11,12 +11,13 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from lagloss.processes import LOOPBACK, choose_port, log_tail, spawn, terminate
+from lagloss.processes import log_tail, spawn, terminate
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
+from pipeline_under_test.nodes.serving import listening_socket, url_of
 from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
@@ -70,19 +71,20 @@ class Runner:
         scaling: Scaling = NO_SCALING,
         brokers: BrokerFaults | None = None,
     ) -> None:
-        receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
+        self._listening = {node: listening_socket() for node in (RECEIVER, COL_SERVICE)}
         self._settings = settings.model_copy(
             update={
-                "receiver_url": f"http://{LOOPBACK}:{receiver_port}",
-                "collector_url": f"http://{LOOPBACK}:{collector_port}",
+                "receiver_url": url_of(self._listening[RECEIVER]),
+                "collector_url": url_of(self._listening[COL_SERVICE]),
             }
         )
         self._settings.save()
         self._rate = rate
         self._minutes = minutes
         self._settle_s = settle_s
-        words: dict[str, tuple[str, ...]] = {RECEIVER: (RECEIVER, "--port", str(receiver_port))}
-        words[COL_SERVICE] = (COL_SERVICE, "--port", str(collector_port))
+        words: dict[str, tuple[str, ...]] = {
+            node: (node, "--fd", str(listening.fileno())) for node, listening in self._listening.items()
+        }
         words |= {node: ("node", node) for node in CONSUMERS}
         self.groups = {node: self._group(node, told, *scaling.bounds(node)) for node, told in words.items()}
         if settings.shadow:
@@ -101,7 +103,9 @@ class Runner:
     def _group(self, node: str, words: tuple[str, ...], least: int, most: int) -> Group:
         settings = self._settings
         arguments = (*words, "--data-dir", str(settings.data_dir))
-        return Group(node, arguments, settings.log_dir, settings.beats_dir, least, most)
+        listening = self._listening.get(node)
+        pass_fds = () if listening is None else (listening.fileno(),)
+        return Group(node, arguments, settings.log_dir, settings.beats_dir, least, most, pass_fds=pass_fds)
 
     def _shadow_group(self) -> Group:
         group = self._group(SHADOW, ("node", SHADOW), 1, 1)
@@ -133,6 +137,8 @@ class Runner:
                 group.abort()
             if self._load_process is not None:
                 terminate(self._load_process, 0)
+            for listening in self._listening.values():
+                listening.close()
 
     def _start(self) -> Iterator[dict[str, Any]]:
         settings = self._settings

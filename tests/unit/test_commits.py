@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
@@ -83,6 +84,66 @@ def test_a_commit_that_may_have_got_lost_is_made_again_while_the_partition_is_ou
     ours.drop([TopicPartition(*PLACE)])
     ours.commit_confirmed()
     assert client.offsets == [6, 6]
+
+
+@dataclass(frozen=True)
+class At:
+    """A message of a partition, as the client gives one; an end-of-partition message says where that ends."""
+
+    at: int
+
+    def topic(self) -> str:
+        return PLACE[0]
+
+    def partition(self) -> int:
+        return PLACE[1]
+
+    def offset(self) -> int:
+        return self.at
+
+
+@pytest.fixture
+def tracked(emitter: Emitter, monkeypatch: pytest.MonkeyPatch) -> tuple[Commits, Committed]:
+    """Commits at once, and what they committed."""
+    client = Committed()
+    monkeypatch.setattr(commits, "Consumer", client)
+    monkeypatch.setattr(commits, "MARK_EVERY_S", 0)
+    return Commits(None, emitter), client  # type: ignore[arg-type]
+
+
+def test_the_end_of_a_partition_is_committed_with_the_markers_before_it(tracked: tuple[Commits, Committed]) -> None:
+    ours, client = tracked
+    ours.taken(At(5)).done()  # type: ignore[arg-type]
+    ours.at_end(At(8))  # type: ignore[arg-type]  # 6 and 7 are markers
+    ours.settle()
+    assert client.offsets == [8]
+
+
+def test_an_end_waits_for_the_records_before_it(tracked: tuple[Commits, Committed]) -> None:
+    ours, client = tracked
+    taken = ours.taken(At(5))  # type: ignore[arg-type]
+    ours.at_end(At(7))  # type: ignore[arg-type]
+    ours.settle()
+    assert client.offsets == []
+    taken.done()
+    ours.settle()
+    assert client.offsets == [7]
+
+
+def test_the_end_of_an_empty_partition_and_one_that_is_told_again_commit_nothing_new(
+    tracked: tuple[Commits, Committed],
+) -> None:
+    ours, client = tracked
+    ours.at_end(At(0))  # type: ignore[arg-type]
+    ours.settle()
+    assert client.offsets == []
+    for _ in range(2):
+        ours.at_end(At(7))  # type: ignore[arg-type]
+        ours.settle()
+    assert set(client.offsets) == {7}
+    ours.drop([TopicPartition(*PLACE)])
+    ours.settle()
+    assert set(client.offsets) == {7}
 
 
 def test_a_record_that_never_finishes_holds_its_partition_back_and_not_the_memory() -> None:

@@ -231,6 +231,23 @@ def test_work_in_hand_holds_progress_at_the_oldest_begun(emitter: Emitter, log: 
     assert reports(log)[-1].progress[0].until > begun + 19
 
 
+def test_an_emitter_that_leaves_with_work_in_hand_says_all_but_that_it_has_ended(
+    emitter: Emitter, log: MemoryOutlet, now_ms: int
+) -> None:
+    begun = time.time_ns() // 1_000_000
+    work = emitter.processing()
+    emitter.taken_in("m", now_ms)
+    assert emitter.leave()
+    last = reports(log)[-1]
+    assert not last.closed
+    assert [(tally.checkpoint, tally.beacons) for tally in last.tallies] == [("mid.in", 1)]
+    assert begun <= last.progress[0].until <= begun + 500
+    work.done()
+    assert not emitter.sent_out("m", now_ms)
+    assert emitter.close()
+    assert reports(log)[-1] == last, "it has no more to say, at exit neither"
+
+
 def test_a_failing_lane_source_is_left_out_and_the_rest_goes_on(
     emitter: Emitter, log: MemoryOutlet, now_ms: int, caplog: pytest.LogCaptureFixture
 ) -> None:
