@@ -13,6 +13,7 @@ from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
 from pipeline_under_test.experiments.retry import POLICIES, Run, Sample
 from pipeline_under_test.scenarios.outcome import Outcome
+from pipeline_under_test.settings import Retry
 
 SVG = "{http://www.w3.org/2000/svg}"
 MINUTE_S = 1_700_000_040
@@ -101,8 +102,8 @@ def run_of(*windows: dict[str, Any]) -> Run:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_each_policy_meets_the_same_trouble_on_both_vendors_and_ends_before_the_load_does(policy: str) -> None:
-    made = retry.scenario(policy, seconds=100)  # type: ignore[arg-type]  # a policy
+def test_each_policy_meets_the_same_trouble_on_both_vendors_and_ends_before_the_load_does(policy: Retry) -> None:
+    made = retry.scenario(policy, seconds=100)
     assert made.run.retry == policy
     assert made.definition().name == f"retry-{policy}"
     other = retry.scenario("global", seconds=100)
