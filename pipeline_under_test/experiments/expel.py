@@ -66,11 +66,8 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, Run]:
     with Stack() as stack, closing(Store(stack.settings.require_database())) as store:
         for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
             store.apply(definition(name_of(way)))
-            with _connector(stack, way) as (settings, bench):
-                able[way] = _emptied(settings, bench, queue_for(way))
-                say(f"{way[0]} in a request, {way[1]} at a time: {able[way]:.0f} events/s")
-                with closing(TopicTraffic(settings, CONN_GA)) as arrivals:
-                    attempt(bench, arrivals, RATE, seconds, math.inf)
+            able[way] = _delivered(stack, way, seconds)
+            say(f"{way[0]} in a request, {way[1]} at a time: {able[way]:.0f} events/s")
         say("waiting for lagloss to close the last windows")
         return {way: run_of(per_s, _windows(store, name_of(way))) for way, per_s in able.items()}
 
@@ -96,6 +93,15 @@ def queue_for(way: Way) -> int:
     """How many events it has to empty, so that it takes some seconds."""
     batch, parallel = way
     return min(MAX_QUEUE, int(QUEUE_S / ROUND_TRIP_S) * batch * parallel)
+
+
+def _delivered(stack: Stack, way: Way, seconds: float) -> float:
+    """Lets a connector deliver a queue, then arrivals; how many events a second it did of the queue."""
+    with _connector(stack, way) as (settings, bench):
+        per_s = _emptied(settings, bench, queue_for(way))
+        with closing(TopicTraffic(settings, CONN_GA)) as arrivals:
+            attempt(bench, arrivals, RATE, seconds, math.inf)
+    return per_s
 
 
 @contextmanager
