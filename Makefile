@@ -31,6 +31,11 @@ demo: setup ## run the main job and show injected losses beside measured ones; M
 scenarios: setup ## run all of scenarios/, each with faults at their times, on real servers (about half an hour)
 	@$(BIN)/python -m pipeline_under_test scenario --all
 
+.PHONY: experiments
+experiments: setup ## measure what safe answers, round trips, retries and scaling by CPU cost; writes docs/images/*.svg (about 25 minutes)
+	@for name in ingest expel retry cpu-misleads; do \
+		$(BIN)/python -m pipeline_under_test.experiments $$name --out docs/images/$$name.svg; done
+
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadfile)

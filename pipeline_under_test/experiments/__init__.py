@@ -1,1 +1,5 @@
 """Experiments on the reference pipeline: each is one command that measures something and draws a chart of it."""
+
+
+class NotMeasured(RuntimeError):
+    """A run did not get to its end; the message says why."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from pipeline_under_test.experiments.chart import Chart
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -26,9 +27,46 @@ def cpu_misleads(
     """Scale a node that waits by its CPU, then by its queue lag (6 minutes)."""
     from pipeline_under_test.experiments import cpu_misleads
 
-    runs = cpu_misleads.measure(seconds, partial(typer.echo, err=True))
-    out.write_text(cpu_misleads.chart(runs).svg())
-    typer.echo(json.dumps(cpu_misleads.figures(runs), indent=1))
+    runs = cpu_misleads.measure(seconds, _say)
+    _write(out, cpu_misleads.chart(runs), cpu_misleads.figures(runs))
+
+
+@app.command()
+def ingest(
+    out: Out, seconds: Annotated[float, typer.Option(min=1, help="of load, for each size of a request")] = 15
+) -> None:
+    """Answer once every copy is acknowledged, for requests of 1, 10 and 100 events (3 minutes)."""
+    from pipeline_under_test.experiments import ingest
+
+    runs = ingest.measure(seconds, _say)
+    _write(out, ingest.chart(runs), ingest.figures(runs))
+
+
+@app.command()
+def expel(out: Out, seconds: Annotated[float, typer.Option(min=1, help="of arrivals, for each way")] = 9) -> None:
+    """Deliver over a round trip of 50 ms, in batches of 1, 10 and 50, 1, 4 and 16 at a time (6 minutes)."""
+    from pipeline_under_test.experiments import expel
+
+    runs = expel.measure(seconds, _say)
+    _write(out, expel.chart(runs), expel.figures(runs))
+
+
+@app.command()
+def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="of load, for each policy")] = 75) -> None:
+    """Try again on the spot, by way of the global retrier, and what can never succeed (7 minutes)."""
+    from pipeline_under_test.experiments import retry
+
+    runs = retry.measure(seconds, _say)
+    _write(out, retry.chart(runs), retry.figures(runs))
+
+
+def _say(line: str) -> None:
+    typer.echo(line, err=True)
+
+
+def _write(out: Path, chart: Chart, figures: object) -> None:
+    out.write_text(chart.svg())
+    typer.echo(json.dumps(figures, indent=1))
 
 
 if __name__ == "__main__":

@@ -22,6 +22,10 @@ TICKS: Final = 5
 STEPS: Final = (1, 2, 5, 10)
 SAME: Final = 1e-6
 """Values that differ by less than this share are drawn as one."""
+FILLED: Final = 0.8
+"""The share of a category's width that its bars take."""
+HEADROOM: Final = 1.12
+"""A bar's value stands above it."""
 
 Point = tuple[float, float]
 
@@ -42,30 +46,45 @@ class Panel:
     lines: Sequence[Line]
     mark: tuple[float, str] | None = None
 
+    @property
+    def highest(self) -> float:
+        """The highest value that is drawn."""
+        ys = [y for line in self.lines for _, y in line.points] + ([self.mark[0]] if self.mark else [])
+        return max(ys, default=1.0)
+
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart; `x_title` says what the x-axis shows, in which unit."""
+    """A chart; `x_title` says what the x-axis shows, in which unit. With `categories` the x-axis has these instead of
+    numbers, at 0, 1, 2 and so on: each point is a bar with its value, those of a category in the legend's order."""
 
     title: str
     x_title: str
     panels: Sequence[Panel]
+    categories: Sequence[str] = ()
 
     def svg(self) -> str:
         """The chart as an SVG document."""
         lines = [line for panel in self.panels for line in panel.lines]
         labels = list(dict.fromkeys(line.label for line in lines))
         xs = [x for line in lines for x, _ in line.points]
-        across = Scale(ticks(min(xs, default=0.0), max(xs, default=1.0)), LEFT, WIDTH - RIGHT, min(xs, default=0.0))
+        if self.categories:
+            across = Scale((-0.5, len(self.categories) - 0.5), LEFT, WIDTH - RIGHT, -0.5)
+            marks = [(across.at(at), name) for at, name in enumerate(self.categories)]
+        else:
+            least = min(xs, default=0.0)
+            across = Scale(ticks(least, max(xs, default=1.0)), LEFT, WIDTH - RIGHT, least)
+            marks = across.marks
+        draw = _Drawn.of_bars if self.categories else _Drawn.of_lines
         panels = [
-            _Drawn.of(panel, TOP + at * (HEIGHT + GAP), across, [labels.index(line.label) for line in panel.lines])
+            draw(panel, TOP + at * (HEIGHT + GAP), across, [labels.index(line.label) for line in panel.lines])
             for at, panel in enumerate(self.panels)
         ]
         bottom = TOP + len(panels) * (HEIGHT + GAP) - GAP
         return _TEMPLATE.render(
             chart=self,
             panels=panels,
-            across=across,
+            marks=marks,
             legend=[(label, at, LEFT + 230 * at) for at, label in enumerate(labels)],
             size=(WIDTH, bottom + BOTTOM),
             frame=(LEFT, WIDTH - RIGHT, bottom),
@@ -111,20 +130,45 @@ class _Drawn:
     panel: Panel
     top: float
     down: Scale
-    paths: Sequence[tuple[int, str]]
+    paths: Sequence[tuple[int, str]] = ()
     """Number of the line's look, and its points."""
+    bars: Sequence[_Bar] = ()
 
     @classmethod
-    def of(cls, panel: Panel, top: float, across: Scale, looks: Iterable[int]) -> _Drawn:
-        highest = max((y for line in panel.lines for _, y in line.points), default=1.0)
-        if panel.mark is not None:
-            highest = max(highest, panel.mark[0])
-        down = Scale(ticks(0.0, highest), top + HEIGHT, top)
+    def of_lines(cls, panel: Panel, top: float, across: Scale, looks: Iterable[int]) -> _Drawn:
+        down = Scale(ticks(0.0, panel.highest), top + HEIGHT, top)
         paths = [
             (look % len(HUES), " ".join(f"{across.at(x):.1f},{down.at(y):.1f}" for x, y in line.points))
             for look, line in zip(looks, panel.lines, strict=True)
         ]
         return cls(panel, top, down, paths)
+
+    @classmethod
+    def of_bars(cls, panel: Panel, top: float, across: Scale, looks: Iterable[int]) -> _Drawn:
+        down = Scale(ticks(0.0, HEADROOM * panel.highest), top + HEIGHT, top)
+        width = FILLED * (across.at(1) - across.at(0)) / max(1, len(panel.lines))
+        bars = [
+            _Bar(look % len(HUES), across.at(x) + (at - len(panel.lines) / 2) * width, width, down.at(y), said(y))
+            for at, (look, line) in enumerate(zip(looks, panel.lines, strict=True))
+            for x, y in line.points
+        ]
+        return cls(panel, top, down, bars=bars)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bar:
+    """A bar from the panel's bottom up to `top`: where it begins on the left, and what is written above it."""
+
+    look: int
+    left: float
+    width: float
+    top: float
+    value: str
+
+
+def said(value: float) -> str:
+    """A value in three digits, or in whole numbers."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 
 _TEMPLATE: Final = Environment(

@@ -1,4 +1,4 @@
-"""A broker and a folder for one experiment, gone when it is over."""
+"""Brokers and a folder for one experiment, gone when it is over."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.topics import create_topics
+from pipeline_under_test.running.brokers import own_brokers
+from pipeline_under_test.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,10 @@ class Sandbox:
 
 
 @contextmanager
-def sandbox() -> Iterator[Sandbox]:
-    """Starts an embedded broker, and ends it."""
+def sandbox(brokers: int = 1) -> Iterator[Sandbox]:
+    """Starts embedded brokers, and ends them."""
     with (
         tempfile.TemporaryDirectory(prefix="pipeline-experiment-") as folder,
-        EmbeddedKafka(Path(folder) / "kafka") as kafka,
+        own_brokers(Settings(data_dir=Path(folder)), brokers) as (settings, _),
     ):
-        create_topics(kafka.bootstrap)
-        yield Sandbox(kafka.bootstrap, Path(folder) / "pipelines")
+        yield Sandbox(settings.bootstrap, Path(folder) / "pipelines")

@@ -13,6 +13,7 @@ Faults of single events: SHARE of the ids meet them, the same ones whichever pro
 ``wait:N:DURATION:SHARE``                  N's thread waits for so long, as for a lock or an answer; others queue up
 ``burn:N:DURATION:SHARE``                  N's thread computes for so long
 ``poison:SHARE``                           col-service sends on bytes that nobody can read
+``refuse:VENDOR:SHARE``                    the vendor answers 400 to each request that holds the event, however often
 =========================================  ===========================================================================
 
 Faults of processes and servers, for as long as they are on:
@@ -45,7 +46,7 @@ from typing import Final, Literal
 from pipeline_under_test.topology import COL_SERVICE, NEXT, NODES, SHADOW, VENDORS
 
 EventKind = Literal[
-    "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison"
+    "lose-link", "lose-node", "corrupt", "filter", "dead", "duplicate", "delay", "wait", "burn", "poison", "refuse"
 ]
 ServerKind = Literal["crash", "stall", "stop", "restart", "skew", "broker-kill", "broker-restart", "receiver", "burst"]
 Kind = EventKind | ServerKind
@@ -69,7 +70,7 @@ class Fault:
     kind: Kind
     text: str
     node: str = ""
-    """Where: a node, a vendor (`receiver`), or empty."""
+    """Where: a node, a vendor (`receiver`, `refuse`), or empty."""
     share: float = 1.0
     to: str | None = None
     """The link's other end."""
@@ -113,6 +114,8 @@ def _parsed(text: str) -> Fault:
             return Fault(_slow(kind), text, _node(node), _share(share), seconds=_seconds(duration))
         case ["poison", share]:
             return Fault("poison", text, COL_SERVICE, _share(share))
+        case ["refuse", vendor, share]:
+            return Fault("refuse", text, _vendor(vendor), _share(share))
         case ["crash", node]:
             return Fault("crash", text, _node(node, GROUPS))
         case ["crash", node, duration]:
@@ -134,8 +137,9 @@ def _parsed(text: str) -> Fault:
             return Fault("burst", text, number=_factor(factor))
     raise BadFault(
         "expected lose:link:A->B:SHARE, lose:node:N:SHARE, corrupt:A->B:SHARE, filter:N:SHARE, dead:N:SHARE, "
-        "duplicate:N:SHARE, delay|wait|burn:N:DURATION:SHARE, poison:SHARE, crash:N, stall:N, stop:N, restart:N, "
-        "skew:N:+DURATION, broker:kill:NUMBER, broker:restart, receiver:VENDOR:ANSWER:SHARE or burst:FACTOR, found it"
+        "duplicate:N:SHARE, delay|wait|burn:N:DURATION:SHARE, poison:SHARE, refuse:VENDOR:SHARE, crash:N, stall:N, "
+        "stop:N, restart:N, skew:N:+DURATION, broker:kill:NUMBER, broker:restart, receiver:VENDOR:ANSWER:SHARE or "
+        "burst:FACTOR, found it"
     )
 
 
@@ -144,14 +148,18 @@ def _slow(kind: str) -> Kind:
 
 
 def _receiver(text: str, vendor: str, answer: str, share: str) -> Fault:
-    if vendor not in VENDORS:
-        raise BadFault(f"expected one of the vendors {', '.join(VENDORS)}, found {vendor!r}")
     name, equals, duration = answer.partition("=")
     timed = name in ("slow", "429")
     if not (timed if equals else name in ("timeout", "reset", "partial") or _STATUS.fullmatch(name)):
         raise BadFault(f"expected a status, 429=5s, slow=2s, timeout, reset or partial, found {answer!r}")
     seconds = _seconds(duration) if equals else 0.0
-    return Fault("receiver", text, vendor, _share(share), seconds=seconds, answer=name)
+    return Fault("receiver", text, _vendor(vendor), _share(share), seconds=seconds, answer=name)
+
+
+def _vendor(name: str) -> str:
+    if name not in VENDORS:
+        raise BadFault(f"expected one of the vendors {', '.join(VENDORS)}, found {name!r}")
+    return name
 
 
 def _link(text: str) -> tuple[str, str]:

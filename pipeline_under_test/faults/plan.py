@@ -27,6 +27,7 @@ class Plan:
     filtered: bool = False
     dead: bool = False
     poisoned: bool = False
+    refused: bool = False
     copies: int = 1
     delay_s: float = 0.0
     wait_s: float = 0.0
@@ -90,6 +91,7 @@ def _combined(hits: Sequence[Injection]) -> Plan:
         filtered="filter" in kinds,
         dead="dead" in kinds,
         poisoned="poison" in kinds,
+        refused="refuse" in kinds,
         copies=2 if "duplicate" in kinds else 1,
         delay_s=seconds("delay"),
         wait_s=seconds("wait"),

@@ -3,7 +3,8 @@
 What it takes it notes in the ledger before it answers. A fault `receiver:VENDOR:ANSWER:SHARE` hits a share of the
 *requests* while it is on; which ones is drawn anew for each, so that a try after it may end otherwise. An answer in the
 400s or 500s takes nothing; `slow` takes all of it, later; `timeout` takes all of it and never says so; `reset` closes
-the connection in the middle of the answer; `partial` takes the first half.
+the connection in the middle of the answer; `partial` takes the first half. A fault `refuse:VENDOR:SHARE` hits *events*:
+no request that holds one of them is ever taken.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
+from pipeline_under_test.event import Event
 from pipeline_under_test.faults import Fault
 from pipeline_under_test.ledger import Entry
 from pipeline_under_test.nodes.serving import beating
@@ -48,8 +50,10 @@ class Receiver:
     """What the vendors have taken, and how they answer now."""
 
     def __init__(self, settings: Settings) -> None:
-        self.counts: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
+        self.taken: Counter[str] = Counter()
         self._injections = settings.injections()
+        self._faults = {vendor: settings.faults_of(vendor) for vendor in VENDORS}
         self._ledger = settings.ledger_of(RECEIVER)
         self._random = random.Random(settings.seed)
 
@@ -61,18 +65,24 @@ class Receiver:
                 return fault
         return None
 
+    def refuses(self, vendor: str, events: Sequence[VendorEvent]) -> bool:
+        """Whether one of these events is such that this request, and any other with it, is refused."""
+        plan = self._faults[vendor].plan
+        return any(plan(Event(event.event_id, event.event_time, b"")).refused for event in events)
+
     def take(self, vendor: str, events: Sequence[VendorEvent]) -> None:
         """Takes these events, for good."""
         place = place_of_vendor(vendor)
         self._ledger.write(Entry("delivered", event.event_id, event.event_time, place) for event in events)
-        self.counts[vendor] += len(events)
+        self.taken[vendor] += len(events)
 
     def close(self) -> None:
         self._ledger.close()
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """`POST /v1/VENDOR/events` takes a batch; `GET /counts` gives events taken by vendor, repeated ones included."""
+    """`POST /v1/VENDOR/events` takes a batch; `GET /counts` gives, by vendor, requests, whatever became of them, and
+    events taken, repeated ones included."""
     receiver = Receiver(settings)
 
     @contextlib.asynccontextmanager
@@ -87,12 +97,16 @@ def create_app(settings: Settings) -> FastAPI:
     async def accept(vendor: str, batch: VendorBatch) -> Response:
         if vendor not in VENDORS:
             return JSONResponse({"detail": f"expected one of {', '.join(VENDORS)}"}, HTTPStatus.NOT_FOUND)
-        fault = receiver.fault(vendor)
-        return await _answer(receiver, vendor, batch.events, fault) if fault else _taken(receiver, vendor, batch.events)
+        receiver.requests[vendor] += 1
+        if fault := receiver.fault(vendor):
+            return await _answer(receiver, vendor, batch.events, fault)
+        if receiver.refuses(vendor, batch.events):
+            return Response(status_code=HTTPStatus.BAD_REQUEST)
+        return _taken(receiver, vendor, batch.events)
 
     @app.get("/counts")
-    async def totals() -> dict[str, int]:
-        return dict(receiver.counts)
+    async def counts() -> dict[str, dict[str, int]]:
+        return {vendor: {"requests": receiver.requests[vendor], "events": receiver.taken[vendor]} for vendor in VENDORS}
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:

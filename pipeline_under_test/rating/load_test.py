@@ -84,9 +84,9 @@ def rate(
         KafkaException: if the broker cannot be reached.
     """
     with tempfile.TemporaryDirectory(prefix="pipeline-rating-") as folder:
-        private = _private(settings, Path(folder))
+        private = apart(settings, Path(folder), f"{settings.pipeline}-rating")
         private.injections().begin_anew(faults)
-        with _bench(private, node) as bench:
+        with ready_bench(private, node) as bench:
             traffic: Traffic = HttpTraffic(private) if node == COL_SERVICE else TopicTraffic(private, node)
 
             def told(per_s: float) -> Trial:
@@ -101,23 +101,28 @@ def rate(
     return Rating(events_per_s=round(best.sent_per_s, 1), lag_target_s=lag_target_s, at=datetime.now(UTC))
 
 
-def _private(settings: Settings, folder: Path) -> Settings:
+def apart(settings: Settings, folder: Path, pipeline: str) -> Settings:
+    """The settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
     receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
-    private = settings.model_copy(
+    made = settings.model_copy(
         update={
             "data_dir": folder,
-            "pipeline": f"{settings.pipeline}-rating",
+            "pipeline": pipeline,
             "receiver_url": f"http://{LOOPBACK}:{receiver_port}",
             "collector_url": f"http://{LOOPBACK}:{collector_port}",
         }
     )
-    private.save()
-    return private
+    made.save()
+    return made
 
 
 @contextmanager
-def _bench(settings: Settings, node: str) -> Iterator[Bench]:
-    """The node and what it needs, ready; ended and its topics deleted at the end."""
+def ready_bench(settings: Settings, node: str) -> Iterator[Bench]:
+    """The node and what it needs, ready; ended and its topics deleted at the end.
+
+    Raises:
+        NodeFailed: if it does not get ready.
+    """
     create_topics(settings.bootstrap, settings.pipeline, settings.tiers_s)
     seed_routes(settings.bootstrap, settings.pipeline)
     words: dict[str, tuple[str, ...]] = {node: ("node", node)}

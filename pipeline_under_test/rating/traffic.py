@@ -84,10 +84,12 @@ class Waiting:
 
 
 class TopicTraffic:
-    """Events into the topic that a node reads, as the node before it would have written them."""
+    """Events into the topic that a node reads, as the node before it would have written them; with `replay` as those of
+    the past, brought back by a replay of that name."""
 
-    def __init__(self, settings: Settings, node: str) -> None:
+    def __init__(self, settings: Settings, node: str, replay: str | None = None) -> None:
         self._node = node
+        self._replay = replay
         self._topic = topic_of(settings.pipeline, node)
         self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline)
         self._producer = Producer(producer_config(settings.bootstrap, "rating"))
@@ -102,7 +104,7 @@ class TopicTraffic:
     def send(self, count: int) -> None:
         now_ms = time.time_ns() // 1_000_000
         for _ in range(count):
-            event = Event(next(self._ids), now_ms, next(self._bodies))
+            event = Event(next(self._ids), now_ms, next(self._bodies), self._replay)
             if self._node == GLOBAL_RETRIER:
                 event = event.set_aside(CONN_GA, "rating")
             self._unreported += 1

@@ -242,12 +242,14 @@ class Runner:
         return {
             "phase": phase,
             "collector_url": self._settings.collector_url,
+            "receiver_url": self._settings.receiver_url,
             "pids": {node: group.pids for node, group in self.groups.items()},
             "restarts": sum(group.restarts for group in self.groups.values()),
             "observed": self._scaler.seen(),
             "events_per_s": round((generated - before) / max(now - since, 0.001), 1),
             "answered": self._truth.entries["answered"],
             "delivered": self._truth.entries["delivered"],
+            "dead": self._truth.entries["dead"],
             "lost": self._truth.entries["lost"],
             "windows": [_headline(self._truth.document(start)) for start in sorted(touched)],
         }

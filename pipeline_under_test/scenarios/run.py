@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any, Final
@@ -30,15 +30,21 @@ COMPARE_EVERY_S: Final = 5.0
 PROBLEMS: Final = (NotStarted, LaglossError, KafkaException, OperationalError)
 """What is said of a scenario that they end, instead of what came of it."""
 Say = Callable[[str], None]
+Observe = Callable[[Scenario, Mapping[str, Any]], None]
 
 
-def run_all(scenarios: Iterable[Scenario], say: Say) -> Iterator[Outcome]:
+def _unobserved(_scenario: Scenario, _progress: Mapping[str, Any]) -> None:
+    """Nobody looks."""
+
+
+def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobserved) -> Iterator[Outcome]:
     """Runs them all: those with equally many brokers on one stack, one after the other, save that the next one begins
     while lagloss settles the windows of the one before.
 
     Args:
         scenarios: which.
         say: told, in a line each, what is going on.
+        observe: given each scenario's progress about once a second, as `Runner.steps` gives it.
 
     Raises:
         LaglossError: if a stack does not start.
@@ -53,7 +59,7 @@ def run_all(scenarios: Iterable[Scenario], say: Say) -> Iterator[Outcome]:
             outcomes = []
             for scenario in chosen:
                 say(f"{scenario.name}: {scenario.description}")
-                running = ScenarioRun(scenario, stack, say)
+                running = ScenarioRun(scenario, stack, say, observe)
                 running.load()
                 outcomes.append(settling.submit(running.outcome))
             for outcome in outcomes:
@@ -66,11 +72,12 @@ class ScenarioRun:
     What keeps either from getting to its end is a problem of the scenario's.
     """
 
-    def __init__(self, scenario: Scenario, stack: Stack, say: Say) -> None:
+    def __init__(self, scenario: Scenario, stack: Stack, say: Say, observe: Observe = _unobserved) -> None:
         options = scenario.run
         self._scenario = scenario
         self._lagloss = stack.settings
         self._say = say
+        self._observe = observe
         self._began = time.monotonic()
         self._restarts = 0
         self._problem: Exception | None = None
@@ -132,6 +139,7 @@ class ScenarioRun:
                 if phase == "load":
                     self._scenario.inject(self._injections)
             self._restarts = progress["restarts"]
+            self._observe(self._scenario, progress)
             self._look()
 
     def _look(self) -> None:

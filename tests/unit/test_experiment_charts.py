@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_under_test.experiments.chart import HEIGHT, LEFT, TICKS, TOP, WIDTH, Chart, Line, Panel, ticks
+from pipeline_under_test.experiments.chart import HEIGHT, LEFT, TICKS, TOP, WIDTH, Chart, Line, Panel, said, ticks
 from pipeline_under_test.experiments.cpu_misleads import Sample, chart, figures
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -51,6 +52,34 @@ def test_a_mark_above_all_points_is_drawn_too() -> None:
     drawn = ET.fromstring(Chart("c", "s", [Panel("y", [Line("a", [(0, 0.1), (1, 0.2)])], (80, "a mark"))]).svg())
     labels = [text.text for text in drawn.iter(f"{SVG}text")]
     assert "80" in labels
+
+
+@given(st.lists(values, min_size=1, max_size=4), st.integers(1, 3))
+def test_bars_stand_side_by_side_inside_their_panel_each_with_its_value_above(ys: list[float], lines: int) -> None:
+    names = [f"kind {at}" for at in range(len(ys))]
+    made = [Line(f"line {number}", list(enumerate(ys))) for number in range(lines)]
+    drawn = ET.fromstring(Chart("c", "kinds", [Panel("y", made)], names).svg())
+    panel = next(drawn.iter(f"{SVG}g"))
+    bars = [
+        {name: float(bar.attrib[name]) for name in ("x", "y", "width", "height")} for bar in panel.iter(f"{SVG}rect")
+    ]
+    assert len(bars) == len(ys) * lines
+    for bar in bars:
+        assert bar["y"] >= TOP - 0.1
+        assert bar["y"] + bar["height"] == pytest.approx(TOP + HEIGHT, abs=0.11)
+    bars.sort(key=lambda bar: bar["x"])
+    assert bars[0]["x"] >= LEFT
+    for bar, right in pairwise(bars):
+        assert bar["x"] + bar["width"] <= right["x"]
+    assert bars[-1]["x"] + bars[-1]["width"] <= WIDTH
+    said_there = [text.text for text in drawn.iter(f"{SVG}text")]
+    assert {*names, *map(said, ys)} <= set(said_there)
+
+
+def test_a_higher_value_has_a_higher_bar() -> None:
+    drawn = ET.fromstring(Chart("c", "kinds", [Panel("y", [Line("a", [(0, 1), (1, 2)])])], ["x", "y"]).svg())
+    low, high = (float(bar.attrib["height"]) for bar in next(drawn.iter(f"{SVG}g")).iter(f"{SVG}rect"))
+    assert high == pytest.approx(2 * low, abs=0.2)
 
 
 def test_the_figures_of_an_experiment_are_of_its_end_and_its_worst_moment() -> None:

@@ -1,0 +1,196 @@
+"""What a round trip to a vendor costs, and how batches and requests at a time make up for it.
+
+The vendor takes 50 ms to answer. One connector delivers to it, alone, with each size of a batch and each number of
+requests at a time: first a queue that it empties as fast as it can (a replay by its header, so that lagloss leaves it
+out of lags), then events that arrive at a fixed rate. lagloss runs beside it and measures their lag and loss: a rate
+above what the connector can do shows as lag that grows for as long as the events come.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import httpx
+
+from lagloss.definition import Definition
+from lagloss.store import Store
+from lagloss.window_document import WindowDocument, is_settled
+from lagloss.wire import WINDOW_S
+from pipeline_under_test.experiments import NotMeasured
+from pipeline_under_test.experiments.chart import Chart, Line, Panel
+from pipeline_under_test.faults import parse
+from pipeline_under_test.rating.load_test import SEND_EVERY_S, Bench, apart, attempt, ready_bench
+from pipeline_under_test.rating.traffic import TopicTraffic
+from pipeline_under_test.scenarios.stack import Stack
+from pipeline_under_test.settings import Settings
+from pipeline_under_test.topology import CONN_GA
+from pipeline_under_test.verdict import LATEST_S
+
+ROUND_TRIP_S: Final = 0.05
+SLOW: Final = f"receiver:ga:slow={ROUND_TRIP_S * 1000:g}ms:1"
+BATCHES: Final = (1, 10, 50)
+PARALLEL: Final = (1, 4, 16)
+RATE: Final = 100.0
+"""Of arrivals, events a second."""
+QUEUE_S: Final = 5.0
+"""The queue is what takes so long if nothing but the round trip does."""
+MAX_QUEUE: Final = 5000
+QUEUE_TIMEOUT_S: Final = 60.0
+GRACE_S: Final = 5
+LOOK_EVERY_S: Final = 1.0
+Way = tuple[int, int]
+"""Events in a request, and requests at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a connector came to: `events_per_s` is what it can do, lag and loss are those of arrivals at RATE, by
+    lagloss; the lag is that of the worst of its windows."""
+
+    events_per_s: float
+    lag_p95_s: float
+    lost: tuple[int, int]
+
+
+Runs = Mapping[Way, Run]
+
+
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, Run]:
+    """Runs a connector in each way, with arrivals for so long; `say` is told of each."""
+    able = {}
+    with Stack() as stack, closing(Store(stack.settings.require_database())) as store:
+        for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
+            store.apply(definition(name_of(way)))
+            able[way] = _delivered(stack, way, seconds)
+            say(f"{way[0]} in a request, {way[1]} at a time: {able[way]:.0f} events/s")
+        say("waiting for lagloss to close the last windows")
+        return {way: run_of(per_s, _windows(store, name_of(way))) for way, per_s in able.items()}
+
+
+def name_of(way: Way) -> str:
+    """What lagloss knows this run as."""
+    return f"expel-{way[0]}-by-{way[1]}"
+
+
+def definition(name: str) -> Definition:
+    """The pipeline that lagloss is told of: the connector is all of it."""
+    return Definition.model_validate(
+        {
+            "apiVersion": "lagloss/v1",
+            "kind": "Pipeline",
+            "metadata": {"name": name},
+            "spec": {"nodes": [{"name": CONN_GA}], "grace": f"{GRACE_S}s", "maxWait": "5m"},
+        }
+    )
+
+
+def queue_for(way: Way) -> int:
+    """How many events it has to empty, so that it takes some seconds."""
+    batch, parallel = way
+    return min(MAX_QUEUE, int(QUEUE_S / ROUND_TRIP_S) * batch * parallel)
+
+
+def _delivered(stack: Stack, way: Way, seconds: float) -> float:
+    """Lets a connector deliver a queue, then arrivals; how many events a second it did of the queue."""
+    with _connector(stack, way) as (settings, bench):
+        per_s = _emptied(settings, bench, queue_for(way))
+        with closing(TopicTraffic(settings, CONN_GA)) as arrivals:
+            attempt(bench, arrivals, RATE, seconds, math.inf)
+    return per_s
+
+
+@contextmanager
+def _connector(stack: Stack, way: Way) -> Iterator[tuple[Settings, Bench]]:
+    batch, parallel = way
+    shared = Settings(
+        data_dir=stack.directory, bootstrap=stack.settings.require_kafka(), batch=batch, parallel=parallel
+    )
+    settings = apart(shared, stack.directory / "pipelines" / name_of(way), name_of(way))
+    settings.injections().begin_anew([parse(SLOW)])
+    with ready_bench(settings, CONN_GA) as bench:
+        yield settings, bench
+
+
+def _emptied(settings: Settings, bench: Bench, count: int) -> float:
+    """Lets the connector empty a queue; how many events a second the vendor took."""
+    with (
+        closing(TopicTraffic(settings, CONN_GA, replay="queue")) as queue,
+        httpx.Client(base_url=settings.receiver_url) as vendor,
+    ):
+        deadline, counts = time.monotonic() + QUEUE_TIMEOUT_S, [(time.monotonic(), 0)]
+        queue.send(count)
+        while queue.oldest_s() is not None or counts[-1][1] < count:
+            if time.monotonic() > deadline:
+                raise NotMeasured(f"expected {count} events to be delivered in {QUEUE_TIMEOUT_S:.0f} s, found {counts}")
+            counts.append((time.monotonic(), vendor.get("/counts").json()["ga"]["events"]))
+            queue.look()
+            bench.tend()
+            time.sleep(SEND_EVERY_S)
+    return rate_of(counts)
+
+
+def rate_of(counts: Sequence[tuple[float, int]]) -> float:
+    """Events a second from the last look that found none to the first that found all; looks are (seconds, events)."""
+    began_s = max(at_s for at_s, found in counts if not found)
+    ended_s, count = next(look for look in counts if look[1] == counts[-1][1])
+    return count / (ended_s - began_s)
+
+
+def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
+    """All windows with messages, once each is settled."""
+    deadline = time.monotonic() + WINDOW_S + GRACE_S + LATEST_S
+    while True:
+        found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one["messages"]]
+        if found and all(map(is_settled, found)):
+            return list(found)
+        if time.monotonic() > deadline:
+            raise NotMeasured(f"expected all windows of {pipeline} to be settled, found {found}")
+        time.sleep(LOOK_EVERY_S)
+
+
+def run_of(events_per_s: float, windows: Sequence[WindowDocument]) -> Run:
+    """What was measured, with what lagloss says of the arrivals."""
+    lag_ms = max(window["e2e_lag_ms"]["p95"] or 0.0 for window in windows)
+    lost = [window["lost"] for window in windows]
+    return Run(events_per_s, lag_ms / 1000, (sum(one["min"] for one in lost), sum(one["max"] for one in lost)))
+
+
+def figures(runs: Runs) -> dict[str, dict[str, float]]:
+    """What the experiment found, by events in a request and requests at a time."""
+    return {
+        f"{batch} in a request, {parallel} at a time": {
+            "events_per_s": round(run.events_per_s),
+            "lag_p95_s": round(run.lag_p95_s, 2),
+            "lost_min": run.lost[0],
+            "lost_max": run.lost[1],
+        }
+        for (batch, parallel), run in runs.items()
+    }
+
+
+def chart(runs: Runs) -> Chart:
+    """One panel for what a connector can do, one for the lag it leads to."""
+
+    def lines(what: str) -> list[Line]:
+        return [
+            Line(
+                f"{parallel} request{'s' if parallel > 1 else ''} at a time",
+                [(at, getattr(runs[batch, parallel], what)) for at, batch in enumerate(BATCHES)],
+            )
+            for parallel in PARALLEL
+        ]
+
+    return Chart(
+        f"A round trip of {ROUND_TRIP_S * 1000:g} ms to the vendor: batches, and requests at a time",
+        "events in a request, at most",
+        (
+            Panel("delivered from a queue, events/s", lines("events_per_s")),
+            Panel(f"p95 lag when {RATE:g} events/s arrive, s (lagloss)", lines("lag_p95_s")),
+        ),
+        tuple(map(str, BATCHES)),
+    )

@@ -1,0 +1,180 @@
+"""What it costs to try again: on the spot, by way of the global retrier, and what can never succeed.
+
+Both vendors refuse most of their requests for a while (503), and one event in a hundred for ever (400). The same load
+runs three times. `local` tries on the spot, then reads again, and all that stands behind it waits and is sent again.
+`global` tries on the spot, then hands over to the tiers of the global retrier. Both put what gets a 400 into the
+dead-letter queue at once. `everything` is the bad example: it tries a 400 again like a 503, and with it the innocent
+events of the same request.
+
+Each run is a scenario: lagloss runs beside it, and its windows are compared with the ledger.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httpx
+
+from lagloss.window_document import WindowDocument, start_of
+from lagloss.wire import WINDOW_S
+from pipeline_under_test.experiments import NotMeasured
+from pipeline_under_test.experiments.chart import Chart, Line, Panel
+from pipeline_under_test.scenarios.outcome import Outcome, windows_of
+from pipeline_under_test.scenarios.run import run_all
+from pipeline_under_test.scenarios.scenario import Scenario
+from pipeline_under_test.settings import Retry
+from pipeline_under_test.topology import VENDORS
+
+POLICIES: Final[tuple[Retry, ...]] = ("local", "global", "everything")
+RATE: Final = 40.0
+BATCH: Final = 20
+TIERS: Final = ("4s", "8s", "16s")
+REFUSED: Final = 0.7
+"""Of requests, while the vendors are in trouble: with four tries on the spot, one in four fails for good."""
+HOPELESS: Final = 0.01
+"""Of events; a request of BATCH holds one in nearly every fifth case."""
+TROUBLE: Final = (1 / 5, 2 / 5)
+"""When the trouble begins and how long it lasts, as shares of the load's time."""
+RUNNING: Final = frozenset({"load", "draining", "settling"})
+"""The phases in which there is a receiver to ask."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """All so far, `at_s` seconds after the load began; repeated deliveries count again."""
+
+    at_s: float
+    requests: int
+    deliveries: int
+    dead: int
+
+
+@dataclass(slots=True)
+class Run:
+    """One policy's; `began_s` is the load's first second (epoch)."""
+
+    began_s: float = 0.0
+    samples: list[Sample] = field(default_factory=list)
+    verdict: Mapping[str, Any] = field(default_factory=dict)
+    """`pipeline verdict`'s document."""
+
+
+Runs = Mapping[Retry, Run]
+
+
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, Run]:
+    """Runs the pipeline under the same load and trouble, once with each policy; `say` is told how it goes.
+
+    Raises:
+        NotMeasured: if a run does not get to its end.
+    """
+    runs: dict[Retry, Run] = {policy: Run() for policy in POLICIES}
+    with httpx.Client() as vendors:
+
+        def observe(scenario: Scenario, progress: Mapping[str, Any]) -> None:
+            if progress["phase"] in RUNNING:
+                _sample(runs[scenario.run.retry], progress, vendors)
+
+        outcomes = run_all([scenario(policy, seconds) for policy in POLICIES], say, observe)
+        for policy, outcome in zip(POLICIES, outcomes, strict=True):
+            runs[policy].verdict = verdict_of(outcome)
+    return runs
+
+
+def scenario(policy: Retry, seconds: float) -> Scenario:
+    """The run with this policy."""
+    begins, lasts = (f"{1000 * share * seconds:.0f}ms" for share in TROUBLE)
+    faults = [{"at": begins, "for": lasts, "fault": f"receiver:{vendor}:503:{REFUSED}"} for vendor in VENDORS]
+    faults += [{"at": "0s", "fault": f"refuse:{vendor}:{HOPELESS}"} for vendor in VENDORS]
+    return Scenario.model_validate(
+        {
+            "name": f"retry-{policy}",
+            "description": f"vendors refuse for {lasts}; retry: {policy}",
+            "load": {"rate": RATE, "minutes": seconds / 60},
+            "run": {"retry": policy, "batch": BATCH, "tiers": TIERS, "grace": "5s", "maxWait": "3m"},
+            "faults": faults,
+        }
+    )
+
+
+def _sample(run: Run, progress: Mapping[str, Any], vendors: httpx.Client) -> None:
+    if not run.samples:
+        run.began_s = time.time()
+    counts = vendors.get(f"{progress['receiver_url']}/counts").json()
+    requests = sum(of["requests"] for of in counts.values())
+    run.samples.append(Sample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
+
+
+def verdict_of(outcome: Outcome) -> Mapping[str, Any]:
+    """Ledger beside windows.
+
+    Raises:
+        NotMeasured: if the run did not get that far.
+    """
+    if outcome.verdict is None:
+        raise NotMeasured(f"{outcome.scenario}: {outcome.problems[0]}")
+    return outcome.verdict
+
+
+def figures(runs: Runs) -> dict[str, dict[str, float]]:
+    """What the experiment found, by policy."""
+    return {policy: _figures(run) for policy, run in runs.items()}
+
+
+def _figures(run: Run) -> dict[str, float]:
+    injected, measured, windows = run.verdict["injected"], run.verdict["measured"], windows_of(run.verdict)
+    last = run.samples[-1]
+    return {
+        "events": injected["messages"],
+        "delivered": injected["delivered"],
+        "dead": injected["dead"],
+        "deliveries_too_many": measured["duplicates"],
+        "requests": last.requests,
+        "deliveries_a_request": round(last.deliveries / last.requests, 1),
+        "lag_p50_s_highest": round(max(_lag_s(window, "p50") for window in windows), 1),
+        "lag_p95_s_highest": round(max(_lag_s(window, "p95") for window in windows), 1),
+        "lost_min": measured["lost"]["min"],
+        "lost_max": measured["lost"]["max"],
+        "ledger_agrees": run.verdict["agree"],
+    }
+
+
+def _lag_s(window: WindowDocument, percentile: str) -> float:
+    return (window["e2e_lag_ms"][percentile] or 0.0) / 1000
+
+
+def chart(runs: Runs) -> Chart:
+    """The policies, one panel for each of what they cost."""
+
+    def lines(what: str) -> list[Line]:
+        return [
+            Line(f"retry: {policy}", [(one.at_s, getattr(one, what)) for one in run.samples])
+            for policy, run in runs.items()
+        ]
+
+    return Chart(
+        f"Vendors refuse {REFUSED:.0%} of the requests for a while, and {HOPELESS:.0%} of the events for ever",
+        "seconds",
+        (
+            Panel("requests to vendors", lines("requests")),
+            Panel("deliveries, repeated ones included", lines("deliveries")),
+            Panel("events in the dead-letter queue", lines("dead")),
+            Panel(
+                "p95 of E2E lag by minute of event time, s (lagloss)",
+                [Line(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],
+            ),
+        ),
+    )
+
+
+def lag_steps(run: Run) -> Sequence[tuple[float, float]]:
+    """Each window's p95, in s, from the window's start to its end, or the load's."""
+    points = []
+    for window in windows_of(run.verdict):
+        start_s = start_of(window) - run.began_s
+        points += [(max(0.0, start_s), _lag_s(window, "p95")), (start_s + WINDOW_S, _lag_s(window, "p95"))]
+    last_s = run.samples[-1].at_s
+    return [(min(at_s, last_s), lag_s) for at_s, lag_s in points]
