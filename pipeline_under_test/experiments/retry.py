@@ -44,8 +44,8 @@ RUNNING: Final = frozenset({"load", "draining", "settling"})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All so far, `at_s` seconds after the load began, by vendor: an event for both counts at each. What is delivered or
-    set aside again counts again."""
+    """All so far, `at_s` seconds after the load began. An event for both vendors counts at each; what is delivered
+    or set aside again counts again."""
 
     at_s: float
     requests: int
