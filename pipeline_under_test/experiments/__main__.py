@@ -52,8 +52,8 @@ def expel(out: Out, seconds: Annotated[float, typer.Option(min=1, help="of arriv
 
 
 @app.command()
-def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="of load, for each policy")] = 75) -> None:
-    """Try again on the spot, by way of the global retrier, and what can never succeed (7 minutes)."""
+def retry(out: Out, seconds: Annotated[float, typer.Option(min=20, help="of load, for each policy")] = 60) -> None:
+    """Try again on the spot, by way of the global retrier, and what can never succeed (6 minutes)."""
     from pipeline_under_test.experiments import retry
 
     runs = retry.measure(seconds, _say)

@@ -35,7 +35,7 @@ TIERS: Final = ("4s", "8s", "16s")
 REFUSED: Final = 0.7
 """Of requests, while the vendors are in trouble: with four tries on the spot, one in four fails for good."""
 HOPELESS: Final = 0.01
-"""Of events; a request of BATCH holds one in nearly every fifth case."""
+"""Of the events to each vendor."""
 TROUBLE: Final = (1 / 5, 2 / 5)
 """When the trouble begins and how long it lasts, as shares of the load's time."""
 RUNNING: Final = frozenset({"load", "draining", "settling"})
@@ -44,12 +44,13 @@ RUNNING: Final = frozenset({"load", "draining", "settling"})
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """All so far, `at_s` seconds after the load began; repeated deliveries count again."""
+    """All so far, `at_s` seconds after the load began. An event for both vendors counts at each; what is delivered
+    or set aside again counts again."""
 
     at_s: float
     requests: int
     deliveries: int
-    dead: int
+    dead_letters: int
 
 
 @dataclass(slots=True)
@@ -86,13 +87,14 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, Run]:
 
 def scenario(policy: Retry, seconds: float) -> Scenario:
     """The run with this policy."""
-    begins, lasts = (f"{1000 * share * seconds:.0f}ms" for share in TROUBLE)
-    faults = [{"at": begins, "for": lasts, "fault": f"receiver:{vendor}:503:{REFUSED}"} for vendor in VENDORS]
+    begins_s, lasts_s = (share * seconds for share in TROUBLE)
+    during = {"at": f"{1000 * begins_s:.0f}ms", "for": f"{1000 * lasts_s:.0f}ms"}
+    faults = [{**during, "fault": f"receiver:{vendor}:503:{REFUSED}"} for vendor in VENDORS]
     faults += [{"at": "0s", "fault": f"refuse:{vendor}:{HOPELESS}"} for vendor in VENDORS]
     return Scenario.model_validate(
         {
             "name": f"retry-{policy}",
-            "description": f"vendors refuse for {lasts}; retry: {policy}",
+            "description": f"vendors refuse requests for {lasts_s:.0f} s; retry: {policy}",
             "load": {"rate": RATE, "minutes": seconds / 60},
             "run": {"retry": policy, "batch": BATCH, "tiers": TIERS, "grace": "5s", "maxWait": "3m"},
             "faults": faults,
@@ -130,7 +132,7 @@ def _figures(run: Run) -> dict[str, float]:
     return {
         "events": injected["messages"],
         "delivered": injected["delivered"],
-        "dead": injected["dead"],
+        "dead_letters": last.dead_letters,
         "deliveries_too_many": measured["duplicates"],
         "requests": last.requests,
         "deliveries_a_request": round(last.deliveries / last.requests, 1),
@@ -161,7 +163,7 @@ def chart(runs: Runs) -> Chart:
         (
             Panel("requests to vendors", lines("requests")),
             Panel("deliveries, repeated ones included", lines("deliveries")),
-            Panel("events in the dead-letter queue", lines("dead")),
+            Panel("dead letters, repeated ones included", lines("dead_letters")),
             Panel(
                 "p95 of E2E lag by minute of event time, s (lagloss)",
                 [Line(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],

@@ -116,7 +116,7 @@ def test_each_policy_meets_the_same_trouble_on_both_vendors_and_ends_before_the_
 
 def test_the_figures_of_a_policy_are_counts_at_the_end_and_the_worst_lag() -> None:
     found = retry.figures({"global": run_of(window(MINUTE_S, 1000.0), window(MINUTE_S + 60, 8000.0))})["global"]
-    assert (found["requests"], found["dead"], found["deliveries_too_many"]) == (40, 3, 5)
+    assert (found["requests"], found["dead_letters"], found["deliveries_too_many"]) == (40, 3, 5)
     assert (found["lag_p95_s_highest"], found["lag_p50_s_highest"]) == (8.0, 4.0)
     assert found["deliveries_a_request"] == pytest.approx(102 / 40, abs=0.1)
 
