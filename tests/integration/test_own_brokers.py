@@ -1,13 +1,16 @@
-"""Three brokers of the pipeline's own, killed under load: no answered event is lost."""
+"""Three brokers of the pipeline's own, killed and restarted under load: no answered event is lost."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
@@ -53,6 +56,11 @@ class Cluster:
 
     def _admin(self) -> AdminClient:
         return AdminClient({"bootstrap.servers": self.settings.bootstrap, "log_level": 0})
+
+    def pids(self) -> set[int]:
+        """Of the brokers; one that is being started may not have written its own yet."""
+        paths = (self.settings.data_dir / "kafka").glob("node-[123]/kafka.pid")
+        return {int(text) for path in paths if (text := path.read_text())}
 
     def assert_nothing_lost(self, clients: Clients) -> None:
         """Every event that was answered is in the first topic, and, once event-norm is through, in the next one, with
@@ -101,3 +109,47 @@ def test_a_broker_that_is_killed_under_load_costs_no_answered_event(cluster: Clu
         wait_until(cluster.in_sync, what="for it to be back")
         more_accepted(clients)
     cluster.assert_nothing_lost(clients)
+
+
+def test_brokers_that_are_restarted_one_after_the_other_cost_no_answered_event(cluster: Cluster) -> None:
+    before = cluster.pids()
+    assert len(before) == 3
+    with Clients(cluster.settings.collector_url, pause_s=PAUSE_S) as clients:
+        more_accepted(clients)
+        cluster.inject("broker:restart")
+        wait_until(lambda: len(cluster.pids() - before) == 3, 120, "for new brokers")
+        wait_until(cluster.in_sync, what="for the last to be back")
+        more_accepted(clients)
+    cluster.settings.injections().end_all()
+    assert clients.statuses.keys() == {200}
+    cluster.assert_nothing_lost(clients)
+
+
+def test_with_too_few_brokers_in_sync_events_are_answered_with_503_and_taken_again_afterwards(cluster: Cluster) -> None:
+    with Clients(cluster.settings.collector_url, pause_s=PAUSE_S) as clients:
+        more_accepted(clients)
+        cluster.inject("broker:kill:2", "broker:kill:3")
+        wait_until(lambda: clients.statuses[503] >= 8, what="for 503s")
+        so_far = len(clients.accepted)
+        refused = clients.statuses[503]
+        wait_until(lambda: clients.statuses[503] >= refused + 4, what="for more of them")
+        assert len(clients.accepted) == so_far
+        cluster.settings.injections().end_all()
+        more_accepted(clients)
+        wait_until(cluster.in_sync, what="for all brokers to be back")
+    cluster.assert_nothing_lost(clients)
+
+
+def test_a_run_with_brokers_of_its_own_ends_with_them(jars: None, server_dir: Path) -> None:
+    folder = server_dir / "run-with-brokers"
+    words = [sys.executable, "-m", "pipeline_under_test", "run", "--brokers", "1", "--data-dir", str(folder)]
+    done = subprocess.run(
+        [*words, "--rate", "50", "--minutes", "0.05", "--settle", "0"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert last["phase"] == "ended"
+    assert last["answered"] > 0
+    assert not any(
+        str(folder) in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+    )

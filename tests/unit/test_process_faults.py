@@ -59,6 +59,6 @@ def test_a_fault_of_a_shadow_that_does_not_run_hits_nobody(injections: Injection
 def test_a_fault_of_the_shadow_is_taken_only_where_there_is_one(tmp_path: Path, shadow: bool) -> None:
     settings = Settings(data_dir=tmp_path, shadow=shadow)
     settings.save()
-    done = CliRunner().invoke(app, [f"crash:{SHADOW}", "--data-dir", str(tmp_path)])
+    done = CliRunner().invoke(app, ["fault", f"crash:{SHADOW}", "--data-dir", str(tmp_path)])
     assert (done.exit_code, len(settings.injections().known())) == ((0, 1) if shadow else (2, 0))
     assert shadow or "--shadow" in done.output
