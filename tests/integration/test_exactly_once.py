@@ -5,14 +5,15 @@ from __future__ import annotations
 import random
 import signal
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.processes import spawn, terminate
@@ -22,10 +23,14 @@ from pipeline_under_test.event import Event
 from pipeline_under_test.faults import parse
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.topics import PARTITIONS
+from pipeline_under_test.nodes import transaction
+from pipeline_under_test.nodes.process import PROCESSES
+from pipeline_under_test.nodes.transaction import TransactionalLoop
+from pipeline_under_test.nodes.worker import Outlet
 from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of
-from pipeline_under_test.transactional_producer import TransactionalProducer
+from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 from tests.integration.closers import wait_until
 from tests.integration.event_topics import backlog, configure, events_in, idle_pipeline, put
 from tests.integration.test_reference_pipeline import Finished, read_beacons, run_pipeline
@@ -172,6 +177,76 @@ def test_who_takes_a_dead_process_s_place_ends_what_it_left_open_and_shuts_it_ou
         before.commit([], consumer)
     consumer.close()
     assert events_in(kafka_bootstrap, topic) == []
+
+
+@contextmanager
+def at_work(worker: TransactionalLoop, outlet: Outlet) -> Iterator[None]:
+    """A worker in a thread of ours; at the end it is told to end, and does."""
+    thread = threading.Thread(target=worker.run, args=(outlet,))
+    thread.start()
+    try:
+        yield
+    finally:
+        worker.stop()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def worker_with(settings: Settings, events: Sequence[Event]) -> tuple[TransactionalLoop, Outlet]:
+    """An event-norm that has these to do."""
+    put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
+    worker, outlet = PROCESSES[EVENT_NORM](settings)
+    assert isinstance(worker, TransactionalLoop)
+    return worker, outlet
+
+
+@pytest.mark.slow
+def test_a_batch_whose_transaction_is_aborted_is_read_again_and_told_of_once(
+    kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topics(kafka_bootstrap)
+    settings = idle_pipeline(kafka_bootstrap, tmp_path, exactly_once=True)
+    events = some_events("again", 30)
+    worker, outlet = worker_with(settings, events)
+    commit, aborted = worker.producer.commit, list[bool]()
+
+    def at_the_third(offsets: Sequence[TopicPartition], consumer: Consumer) -> None:
+        if len(aborted) < 2:
+            aborted.append(is_amid_a_transaction(settings))
+            raise Aborted("the test says so")
+        commit(offsets, consumer)
+
+    monkeypatch.setattr(worker.producer, "commit", at_the_third)
+    with at_work(worker, outlet):
+        wait_until(lambda: backlog(settings, EVENT_NORM) == 0, 60, "for all to be committed")
+    assert aborted == [True, True]
+    found = Counter(event.id for event in events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER)))
+    assert found == {event.id: 1 for event in events}
+    beacons = read_beacons(kafka_bootstrap, settings.pipeline)
+    assert beacons.ids["event-norm.in"] == beacons.ids["event-norm.out"] == {hash_id(event.id) for event in events}
+    assert beacons.counts["event-norm.in"] > beacons.counts["event-norm.out"] == len(events)
+    assert [report.closed for report in beacons.last_reports.values()] == [True]
+
+
+@pytest.mark.slow
+def test_a_batch_that_cannot_be_finished_in_time_is_aborted_at_the_end_and_left_to_the_next_process(
+    kafka_bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topics(kafka_bootstrap)
+    settings = idle_pipeline(kafka_bootstrap, tmp_path, exactly_once=True)
+    events = some_events("left", 30)
+    worker, outlet = worker_with(settings, events)
+    monkeypatch.setattr(worker.emitter, "acknowledged", lambda _mark: False)
+    monkeypatch.setattr(transaction, "FINISH_TIMEOUT_S", 0.5)
+    with at_work(worker, outlet):
+        wait_until(lambda: is_amid_a_transaction(settings), 60, "for a transaction")
+    assert not is_amid_a_transaction(settings)
+    assert events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER)) == []
+    assert backlog(settings, EVENT_NORM) == len(events)
+    beacons = read_beacons(kafka_bootstrap, settings.pipeline)
+    assert beacons.ids["event-norm.in"]
+    assert not beacons.ids["event-norm.out"]
+    assert [report.closed for report in beacons.last_reports.values()] == [False]
 
 
 @pytest.mark.slow
