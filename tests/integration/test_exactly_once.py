@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
+from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from lagloss.processes import spawn, terminate
 from lagloss.topics import create_topics
@@ -55,8 +56,10 @@ def some_events(name: str, count: int) -> list[Event]:
     return [Event(f"{name}-{number}", now_ms, body) for number in range(count)]
 
 
+@retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(20), wait=wait_fixed(0.1), reraise=True)
 def written(settings: Settings, isolation: IsolationLevel) -> int:
-    """Where event-router's topic ends, all partitions together, for readers of what is committed or of everything."""
+    """Where event-router's topic ends, all partitions together, for readers of what is committed or of everything.
+    A broker that does not lead a new topic yet is asked again."""
     topic = topic_of(settings.pipeline, EVENT_ROUTER)
     latest = {TopicPartition(topic, number): OffsetSpec.latest() for number in range(PARTITIONS)}
     admin = AdminClient({"bootstrap.servers": settings.bootstrap})  # kept: its questions end with it
