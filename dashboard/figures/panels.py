@@ -32,9 +32,9 @@ _HEIGHT_PX: Final = 1_000
 _CONSUMER_LAG_PX: Final = 140
 """What the panel of consumer lag takes below that of lag, with the space around it."""
 _LEGEND: Final[Mapping[str, Any]] = {
-    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 1, "yanchor": "top", "maxheight": 150,
+    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom", "maxheight": 150,
 }  # fmt: skip
-"""As many lines as six nodes need in a window of 1,280 px; the rest is scrolled to."""
+"""Below the panels, which are looked at first; as many lines as six nodes need in a window of 1,280 px."""
 _UNTOLD: Final = f"<b>{words.NOTHING} messages</b>: nobody has told whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""

@@ -83,7 +83,9 @@ def spot_of(page: Page, window_start_s: int) -> tuple[float, float]:
     found = page.evaluate(
         """([chart_at, start_s]) => {
             const chart = document.querySelector(chart_at), layout = chart._fullLayout;
-            const box = chart.querySelector('.xy2 .nsewdrag, .nsewdrag[data-subplot="xy2"]').getBoundingClientRect();
+            const drag = chart.querySelector('.xy2 .nsewdrag, .nsewdrag[data-subplot="xy2"]');
+            drag.scrollIntoView({block: 'nearest'});
+            const box = drag.getBoundingClientRect();
             const drawn = (start_s + 30 + layout.meta.offset_s) * 1000;
             return [box.left + layout.xaxis.d2p(drawn), box.top + box.height / 3];
         }""",
