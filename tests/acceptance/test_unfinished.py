@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,6 @@ from sqlalchemy import select
 
 from lagloss.definition import parse_definition
 from lagloss.emitter import Emitter
-from lagloss.processes import spawn
 from lagloss.store import Store
 from lagloss.tables import Lane
 from lagloss.topics import create_topics
@@ -30,7 +28,7 @@ from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
 from tests.integration.closers import wait_until
 from tests.integration.event_topics import clicks, idle_pipeline, put
-from tests.integration.node_process import NodeProcess, running
+from tests.integration.node_process import NodeProcess, at_commit, running
 from tests.integration.pipeline_beacons import read_beacons
 from tests.integration.test_aggregator_process import aggregator, health
 from tests.integration.test_exactly_once import is_amid_a_transaction
@@ -136,18 +134,8 @@ def world(closing: str, kafka_bootstrap: str, vendor: Vendor, tmp_path: Path) ->
 
 def kill(world: World, point: str) -> None:
     """Runs event-norm up to that point of its first batch, until lagloss knows of it, and kills it there."""
-    marker, permit = (world.settings.data_dir / name for name in ("marker", "permit"))
-    words = ["-m", "tests.integration.dying_node", point, str(marker), str(permit)]
-    words += ["node", EVENT_NORM, "--data-dir", str(world.settings.data_dir)]
-    process = spawn([sys.executable, *words], world.settings.log_dir / "dying.log")
-    try:
-        world.await_(marker.exists, "for the point")
+    with at_commit(world.settings, point):
         world.await_(lambda: world.beacons("event-norm.in"), "for the account of it")
-        permit.touch()
-        process.wait(30)
-    finally:
-        process.kill()
-        process.wait()
 
 
 def test_what_was_sent_in_a_transaction_that_is_never_committed_is_late(world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,20 +13,22 @@ from pathlib import Path
 
 from lagloss.processes import log_tail, spawn, terminate
 from pipeline_under_test.settings import Settings
-from pipeline_under_test.topology import COL_SERVICE
+from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM
 from tests.integration.closers import wait_until
 
 
 @dataclass
 class NodeProcess:
-    """One process, started again whenever it is asked for; `words` are those of `pipeline`, without --data-dir."""
+    """One process, started again whenever it is asked for; `words` are those of `pipeline`, without --data-dir.
+    `module` is what takes them, with words of its own before."""
 
     settings: Settings
     words: tuple[str, ...]
+    module: tuple[str, ...] = ("pipeline_under_test",)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
 
     def start(self) -> None:
-        words = [sys.executable, "-m", "pipeline_under_test", *self.words, "--data-dir", str(self.settings.data_dir)]
+        words = [sys.executable, "-m", *self.module, *self.words, "--data-dir", str(self.settings.data_dir)]
         self.process = spawn(words, self.log_path)
 
     @property
@@ -52,6 +55,11 @@ class NodeProcess:
         self.process.kill()
         assert self.process.wait() == -signal.SIGKILL
 
+    def await_end(self) -> int:
+        """Waits until it has ended by itself; its exit code."""
+        assert self.process is not None
+        return self.process.wait(30)
+
     def end(self) -> int:
         """Ends it in good order; its exit code."""
         assert self.process is not None
@@ -65,6 +73,23 @@ def running(settings: Settings, *words: str) -> Iterator[NodeProcess]:
     node.start()
     try:
         yield node
+    finally:
+        node.end()
+
+
+@contextmanager
+def at_commit(settings: Settings, point: str) -> Iterator[NodeProcess]:
+    """A process of event-norm that has come to a point of `tests.integration.dying_node`, and is killed there at the
+    end of the block."""
+    marker, permit = (settings.data_dir / f"{point}-{uuid.uuid4().hex[:8]}.{name}" for name in ("marker", "permit"))
+    module = ("tests.integration.dying_node", point, str(marker), str(permit))
+    node = NodeProcess(settings, ("node", EVENT_NORM), module)
+    node.start()
+    try:
+        wait_until(marker.exists, 60, f"for {point}")
+        yield node
+        permit.touch()
+        assert node.await_end() == -signal.SIGKILL
     finally:
         node.end()
 

@@ -16,6 +16,7 @@ from confluent_kafka.cimpl import NewPartitions, NewTopic
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, select
+from tenacity import retry, retry_if_exception_type, stop_after_delay
 
 from aggregator.consumer_lag import ConsumerLags, NodeGroup, PartitionLag
 from aggregator.consumer_lag_watch import ConsumerLagWatch, keep
@@ -81,8 +82,9 @@ class Group:
                 left -= 1
             consumer.commit(asynchronous=False)
 
+    @retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(20), reraise=True)
     def ask(self) -> dict[int, Answer]:
-        """(offsets, behind_ms) by partition."""
+        """(offsets, behind_ms) by partition. Who has no answer within 2 s is asked again, as the watch does."""
         _, found = self.lags.read([self.of])
         assert {(lag.group, lag.topic) for lag in found} <= {(self.of, self.topic)}
         return {lag.partition: (lag.offsets, lag.behind_ms) for lag in found}

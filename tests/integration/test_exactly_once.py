@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
-import sys
 import threading
 import time
 from collections import Counter
@@ -17,11 +15,9 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from lagloss.processes import spawn, terminate
 from lagloss.topics import create_topics
 from lagloss.wire import hash_id
 from pipeline_under_test.event import Event
-from pipeline_under_test.faults import parse
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.nodes import transaction
@@ -34,10 +30,10 @@ from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, g
 from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 from tests.integration.closers import wait_until
 from tests.integration.event_topics import backlog, configure, events_in, idle_pipeline, put
+from tests.integration.node_process import at_commit, running
 from tests.integration.test_reference_pipeline import Finished, read_beacons, run_pipeline
 
-KILLS = 5
-A_LOAD = 1_500
+A_LOAD = 300
 """Events that wait when a process is killed: several batches."""
 FAULTS = (
     "lose:link:event-norm->event-router:0.05",
@@ -72,33 +68,21 @@ def is_amid_a_transaction(settings: Settings) -> bool:
     return everything > written(settings, IsolationLevel.READ_COMMITTED)
 
 
-@contextmanager
-def event_norm(settings: Settings) -> Iterator[None]:
-    """A process of it, killed at the end."""
-    words = [sys.executable, "-m", "pipeline_under_test", "node", EVENT_NORM, "--data-dir", str(settings.data_dir)]
-    process = spawn(words, settings.log_dir / "event-norm.log")
-    try:
-        yield
-    finally:
-        terminate(process, 5, signal.SIGKILL)
-
-
 @pytest.mark.slow
-def test_every_event_is_there_once_however_often_its_process_is_killed_in_the_middle_of_a_transaction(
+def test_every_event_is_there_once_however_often_its_process_is_killed_around_a_commit(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
     create_topics(kafka_bootstrap)
     settings = idle_pipeline(kafka_bootstrap, tmp_path).model_copy(update={"exactly_once": True})
     settings.save()
-    settings.injections().begin_anew([parse("wait:event-norm:4ms:1")])  # so that a transaction lasts long enough
     sent = []
-    for kill in range(KILLS):
+    for kill, point in enumerate(("before_the_commit", "after_the_commit", "before_the_commit")):
         events = some_events(f"load-{kill}", A_LOAD)
         put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
         sent += events
-        with event_norm(settings):
-            wait_until(lambda: is_amid_a_transaction(settings), 60, "for a transaction")
-    with event_norm(settings):
+        with at_commit(settings, point):
+            assert is_amid_a_transaction(settings) == (point == "before_the_commit")
+    with running(settings, "node", EVENT_NORM):
         wait_until(lambda: backlog(settings, EVENT_NORM) == 0, 60, "for all to be committed")
     found = Counter(event.id for event in events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER)))
     assert found == {event.id: 1 for event in sent}
@@ -264,7 +248,7 @@ def test_an_event_that_no_broker_takes_is_dead_and_its_batch_is_not_held_up(
     large = packaged().encode({"url": f"https://shop.example/{noise}", "kind": "click"})
     events = [*some_events("small", 5), some_events("large", 1)[0].with_body(large)]
     put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
-    with event_norm(settings):
+    with running(settings, "node", EVENT_NORM):
         wait_until(lambda: backlog(settings, EVENT_NORM) == 0, 60, "for all to be committed")
     passed = Counter(event.id for event in events_in(kafka_bootstrap, topic_of(settings.pipeline, EVENT_ROUTER)))
     dead = Counter(event.id for event in events_in(kafka_bootstrap, dead_topic(settings.pipeline)))

@@ -26,7 +26,7 @@ from tests.integration.event_topics import backlog, idle_pipeline, names_in
 from tests.integration.node_process import NodeProcess, col_service, running
 from tests.integration.pipeline_beacons import read_beacons
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 PAUSE_S = 0.05
 
@@ -117,7 +117,7 @@ def test_brokers_that_are_restarted_one_after_the_other_cost_no_answered_event(c
     with Clients(cluster.settings.collector_url, pause_s=PAUSE_S) as clients:
         more_accepted(clients)
         cluster.inject("broker:restart")
-        wait_until(lambda: len(cluster.pids() - before) == 3, 120, "for new brokers")
+        wait_until(lambda: len(cluster.pids() - before) == 3, 240, "for new brokers")
         wait_until(cluster.in_sync, what="for the last to be back")
         more_accepted(clients)
     cluster.settings.injections().end_all()
