@@ -28,13 +28,16 @@ _DOMAINS: Final[dict[str, tuple[float, float]]] = {
     "y5": (0.0, 0.11),
 }
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
-_HEIGHT_PX: Final = 1_000
+_HEIGHT_PX: Final = 1_060
 _CONSUMER_LAG_PX: Final = 140
 """What the panel of consumer lag takes below that of lag, with the space around it."""
+_LEGEND_PX: Final = 170
+"""As many lines as six nodes need in a window of 1,280 px; the rest is scrolled to."""
 _LEGEND: Final[Mapping[str, Any]] = {
-    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom", "maxheight": 150,
+    "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom",
+    "maxheight": _LEGEND_PX,
 }  # fmt: skip
-"""Below the panels, which are looked at first; as many lines as six nodes need in a window of 1,280 px."""
+"""Below the panels, which are looked at first."""
 _UNTOLD: Final = f"<b>{words.NOTHING} messages</b>: nobody has told whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
@@ -91,7 +94,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
     strip = {"showgrid": False, "zeroline": False, "tickvals": [0], "tickfont": {"size": 11}}
     return {
         **base_layout(of),
-        "margin": {"l": 40, "r": 12, "t": 8, "b": 44},
+        "margin": {"l": 40, "r": 12, "t": 8, "b": _LEGEND_PX + 44},
         "plot_bgcolor": of.ground,  # by it plotly chooses the colour around the line under the mouse
         "paper_bgcolor": of.ground,
         "barmode": "relative",
