@@ -71,6 +71,7 @@ class Runner:
         scaling: Scaling = NO_SCALING,
         brokers: BrokerFaults | None = None,
     ) -> None:
+        ratings = scaling.ratings(settings.data_dir)  # raises, if anything does, before anything is opened
         self._listening = {node: listening_socket() for node in (RECEIVER, COL_SERVICE)}
         self._settings = settings.model_copy(
             update={
@@ -95,7 +96,7 @@ class Runner:
         self._ledger = LedgerReader(settings.ledger_dir)
         self._truth = Truth()
         self._watcher = GroupWatcher(settings.bootstrap, settings.pipeline)
-        self._scaler = Scaler(scaling, self.groups, self._watcher, settings.data_dir)
+        self._scaler = Scaler(scaling, ratings, self.groups, self._watcher, settings.data_dir)
         self._next_progress = 0.0
         self._generated = (time.monotonic(), 0)
         self._stops = 0

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline_under_test.kafka.topics import PARTITIONS
-from pipeline_under_test.rating.ratings import Ratings
+from pipeline_under_test.rating.ratings import Rating, Ratings
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.observed import Crew, Observer, Watcher
 from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
@@ -44,21 +44,32 @@ class Scaling:
         most = min(self.most, PARTITIONS) if node in CONSUMERS else self.most
         return min(self.least, most), most
 
+    def ratings(self, data_dir: Path) -> Mapping[str, Rating]:
+        """By node, what `pipeline rate` found there.
+
+        Raises:
+            NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
+        """
+        found = Ratings.load(data_dir).root
+        if self.policy == "rated" and not found:
+            raise NotRated(f"expected ratings in {data_dir}, found none; make some with `pipeline rate NODE`")
+        return found
+
 
 NO_SCALING: Final = Scaling()
 
 
 class Scaler:
-    """Carries out the policy: `step` is called often and never waits.
+    """Carries out the policy: `step` is called often and never waits."""
 
-    Raises:
-        NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
-    """
-
-    def __init__(self, scaling: Scaling, groups: Mapping[str, Group], watcher: Watcher, data_dir: Path) -> None:
-        ratings = Ratings.load(data_dir).root
-        if scaling.policy == "rated" and not ratings:
-            raise NotRated(f"expected ratings in {data_dir}, found none; make some with `pipeline rate NODE`")
+    def __init__(
+        self,
+        scaling: Scaling,
+        ratings: Mapping[str, Rating],
+        groups: Mapping[str, Group],
+        watcher: Watcher,
+        data_dir: Path,
+    ) -> None:
         self._policy = scaling.policy
         self._groups = {node: groups[node] for node in SCALED}
         self._rules = {

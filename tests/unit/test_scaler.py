@@ -30,7 +30,8 @@ def groups(tmp_path: Path) -> dict[str, Group]:
 
 @contextmanager
 def scaling(policy: Policy, groups: dict[str, Group], arrived: int, data_dir: Path) -> Iterator[Scaler]:
-    made = Scaler(Scaling(policy, 1, 2, QUICK), groups, Queues(arrived), data_dir)
+    asked = Scaling(policy, 1, 2, QUICK)
+    made = Scaler(asked, asked.ratings(data_dir), groups, Queues(arrived), data_dir)
     made.start()
     try:
         yield made
@@ -75,7 +76,7 @@ def test_by_ratings_only_the_nodes_that_are_rated_become_more(groups: dict[str, 
 
 def test_without_a_policy_nobody_is_looked_at(groups: dict[str, Group], tmp_path: Path) -> None:
     queues = Queues(1000)
-    scaler = Scaler(Scaling(), groups, queues, tmp_path)
+    scaler = Scaler(Scaling(), {}, groups, queues, tmp_path)
     scaler.start()
     scaler.step()
     scaler.stop()
