@@ -113,18 +113,23 @@ def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
 def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
     emitter, now_ms = tables.Emitter, int(now_s * 1_000)
     is_heard = emitter.appended_at >= now_ms - SILENT_AFTER_MS
-    is_awaited = ~emitter.closed & (emitter.appended_at >= now_ms - DAY_S * 1_000)
+    is_open = ~emitter.closed & is_lately(now_ms)
     return (
         select(
             emitter.pipeline,
             func.max(emitter.appended_at).label("reported_ms"),
-            func.count().filter(is_heard | is_awaited).label("emitters"),
+            func.count().filter(is_heard | is_open).label("emitters"),
             func.count().filter(is_heard).label("reporting"),
         )
         .where(tables.is_any(emitter.pipeline, pipelines))
         .group_by(emitter.pipeline)
         .subquery("reports")
     )
+
+
+def is_lately(now_ms: int) -> ColumnElement[bool]:
+    """Whether an emitter was heard within the last day: those before are not missed any more."""
+    return tables.Emitter.appended_at >= now_ms - DAY_S * 1_000
 
 
 def condition(fresh: Freshness, grace_s: float, now_s: float, has_windows: bool, *, ends_now: bool = True) -> Condition:

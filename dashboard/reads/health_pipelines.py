@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, func, select, text, true
 
-from dashboard.reads.condition import STALE_AFTER_GRACE_S, Freshness, names_of
+from dashboard.reads.condition import STALE_AFTER_GRACE_S, Freshness, is_lately, names_of
 from dashboard.reads.consumer_lag import LagNow, read_lag_now
 from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.result import rfc3339
-from lagloss.store import DAY_S, Store
+from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 LOOKED_BACK_S: Final = 3 * 3_600
@@ -171,7 +171,7 @@ def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[st
 def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Node]:
     """Every node that ever reported: what is bad first, then by when it was last heard."""
     row, now_ms = tables.Emitter, int(now_s * 1_000)
-    silent, lately = _is_silent(now_ms), _is_lately(now_ms)
+    silent, lately = _is_silent(now_ms), is_lately(now_ms)
     asked: Select[*tuple[Any, ...]] = (
         select(
             row.pipeline,
@@ -205,7 +205,7 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
     row, now_ms = tables.Emitter, int(now_s * 1_000)
     asked = (
         select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, _is_awaited(now_ms))
-        .where(tables.is_any(row.pipeline, pipelines), _is_silent(now_ms), _is_lately(now_ms))
+        .where(tables.is_any(row.pipeline, pipelines), _is_silent(now_ms), is_lately(now_ms))
         .order_by(row.appended_at.desc(), row.pipeline, row.node, row.emitter)
         .limit(SILENT_LISTED)
     )
@@ -218,10 +218,6 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
 
 def _is_silent(now_ms: int) -> ColumnElement[bool]:
     return ~tables.Emitter.closed & (tables.Emitter.appended_at < now_ms - SILENT_AFTER_MS)
-
-
-def _is_lately(now_ms: int) -> ColumnElement[bool]:
-    return tables.Emitter.appended_at >= now_ms - DAY_S * 1_000
 
 
 def _is_awaited(now_ms: int) -> ColumnElement[bool]:

@@ -85,16 +85,20 @@ class Helper:
 
 def play(data_dir: Path, scenario: str) -> str:
     """Asks the running pipeline for a scenario's faults; the scenario's description."""
-    words = [sys.executable, "-m", MODULE, "play", scenario, "--data-dir", str(data_dir)]
-    found = subprocess.run(words, capture_output=True, check=True, text=True)
-    return str(json.loads(found.stdout)["description"])
+    return str(_answer(data_dir, "play", scenario)["description"])
 
 
 def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
     """What the ledger says of each window, by its start (epoch seconds), with the names of what was lost."""
-    words = [sys.executable, "-m", MODULE, "ledger", "--data-dir", str(data_dir)]
+    return {document["window_start_s"]: document for document in _answer(data_dir, "ledger")["windows"]}
+
+
+def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
+    """What a command of the reference pipeline prints, once it has ended."""
+    words = [sys.executable, "-m", MODULE, *command, "--data-dir", str(data_dir)]
     found = subprocess.run(words, capture_output=True, check=True, text=True)
-    return {document["window_start_s"]: document for document in json.loads(found.stdout)["windows"]}
+    document: dict[str, Any] = json.loads(found.stdout)
+    return document
 
 
 def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
