@@ -28,7 +28,8 @@ def run() -> None:
             measure_answer(served, f"/api/v1/pipelines/{PIPELINE}/panels?range={name}", _bare(served, of_s), ANSWER_S)
             for name, of_s in RANGES_S.items()
         ]
-        pages = measure_pages(served, [f"/pipelines/{PIPELINE}?range={name}" for name in RANGES_S], USABLE_S)
+        paths = [f"/pipelines/{PIPELINE}?range={name}" for name in RANGES_S]
+        pages = measure_pages(served, paths, "#pipeline-panels .legend .traces", USABLE_S)
         verdict([*problems, *pages])
 
 

@@ -16,6 +16,8 @@ API: Final = "/api/v1"
 OVERVIEW: Final = "/"
 ALERTS: Final = "/alerts"
 HEALTH: Final = "/health"
+STATIC: Final = ("/_dash-component-suites/", "/assets/")
+"""Below these are the program's own files, the same for everybody. Nothing else."""
 CARRIED: Final = ("zone", "range", "from", "to")
 """What goes along from page to page: how the reader looks, whatever at."""
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, NoReturn
 from urllib.parse import parse_qsl
 
 import structlog
-from dash import Dash
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from sqlalchemy import text
@@ -19,6 +17,8 @@ from starlette.types import ASGIApp
 
 from dashboard import links, routing, shell
 from dashboard.api.app import create_api
+from dashboard.compressed import Compressed
+from dashboard.index import PAGE, Index
 from dashboard.login import protect
 from dashboard.report.scheduler import Scheduler
 from dashboard.runbook_page import runbook_html
@@ -26,7 +26,6 @@ from dashboard.services import Services
 from lagloss.runbooks import KINDS
 from lagloss.store import Store
 
-_INDEX: Final = Path(__file__).with_name("index.html").read_text()
 _log = structlog.get_logger("lagloss.dashboard")
 
 
@@ -47,15 +46,15 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     server.mount(links.API, create_api(services))
     _add_plain_routes(server, services.store)
-    app = Dash(
+    app = Index(
         "dashboard",
         server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
         title="lagloss",
         update_title=None,  # type: ignore[arg-type]  # None: the title does not flicker at each refresh
         serve_locally=True,
-        compress=True,
         suppress_callback_exceptions=True,  # what a page's callbacks speak of is there only while it is mounted
-        index_string=_INDEX,
+        index_string=PAGE,
+        assets_path_ignore=["vendor"],  # what others there ask for when they need it
         on_error=_log_and_raise,
         description="How late is a streaming pipeline's data, minute by minute, and was any lost?",
     )
@@ -63,7 +62,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     routing.register(app, services)
     # Dash 4.4 on FastAPI does so only when somebody asks for "/": whoever comes by a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
-    return protect(server, services, app.csp_hashes())
+    return protect(Compressed(server), services, app.csp_hashes())
 
 
 def _add_plain_routes(server: FastAPI, store: Store) -> None:

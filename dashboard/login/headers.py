@@ -8,8 +8,8 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Scope, Send
 
-_STATIC: Final = ("/_dash-component-suites/", "/assets/")
-"""The program's own files, the same for everybody: browsers may keep them. Nothing else."""
+from dashboard.links import STATIC
+
 _YEAR_S: Final = 31_536_000
 _FIXED: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -50,8 +50,11 @@ class SecureHeaders:
             self._headers["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
     def added(self, scope: Scope, send: Send) -> Send:
-        """What sends an answer to this request with the headers. The application's own of the same name go."""
-        is_static = scope["path"].startswith(_STATIC)
+        """What sends an answer to this request with the headers. The application's own of the same name go.
+
+        Browsers may keep the program's own files, and nothing else.
+        """
+        is_static = scope["path"].startswith(STATIC)
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
