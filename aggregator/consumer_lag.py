@@ -7,16 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicCollection
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from aggregator.waiting_records import Place, Waiting, WaitingRecords
+from lagloss.groups import Groups
 from lagloss.log_bounds import Key, LogBounds
 from lagloss.topics import kafka_error
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
-NOT_THERE: Final = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.GROUP_ID_NOT_FOUND})
 
 
 class NodeGroup(NamedTuple):
@@ -103,6 +103,7 @@ class ConsumerLags:
     def __init__(self, bootstrap: str) -> None:
         config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}
         self._admin = AdminClient(config)
+        self._groups = Groups(bootstrap, "lagloss-consumer-lag")
         self._bounds = LogBounds(config)
         self._records = WaitingRecords(config)
         self.trouble: str | None = None
@@ -132,22 +133,28 @@ class ConsumerLags:
         return asked_ms, [each.judged(waiting, asked_ms) for each in inputs]
 
     def close(self) -> None:
+        self._groups.close()
         self._bounds.close()
         self._records.close()
 
     def _committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
         """What each group has committed, by partition; one that does not exist has nothing. One whose coordinator does
         not answer is left out, unless none does."""
-        futures: dict[str, Any] = {}
-        for group in sorted(groups):  # the client takes one a call
-            asked = [ConsumerGroupTopicPartitions(group)]
-            futures |= self._admin.list_consumer_group_offsets(asked, request_timeout=ANSWER_TIMEOUT_S)
-        return {
-            group: {
-                (place.topic, place.partition): place.offset for place in answer.topic_partitions if place.offset >= 0
-            }
-            for group, answer in self._answers(futures).items()
-        }
+        try:
+            return self._groups.committed(groups)
+        except KafkaException as error:
+            if len(groups) == 1:
+                raise
+            trouble = error
+        found: dict[str, dict[Key, int]] = {}
+        for group in sorted(groups):
+            try:
+                found |= self._groups.committed([group])
+            except KafkaException as error:
+                self.trouble = f"{group}: {error}"
+        if not found:
+            raise trouble
+        return found
 
     def _partitions(self, topics: Collection[str]) -> dict[str, list[Key]]:
         """The partitions of each topic that exists, however many were committed to."""
@@ -179,9 +186,16 @@ class ConsumerLags:
             try:
                 found[name] = future.result(max(0.0, deadline - time.monotonic()))
             except (KafkaException, TimeoutError) as error:
-                if not (isinstance(error, KafkaException) and kafka_error(error).code() in NOT_THERE):
+                if not (
+                    isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                ):
                     trouble = error
                     self.trouble = f"{name}: {str(error) or 'no answer in time'}"
         if trouble is not None and not found:
             raise trouble
         return found
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Whether it says that there is no such topic."""
+    return isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART

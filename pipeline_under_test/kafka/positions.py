@@ -6,10 +6,11 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException, TopicPartition
+from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.commits import Partition
+from lagloss.groups import Groups
 from pipeline_under_test.kafka.topics import ADMIN_TIMEOUT_S, PARTITIONS
 from pipeline_under_test.topology import CONSUMERS, group_of, tier_topic, tiers_group, topic_of
 
@@ -28,13 +29,11 @@ class Position:
 
 
 class GroupWatcher:
-    """Looks at consumer groups from outside. Each method is one round of questions to the broker, asked all at once.
-
-    They raise KafkaException if it does not answer in time.
-    """
+    """Looks at consumer groups from outside. Its methods raise KafkaException if the broker does not answer in time."""
 
     def __init__(self, bootstrap: str, pipeline: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
+        self._groups = Groups(bootstrap)
         self._pipeline = pipeline
 
     def positions(self, nodes: Iterable[str] = CONSUMERS) -> dict[str, Position]:
@@ -53,50 +52,34 @@ class GroupWatcher:
     def _positions(self, topics: Mapping[str, Collection[str]]) -> dict[str, Position]:
         """By consumer group, how far it has come in its topics."""
         places = {
-            group: [TopicPartition(topic, number) for topic in names for number in range(PARTITIONS)]
+            group: [(topic, number) for topic in names for number in range(PARTITIONS)]
             for group, names in topics.items()
         }
-        latest = {place: OffsetSpec.latest() for of_group in places.values() for place in of_group}
-        ends_asked = self._asked("list_offsets", latest)
-        committed_asked: dict[Any, Any] = {}
-        for group, of_group in places.items():  # the client takes one group a call
-            asked = [ConsumerGroupTopicPartitions(group, of_group)]
-            committed_asked |= self._asked("list_consumer_group_offsets", asked)
-        ends = {_key(place): answer.offset for place, answer in _answers(ends_asked).items()}
-        committed = {
-            _key(place): max(place.offset, 0)  # negative: none yet
-            for answer in _answers(committed_asked).values()
-            for place in answer.topic_partitions
-        }
+        ends = self._ends([place for of_group in places.values() for place in of_group])
+        committed = self._groups.committed(places)
         return {
             group: Position(
-                {_key(place): ends[_key(place)] for place in of_group},
-                {_key(place): committed[_key(place)] for place in of_group},
+                {place: ends[place] for place in of_group},
+                {place: committed.get(group, {}).get(place, 0) for place in of_group},
             )
             for group, of_group in places.items()
         }
 
+    def _ends(self, places: Iterable[Partition]) -> dict[Partition, int]:
+        """Where these partitions end."""
+        latest: dict[TopicPartition, OffsetSpec] = {TopicPartition(*place): OffsetSpec.latest() for place in places}
+        # untyped: the stubs leave out that each answer is a future
+        asked: dict[TopicPartition, Any] = dict(
+            self._admin.list_offsets(
+                latest, isolation_level=IsolationLevel.READ_UNCOMMITTED, request_timeout=ADMIN_TIMEOUT_S
+            )
+        )
+        return {(place.topic, place.partition): answer.result().offset for place, answer in asked.items()}
+
     def all_assigned(self, nodes: Collection[str]) -> bool:
         """Whether every one of these nodes has consumers that have all the partitions between them."""
         try:
-            names = [group_of(self._pipeline, node) for node in nodes]
-            groups = _answers(self._asked("describe_consumer_groups", names))
-        except KafkaException:  # a group that nobody has joined yet may be unknown
+            assigned = self._groups.assigned([group_of(self._pipeline, node) for node in nodes])
+        except KafkaException:
             return False
-        return all(
-            sum(len(member.assignment.topic_partitions) for member in group.members if member.assignment) == PARTITIONS
-            for group in groups.values()
-        )
-
-    def _asked(self, what: str, about: object) -> dict[Any, Any]:
-        """A question on its way. Untyped: the stubs of these calls leave out that each answer is a future."""
-        futures: dict[Any, Any] = getattr(self._admin, what)(about, request_timeout=ADMIN_TIMEOUT_S)
-        return futures
-
-
-def _answers(futures: Mapping[Any, Any]) -> dict[Any, Any]:
-    return {about: future.result() for about, future in futures.items()}
-
-
-def _key(place: TopicPartition) -> Partition:
-    return place.topic, place.partition
+        return all(number == PARTITIONS for number in assigned.values())

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
 from hypothesis import HealthCheck, given, settings
@@ -36,6 +36,9 @@ Answer = tuple[int | None, int | None]
 
 def now_ms() -> int:
     return int(time.time() * 1_000)
+
+
+patient = retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(20), reraise=True)
 
 
 @dataclass
@@ -72,8 +75,7 @@ class Group:
     def take(self, number: int, partition: int = 0) -> None:
         """A consumer of the group goes on, and commits."""
         with consumer_of(self.bootstrap, **{"group.id": self.of.group}) as consumer:
-            [place] = consumer.committed([TopicPartition(self.topic, partition)], timeout=20)
-            consumer.assign([TopicPartition(self.topic, partition, max(place.offset, 0))])
+            consumer.assign([TopicPartition(self.topic, partition, self.next(consumer, partition))])
             left = number
             while left:
                 record = consumer.poll(20)
@@ -82,7 +84,13 @@ class Group:
                 left -= 1
             consumer.commit(asynchronous=False)
 
-    @retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(20), reraise=True)
+    @patient
+    def next(self, consumer: Consumer, partition: int) -> int:
+        """Where the group goes on; a broker that has just started does not coordinate groups yet."""
+        [place] = consumer.committed([TopicPartition(self.topic, partition)], timeout=20)
+        return max(place.offset, 0)
+
+    @patient
     def ask(self) -> dict[int, Answer]:
         """(offsets, behind_ms) by partition. Who has no answer within 2 s is asked again, as the watch does."""
         _, found = self.lags.read([self.of])

@@ -1,0 +1,93 @@
+"""Consumer groups as the brokers know them, asked from outside.
+
+Not by librdkafka: its questions to a group's coordinator end the whole process (an assertion, or a segmentation fault)
+when the coordinator goes away meanwhile. See decisions/0020-groups-are-asked-by-kafka-python.md.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient
+from kafka import KafkaAdminClient
+from kafka.errors import KafkaError as ClientError
+
+from lagloss.commits import Partition
+
+ANSWER_TIMEOUT_S: Final = 2.0
+"""For one answer; a question needs up to three where nothing is known yet."""
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # who asks says what is wrong
+
+
+class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
+    """One that leaves no thread and no socket behind where it finds no broker."""
+
+    def __init__(self, **config: Any) -> None:
+        self._closed = False
+        try:
+            super().__init__(**config)
+        except BaseException:
+            self.close()
+            raise
+
+
+class Groups:
+    """Asks about consumer groups. For one thread at a time.
+
+    Its methods raise KafkaException where the brokers do not answer, as those of other clients here do.
+
+    Args:
+        bootstrap: HOST:PORT,... of the cluster.
+        client_id: what the brokers' logs call who asks.
+    """
+
+    def __init__(self, bootstrap: str, client_id: str = "lagloss-groups") -> None:
+        self._config: dict[str, Any] = {
+            "bootstrap_servers": bootstrap.split(","),
+            "client_id": client_id,
+            "request_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),
+            "bootstrap_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),
+            "reconnect_backoff_max_ms": 1_000,
+        }
+        self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 0})
+        self._client: _Client | None = None
+
+    def committed(self, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
+        """What each group has committed, by partition; nothing of one that does not exist."""
+        found = self._ask("list_group_offsets", sorted(groups)) if groups else {}
+        return {
+            group: {(at.topic, at.partition): told.offset for at, told in offsets.items() if told.offset >= 0}
+            for group, offsets in found.items()
+        }
+
+    def assigned(self, groups: Collection[str]) -> dict[str, int]:
+        """How many partitions the members of each group have between them; 0 of one that nobody has joined."""
+        found = self._ask("describe_groups", sorted(groups)) if groups else {}
+        return {group: sum(map(_partitions, told["members"])) for group, told in found.items()}
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def _ask(self, question: str, groups: list[str]) -> dict[str, Any]:
+        try:
+            if self._client is None:
+                # asked first: where no broker is, kafka-python leaves sockets to the garbage collector
+                cluster: Any = self._admin.describe_cluster(request_timeout=ANSWER_TIMEOUT_S)
+                cluster.result()
+                self._client = _Client(**self._config)
+            answer: dict[str, Any] = getattr(self._client, question)(groups)
+        except (ClientError, OSError) as error:
+            self.close()  # it would go on to ask the coordinators that it knows
+            text = str(error) or type(error).__name__
+            raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"groups: {text}")) from error
+        return answer
+
+
+def _partitions(member: Mapping[str, Any]) -> int:
+    assignment = member["member_assignment"]
+    return sum(len(topic["partitions"]) for topic in assignment["assigned_partitions"]) if assignment else 0
