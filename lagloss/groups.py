@@ -1,7 +1,7 @@
 """Consumer groups as the brokers know them, asked from outside.
 
 Not by librdkafka: its questions to a group's coordinator end the whole process (an assertion, or a segmentation fault)
-when the coordinator goes away meanwhile. See decisions/0020-groups-are-asked-by-kafka-python.md.
+when the coordinator goes away meanwhile. See decisions/0021-groups-are-asked-by-kafka-python.md.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from dashboard.figures import stack
-from dashboard.figures.look import Colours, Moments, colours, moments, numbers
+from dashboard.figures.look import Colours, colours, moments, numbers
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.reads.consumer_lag import LagBucket, Of
 from dashboard.reads.happenings import Happenings
@@ -71,11 +71,6 @@ class Frame:
     def middle(self, bucket: Stretch) -> str:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
 
-    @cached_property
-    def middles(self) -> Moments:
-        """Of all buckets, on the axis."""
-        return moments(self.middle(bucket) for bucket in self.series.buckets)
-
 
 @dataclass(frozen=True, slots=True)
 class Step:
@@ -95,8 +90,8 @@ def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yax
         y=numbers(value for _, value, _ in told),
         customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
         hovertemplate="%{customdata[2]}<extra></extra>",
-        mode="markers",
-        marker={"opacity": 0, "size": 1},
+        mode="lines",  # one element of the page, where markers would be one each
+        line={"width": 0},
         showlegend=False,
         name="",
         yaxis=yaxis,

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
 import numpy as np
 import plotly.graph_objects as go
 
 from dashboard import words
 from dashboard.figures import stack
 from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
-from dashboard.figures.look import CERTAIN, numbers
+from dashboard.figures.look import CERTAIN, moments, numbers
 from dashboard.reads.buckets import Bucket
 from dashboard.reads.terms import Term
 from dashboard.words import VERDICTS
+
+_MARKS: Final = 240
+"""So many marks of 5 px leave no space on the widest page."""
 
 
 def add_loss(figure: go.Figure, frame: Frame) -> float:
@@ -21,25 +27,32 @@ def add_loss(figure: go.Figure, frame: Frame) -> float:
     """
     found = frame.series.buckets
     targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
-    drawn = [drawn_loss(bucket) for bucket in found]
-    shared = {"x": frame.middles, "width": 1_000 * frame.series.bucket_s * 0.87, "yaxis": "y3", "hoverinfo": "skip"}
-    figure.add_trace(
-        go.Bar(
-            y=numbers(None if loss is None else 100 * loss[0] for loss in drawn),
-            name="lost for certain", uid="certain", marker={"color": CERTAIN, "line": {"width": 0}}, **shared,
-        )
-    )  # fmt: skip
-    pattern = {"shape": "/", "fgcolor": CERTAIN, "size": 5}
-    figure.add_trace(
-        go.Bar(
-            y=numbers(None if loss is None or loss[1] <= loss[0] else 100 * (loss[1] - loss[0]) for loss in drawn),
-            name="perhaps lost", uid="perhaps",
-            marker={"color": "rgba(224,49,49,.22)", "line": {"width": 0}, "pattern": pattern}, **shared,
-        )
-    )  # fmt: skip
+    drawn = [(bucket, loss) for bucket in found if (loss := drawn_loss(bucket)) is not None]
+    certain = [(bucket, loss[0]) for bucket, loss in drawn]
+    figure.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": CERTAIN}))
+    hatched = {"color": "rgba(224,49,49,.22)", "pattern": {"shape": "/", "fgcolor": CERTAIN, "size": 5}}
+    perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
+    figure.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
     figure.add_trace(carrier(frame, [(bucket, 0.0, _loss_told(bucket)) for bucket in found], "y3"))
     add_target(figure, frame, merged(targets), "y3")
-    return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for loss in drawn if loss is not None)])
+    return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for _, loss in drawn)])
+
+
+def _bars(
+    frame: Frame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
+) -> go.Bar:
+    """Only those that can be seen: most buckets lose nothing."""
+    seen = [(bucket, share) for bucket, share in shares if share > 0]
+    return go.Bar(
+        x=moments(frame.middle(bucket) for bucket, _ in seen),
+        y=numbers(100 * share for _, share in seen),
+        width=1_000 * frame.series.bucket_s * 0.87,
+        marker={"line": {"width": 0}, **marker},
+        name=name,
+        uid=uid,
+        yaxis="y3",
+        hoverinfo="skip",
+    )
 
 
 def _target(term: Term) -> str:
@@ -80,10 +93,12 @@ def _loss_words(bucket: Bucket) -> str:
 
 
 def add_verdicts(figure: go.Figure, frame: Frame) -> None:
-    """A mark a bucket: its worst verdict."""
-    size = 8 if len(frame.series.buckets) <= stack.MAX_BARS else 5
+    """A mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
+    buckets = frame.series.buckets
+    size = 8 if len(buckets) <= stack.MAX_BARS else 5
+    marked = marked_buckets(buckets)
     for verdict, look in VERDICTS.items():
-        of_this = [bucket for bucket in frame.series.buckets if bucket.verdict == verdict]
+        of_this = [bucket for bucket in marked if bucket.verdict == verdict]
         if not of_this:
             continue
         border = 1.5 if look.symbol.endswith("-open") else 0
@@ -96,3 +111,16 @@ def add_verdicts(figure: go.Figure, frame: Frame) -> None:
                         "line": {"color": look.hex, "width": border}},
             )
         )  # fmt: skip
+
+
+def marked_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
+    """The first of each run of the same verdict, and of a long one as many as leave no space between their marks."""
+    step = -(-len(buckets) // _MARKS)
+    marked: list[Bucket] = []
+    left = 0
+    for at, bucket in enumerate(buckets):
+        if at == 0 or bucket.verdict != buckets[at - 1].verdict or left == 0:
+            marked.append(bucket)
+            left = step
+        left -= 1
+    return marked

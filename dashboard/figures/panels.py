@@ -28,11 +28,16 @@ _DOMAINS: Final[dict[str, tuple[float, float]]] = {
     "y5": (0.0, 0.11),
 }
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
-_HEIGHT_PX: Final = 1_060
+HEIGHT_PX: Final = 1_060
 _CONSUMER_LAG_PX: Final = 140
 """What the panel of consumer lag takes below that of lag, with the space around it."""
 _LEGEND_PX: Final = 170
 """As many lines as six nodes need in a window of 1,280 px; the rest is scrolled to."""
+_TITLE_PX: Final = 44
+"""Two lines, and the space around them."""
+_CHARACTER_PX: Final = 7
+_LABEL_CHARACTERS: Final = 6
+"""In the longest label of an axis that does not count (`0.005`, `-10.0`)."""
 _LEGEND: Final[Mapping[str, Any]] = {
     "orientation": "h", "xref": "container", "x": 0, "yref": "container", "y": 0, "yanchor": "bottom",
     "maxheight": _LEGEND_PX,
@@ -61,7 +66,7 @@ def panels_figure(frame: Frame) -> go.Figure:
 
 def height_px(frame: Frame) -> int:
     """How high the figure is to be."""
-    return _HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
+    return HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
 
 
 def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
@@ -72,7 +77,7 @@ def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
 
     def moved(name: str, by_px: int) -> tuple[float, float]:
         bottom, top = _DOMAINS[name]
-        return (bottom * _HEIGHT_PX + by_px) / height, (top * _HEIGHT_PX + by_px) / height
+        return (bottom * HEIGHT_PX + by_px) / height, (top * HEIGHT_PX + by_px) / height
 
     found = {name: moved(name, _CONSUMER_LAG_PX if name in ("y", "y2") else 0) for name in _DOMAINS}
     return {**found, "y6": (found["y3"][1] + 35 / height, found["y2"][0] - 40 / height)}
@@ -87,14 +92,15 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
             "gridcolor": of.grid,
             "zerolinecolor": of.dim,
             "nticks": 6,
-            "automargin": True,
+            "ticklabeloverflow": "allow",  # else plotly measures every label each time
         }
         return {**shown, "domain": domains[name], "fixedrange": True, "rangemode": "tozero", **more}
 
     strip = {"showgrid": False, "zeroline": False, "tickvals": [0], "tickfont": {"size": 11}}
+    time_axis = frame.axis.layout(of, f", one {frame.unit}")
     return {
         **base_layout(of),
-        "margin": {"l": 40, "r": 12, "t": 8, "b": _LEGEND_PX + 44},
+        "margin": {"l": _left_px(frame), "r": 12, "t": 8, "b": _LEGEND_PX + 44, "autoexpand": False},
         "plot_bgcolor": of.ground,  # by it plotly chooses the colour around the line under the mouse
         "paper_bgcolor": of.ground,
         "barmode": "relative",
@@ -102,7 +108,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
         "hoversubplots": "axis",
         "hoverdistance": 60,
         "dragmode": "zoom",
-        "xaxis": {**frame.axis.layout(of, f", one {frame.unit}"), "anchor": "y5"},
+        "xaxis": {**time_axis, "anchor": "y5", "ticklabeloverflow": "allow"},
         "yaxis": y(f"messages<br>a {frame.unit}", "y", tickformat=",d"),
         "yaxis2": y(lag_title, "y2", **({} if top_lag is None else {"range": [0, top_lag]})),
         "yaxis3": y("loss<br>(%)", "y3", range=[0, top_loss]),
@@ -114,6 +120,14 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
         "uirevision": series.pipeline,
         "meta": {"offset_s": frame.axis.offset_s},
     }
+
+
+def _left_px(frame: Frame) -> int:
+    """What titles and tick labels take beside the panels. Left to plotly, it would draw all of it twice to find out."""
+    counts = [bucket.messages or 0 for bucket in frame.series.buckets]
+    counts += [lag.offsets_max or 0 for lags in frame.consumer_lag.values() for lag in lags]
+    longest = max(_LABEL_CHARACTERS, len(f"{max(counts, default=0):,}"))
+    return _TITLE_PX + _CHARACTER_PX * longest
 
 
 def _add_messages(figure: go.Figure, frame: Frame) -> None:

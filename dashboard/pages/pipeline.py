@@ -12,7 +12,7 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, Frame
-from dashboard.figures.panels import height_px, panels_figure
+from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.links import Address
 from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live, step
@@ -31,6 +31,9 @@ from lagloss.store import Store
 
 # a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
+
+_BLANK: Final[Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
+"""What a chart is before it is drawn; by default plotly draws axes."""
 
 
 class Id(StrEnum):
@@ -62,13 +65,14 @@ def layout(of: dict[str, str], here: Address) -> Part:
             dcc.Store(id=Id.CLICKED),
             dcc.Store(id=Id.OFFSET),
             dcc.Store(id=Id.ZOOMED, data=[]),
-            html.Div(_content(name), id=Id.CONTENT, style={"display": "none"}),
+            # hidden with its size: what is drawn in it need not be drawn again when it is shown
+            html.Div(_content(name), id=Id.CONTENT, style={"visibility": "hidden"}),
         ]
     )
 
 
 def _content(name: str) -> Part:
-    panels = dmc.Paper([_panels_head(), _figure(Id.PANELS, Id.CAPTION, None)], p="sm", withBorder=True)
+    panels = dmc.Paper([_panels_head(), _figure(Id.PANELS, Id.CAPTION, HEIGHT_PX)], p="sm", withBorder=True)
     title = dmc.Title("Share of each hop of the lag", order=2, fz=16)
     about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
     parts = [title, about, _figure(Id.PIE, Id.SHARES, 230), _figure(Id.BARS, Id.SHARES, None)]
@@ -126,7 +130,7 @@ def _panels_head() -> Part:
 def _figure(id_: str, named_by: str, height: int | None) -> Part:
     """A figure that a screen reader takes for a picture with a name."""
     style = {} if height is None else {"height": height}
-    graph = dcc.Graph(id=id_, config=_CONFIG, style=style)
+    graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dashboard.figures import flow_graph, shares, sparkline, stack
 from dashboard.figures.frame import SLOWEST, Frame
-from dashboard.figures.loss import drawn_loss
+from dashboard.figures.loss import drawn_loss, marked_buckets
 from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
 from dashboard.pages import pipeline_parts
@@ -179,12 +179,26 @@ def test_open_idle_and_unknown_minutes_draw_no_zero_and_are_told_apart_below() -
         document(chain(), START + 180, verdict="idle", messages=0),
         document(chain(), START + 240, verdict="ok"),
     ]
-    drawn = traces(panels_figure(frame(chain(), windows)))
-    assert known(drawn["lost for certain"].y) == [None, None, 0.0, None, 0.0]
-    assert known(drawn["perhaps lost"].y) == [None, None, 5.0, None, None]
+    shown = frame(chain(), windows)
+    drawn = traces(panels_figure(shown))
+    assert known(drawn["lost for certain"].y) == []
+    assert known(drawn["perhaps lost"].y) == [5.0]
+    assert list(drawn["perhaps lost"].x) == [shown.middle(shown.series.buckets[2])]
     assert len(drawn["unknown"].x) == 2
     assert len({drawn[verdict].marker.symbol for verdict in ("open", "unknown", "idle", "ok")}) == 4
     assert drawn_loss(buckets.of_window(windows[0], Graph(chain()))) is None
+
+
+def test_of_many_verdicts_each_change_is_marked_and_no_space_is_left_in_a_run() -> None:
+    verdicts = ["ok"] * 900 + ["loss"] + ["ok"] * 539
+    windows = [document(chain(), START + 60 * minute, verdict=verdict) for minute, verdict in enumerate(verdicts)]
+    found = frame(chain(), windows).series.buckets
+    marked = marked_buckets(found)
+    at = [found.index(bucket) for bucket in marked]
+    assert {0, 900, 901} <= set(at)
+    assert max(later - earlier for earlier, later in pairwise(at)) == 6  # of 1,440 in 240 places
+    assert [bucket.verdict for bucket in marked].count("loss") == 1
+    assert marked_buckets(found[:120]) == list(found[:120])
 
 
 def test_the_targets_are_always_in_view() -> None:
