@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
+from dashboard.figures.drawing import Drawing, scatter
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.report import Report
 from dashboard.report.model import BurnPoint
@@ -24,26 +25,30 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
     gap is a time of which nothing is known."""
     zone = Zone.named(report.span.zone)
     axis = TimeAxis.over(zone, report.span.from_s, report.span.to_s)
-    figure = go.Figure()
+    drawing = Drawing()
     for which, one in enumerate(report.whole.attainments):
         name, hue = OBJECTIVES[one.objective], _HUES[dark][which]
         for side, style in (("min", {"width": 0}), ("max", {"width": 2, "color": hue, "dash": _DASHES[which]})):
-            figure.add_scatter(
-                x=[axis.at(point.at_s) for point in report.burn_down],
-                y=[_percent(point, which, side) for point in report.burn_down],
-                customdata=[f"{zone.moment(point.at_s)}<br>{utc(point.at_s)}" for point in report.burn_down],
-                mode="lines+markers" if side == "max" else "lines",  # a point between two gaps has no line
-                marker={"size": 4},
-                line=style,
-                name=name,
-                legendgroup=name,
-                showlegend=side == "max",
-                fill="tonexty" if side == "max" else None,
-                fillcolor=_FILLS[which],
-                hoverinfo="skip" if side == "min" else None,
-                hovertemplate=f"{name}: %{{y:.1f}} % left<br>%{{customdata}}<extra></extra>" if side == "max" else None,
+            drawing.add_trace(
+                scatter(
+                    x=[axis.at(point.at_s) for point in report.burn_down],
+                    y=[_percent(point, which, side) for point in report.burn_down],
+                    customdata=[f"{zone.moment(point.at_s)}<br>{utc(point.at_s)}" for point in report.burn_down],
+                    mode="lines+markers" if side == "max" else "lines",  # a point between two gaps has no line
+                    marker={"size": 4},
+                    line=style,
+                    name=name,
+                    legendgroup=name,
+                    showlegend=side == "max",
+                    fill="tonexty" if side == "max" else None,
+                    fillcolor=_FILLS[which],
+                    hoverinfo="skip" if side == "min" else None,
+                    hovertemplate=f"{name}: %{{y:.1f}} % left<br>%{{customdata}}<extra></extra>"
+                    if side == "max"
+                    else None,
+                )
             )
-    figure.update_layout(
+    return drawing.figure(
         height=280,
         margin={"l": 60, "r": 16, "t": 16, "b": 40},
         paper_bgcolor="rgba(0,0,0,0)",
@@ -59,7 +64,6 @@ def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
             "zerolinecolor": _INK[dark],
         },
     )
-    return figure
 
 
 def _percent(point: BurnPoint, which: int, side: str) -> Any:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-import plotly.graph_objects as go
-
 from dashboard import words
+from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import Frame, carrier, line
 from dashboard.figures.look import hues, safe
 from dashboard.reads.consumer_lag import LagBucket, Of
@@ -22,7 +21,7 @@ def is_shown(frame: Frame) -> bool:
     return bool(frame.definition.groups or frame.consumer_lag)
 
 
-def add_consumer_lag(figure: go.Figure, frame: Frame, yaxis: str) -> None:
+def add_consumer_lag(drawing: Drawing, frame: Frame, yaxis: str) -> None:
     """A line a node, the highest of each bucket; under the mouse for how long the first that waits was under way."""
     hue = hues(Graph(frame.definition).nodes)
     told: dict[int, list[str]] = defaultdict(list)
@@ -31,14 +30,14 @@ def add_consumer_lag(figure: go.Figure, frame: Frame, yaxis: str) -> None:
         look = {"color": hue.get(of.node, frame.colours.dim), "width": 1.5}
         values: list[float | None] = [bucket.offsets_max for bucket in buckets]
         name, uid = safe(f"consumer lag {of.node}"), f"consumer-lag {of.node} {of.group}"
-        figure.add_trace(line(frame, values, buckets, name=name, uid=uid, legendrank=_LAST, line=look, yaxis=yaxis))
+        drawing.add_trace(line(frame, values, buckets, name=name, uid=uid, legendrank=_LAST, line=look, yaxis=yaxis))
         for bucket in buckets:
             shown[bucket.start_s] = bucket
             told[bucket.start_s].append(_told(of, bucket))
     texts = [(shown[at], 0.0, "<br>".join(["<b>consumer lag</b>", *told[at]])) for at in sorted(shown)]
-    figure.add_trace(carrier(frame, texts, yaxis))
+    drawing.add_trace(carrier(frame, texts, yaxis))
     if not shown:
-        figure.add_annotation(
+        drawing.add_annotation(
             x=0.5, xref="paper", y=0.5, yref=f"{yaxis} domain", showarrow=False, font={"color": frame.colours.dim},
             text="nothing is known: have the groups committed offsets?",
         )  # fmt: skip

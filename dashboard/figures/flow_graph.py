@@ -10,6 +10,7 @@ import networkx as nx
 import plotly.graph_objects as go
 
 from dashboard import words
+from dashboard.figures.drawing import Drawing
 from dashboard.figures.look import Colours, base_layout, colours, hues, safe
 from dashboard.reads.buckets import Bucket
 from lagloss.graph import Graph
@@ -62,8 +63,20 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     """`total`: what lag and loss are told of; None: only how the pipeline is built."""
     of, placed = colours(dark), spots(graph)
     rows = [spot.y for spot in placed.values()]
-    figure = go.Figure()
-    figure.update_layout(
+    drawing = Drawing()
+    hue = hues(graph.steps)
+    for link in graph.links:
+        lost = None if total is None else total.lost_at.get(f"link {link.name}")
+        _add_link(
+            drawing, placed[link.source], placed[link.target], _link_told(link.source, link.target, total), lost, of
+        )
+    for retrier in graph.retriers:
+        for user in graph.users(retrier):
+            _add_line(drawing, placed[user], placed[retrier], of.dim, dash="dot")
+    for node in graph.nodes:
+        lost = None if total is None else total.lost_at.get(f"node {node}")
+        _add_node(drawing, node, placed[node], _node_told(node, graph, total), lost, hue.get(node, of.dim), of)
+    return drawing.figure(
         **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
         height=height_px(graph),
         width=width_px(graph),
@@ -72,19 +85,6 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
         xaxis={"visible": False, "fixedrange": True, "range": [-0.5, max(s.x for s in placed.values()) + 0.5]},
         yaxis={"visible": False, "fixedrange": True, "range": [min(rows) - 0.62, max(rows) + 0.62]},
     )
-    hue = hues(graph.steps)
-    for link in graph.links:
-        lost = None if total is None else total.lost_at.get(f"link {link.name}")
-        _add_link(
-            figure, placed[link.source], placed[link.target], _link_told(link.source, link.target, total), lost, of
-        )
-    for retrier in graph.retriers:
-        for user in graph.users(retrier):
-            _add_line(figure, placed[user], placed[retrier], of.dim, dash="dot")
-    for node in graph.nodes:
-        lost = None if total is None else total.lost_at.get(f"node {node}")
-        _add_node(figure, node, placed[node], _node_told(node, graph, total), lost, hue.get(node, of.dim), of)
-    return figure
 
 
 def lost_words(lost: Interval | None) -> str:
@@ -107,32 +107,32 @@ def _link_told(source: str, target: str, total: Bucket | None) -> list[str]:
 
 
 def _add_node(
-    figure: go.Figure, node: str, spot: Spot, told: list[str], lost: Interval | None, hue: str, of: Colours
+    drawing: Drawing, node: str, spot: Spot, told: list[str], lost: Interval | None, hue: str, of: Colours
 ) -> None:
     name = node if len(node) <= _MAX_NAME else f"{node[: _MAX_NAME - 1]}…"
     lines = [f"<b>{safe(name)}</b>", *told]
     if lost is not None:
         lines.append(_red(lost_words(lost), of))
-    figure.add_annotation(
+    drawing.add_annotation(
         **_at(spot), text="<br>".join(lines), hovertext=safe(node), align="center", bgcolor=of.ground,
         bordercolor=of.lossy if lost is not None else hue, borderwidth=2, borderpad=6,
     )  # fmt: skip
 
 
 def _add_link(
-    figure: go.Figure, source: Spot, target: Spot, told: list[str], lost: Interval | None, of: Colours
+    drawing: Drawing, source: Spot, target: Spot, told: list[str], lost: Interval | None, of: Colours
 ) -> None:
-    _add_line(figure, source, target, of.lossy if lost is not None else of.dim)
+    _add_line(drawing, source, target, of.lossy if lost is not None else of.dim)
     lines = [*told, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
     if lines:
         # nearer to the target: what leaves one node for several would overlap near the source
         middle = Spot(source.x + 0.52 * (target.x - source.x), source.y + 0.52 * (target.y - source.y))
-        figure.add_annotation(**_at(middle), text="<br>".join(lines), bgcolor=of.ground, font={"size": 11})
+        drawing.add_annotation(**_at(middle), text="<br>".join(lines), bgcolor=of.ground, font={"size": 11})
 
 
-def _add_line(figure: go.Figure, source: Spot, target: Spot, colour: str, dash: str = "solid") -> None:
+def _add_line(drawing: Drawing, source: Spot, target: Spot, colour: str, dash: str = "solid") -> None:
     line: Mapping[str, Any] = {"color": colour, "width": 2, "dash": dash}
-    figure.add_shape(
+    drawing.add_shape(
         type="line", layer="below", x0=source.x, y0=source.y, x1=target.x, y1=target.y, xref="x", yref="y", line=line
     )
 

@@ -8,9 +8,9 @@ from functools import cached_property
 from typing import Any, Final, Protocol
 
 import numpy as np
-import plotly.graph_objects as go
 
 from dashboard.figures import stack
+from dashboard.figures.drawing import Drawing, Trace, scatter
 from dashboard.figures.look import Colours, colours, moments, numbers
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.reads.consumer_lag import LagBucket, Of
@@ -83,9 +83,9 @@ class Step:
     dash: str = "dash"
 
 
-def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yaxis: str) -> go.Scatter:
+def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yaxis: str) -> Trace:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
-    return go.Scatter(
+    return scatter(
         x=moments(frame.middle(bucket) for bucket, _, _ in told),
         y=numbers(value for _, value, _ in told),
         customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
@@ -98,7 +98,7 @@ def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yax
     )
 
 
-def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | None = None, **look: Any) -> go.Scatter:
+def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | None = None, **look: Any) -> Trace:
     """A line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
@@ -112,7 +112,7 @@ def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | N
         before = bucket.start_s + bucket.length_s
     few = len(x) <= stack.MAX_BARS
     mode = {"mode": "lines+markers", "marker": {"size": 4}} if few else {"mode": "lines"}
-    return go.Scatter(x=moments(x), y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
+    return scatter(x=moments(x), y=numbers(y), connectgaps=False, hoverinfo="skip", **mode, **look)
 
 
 def merged(steps: Sequence[Step]) -> list[Step]:
@@ -125,20 +125,20 @@ def merged(steps: Sequence[Step]) -> list[Step]:
     return found
 
 
-def add_target(figure: go.Figure, frame: Frame, steps: Sequence[Step], yaxis: str) -> None:
+def add_target(drawing: Drawing, frame: Frame, steps: Sequence[Step], yaxis: str) -> None:
     """A dashed line across the panel in steps, each named that is long enough, and the newest."""
     look = {"color": frame.colours.target}
     for at, step in enumerate(steps):
         ends = {"x0": frame.axis.at(step.from_s), "x1": frame.axis.at(step.to_s)}
         style = {**look, "dash": step.dash, "width": 1.5}
-        figure.add_shape(type="line", xref="x", yref=yaxis, y0=step.at, y1=step.at, line=style, **ends)
+        drawing.add_shape(type="line", xref="x", yref=yaxis, y0=step.at, y1=step.at, line=style, **ends)
         if at and steps[at - 1].to_s == step.from_s:
             rise = {"x0": ends["x0"], "x1": ends["x0"], "y0": steps[at - 1].at, "y1": step.at}
-            figure.add_shape(type="line", xref="x", yref=yaxis, line=style, **rise)
+            drawing.add_shape(type="line", xref="x", yref=yaxis, line=style, **rise)
         is_long = step.to_s - step.from_s >= frame.series.span.length_s / _LABELLED
         if is_long or step is steps[-1]:
             place = {"x": ends["x0"], "xanchor": "left"} if is_long else {"x": ends["x1"], "xanchor": "right"}
-            figure.add_annotation(
+            drawing.add_annotation(
                 **place, y=step.at, xref="x", yref=yaxis, yanchor="bottom", text=step.label, font=look,
                 bgcolor=frame.colours.ground, opacity=0.9, showarrow=False, borderpad=0,
             )  # fmt: skip

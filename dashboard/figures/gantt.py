@@ -9,6 +9,7 @@ from typing import Any, Final
 import plotly.graph_objects as go
 
 from dashboard import words
+from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.reads.stays import Stay
 from dashboard.zones import Zone, utc
 
@@ -27,18 +28,18 @@ def gantt(
     text, grid, ground = _INK[dark]
     unit_ms, unit = _unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
     places = list(dict.fromkeys([*(stay.place for stay in found), *missing]))
-    figure = go.Figure()
+    drawing = Drawing()
     for kind, name, marker in (
         ("node", "time in the node", {"color": _NODE}),
         ("link", "time in the queue", {"color": _LINK_FADED, "pattern": {"shape": "/", "fgcolor": _LINK, "size": 5}}),
     ):
         these = [stay for stay in found if stay.kind == kind]
         if these:
-            figure.add_trace(_bars(these, name, marker, event_ms, unit_ms, zone))
-    figure.add_trace(_arrivals(found, event_ms, unit_ms, text))
+            drawing.add_trace(_bars(these, name, marker, event_ms, unit_ms, zone))
+    drawing.add_trace(_arrivals(found, event_ms, unit_ms, text))
     if missing:
-        figure.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms))
-    figure.update_layout(
+        drawing.add_trace(_missing_marks(missing, last_seen_ms, event_ms, unit_ms))
+    return drawing.figure(
         template="none",
         font={"family": "system-ui, sans-serif", "size": 12, "color": text},
         paper_bgcolor="rgba(0,0,0,0)",
@@ -63,14 +64,13 @@ def gantt(
         },
         dragmode=False,
     )
-    return figure
 
 
 def _bars(
     these: Sequence[Stay], name: str, marker: dict[str, Any], event_ms: float, unit_ms: float, zone: Zone
-) -> go.Bar:
+) -> Trace:
     known = [(stay, stay.to_ms) for stay in these if stay.to_ms is not None]
-    return go.Bar(
+    return bar(
         orientation="h",
         y=[escape(words.place_label(stay.place)) for stay, _ in known],
         base=[(stay.from_ms - event_ms) / unit_ms for stay, _ in known],
@@ -83,9 +83,9 @@ def _bars(
     )
 
 
-def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> go.Scatter:
+def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> Trace:
     """A stay of a millisecond among ones of minutes is no bar to be seen: each has a mark at its beginning."""
-    return go.Scatter(
+    return scatter(
         x=[(stay.from_ms - event_ms) / unit_ms for stay in found],
         y=[escape(words.place_label(stay.place)) for stay in found],
         mode="markers",
@@ -95,8 +95,8 @@ def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: st
     )
 
 
-def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: float, unit_ms: float) -> go.Scatter:
-    return go.Scatter(
+def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: float, unit_ms: float) -> Trace:
+    return scatter(
         x=[(last_seen_ms - event_ms) / unit_ms] * len(missing),
         y=[escape(words.place_label(place)) for place in missing],
         mode="markers+text",

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import plotly.graph_objects as go
-
+from dashboard.figures.drawing import Drawing, Trace, scatter
 from dashboard.figures.look import HUES, Colours, safe
 from dashboard.figures.time_axis import TimeAxis
 from dashboard.reads.happenings import Deploy, Happenings
@@ -20,7 +19,7 @@ RANGE: Final = [-LANES, 1.6]
 
 
 def add(
-    figure: go.Figure,
+    drawing: Drawing,
     happenings: Happenings,
     axis: TimeAxis,
     colours: Colours,
@@ -30,19 +29,19 @@ def add(
 ) -> None:
     """Adds the strip to a figure on this axis of its. At `middles_s` (of the buckets) an incident says what it is."""
     # an axis without a trace is not drawn, and the time axis hangs on this one
-    figure.add_trace(go.Scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
+    drawing.add_trace(scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
     if not happenings.incidents and not happenings.deploys:
         told = "no incident, no deploy"
-        figure.add_annotation(
+        drawing.add_annotation(
             x=0.5, xref="paper", y=-1, yref=yaxis, text=told, showarrow=False, font={"color": colours.dim}
         )
     lanes: list[float] = []
     for incident in happenings.incidents:
         ends_s = end_s(incident, now_s)
         lane = _lane(lanes, incident.first_window_s, ends_s)
-        figure.add_trace(_incident(incident, ends_s, -lane, axis, yaxis, middles_s))
+        drawing.add_trace(_incident(incident, ends_s, -lane, axis, yaxis, middles_s))
     if happenings.deploys:
-        figure.add_trace(_deploys(happenings.deploys, axis, colours, yaxis))
+        drawing.add_trace(_deploys(happenings.deploys, axis, colours, yaxis))
 
 
 def end_s(incident: Incident, now_s: float) -> float:
@@ -63,14 +62,14 @@ def _lane(lanes: list[float], from_s: float, to_s: float) -> int:
 
 def _incident(
     incident: Incident, ends_s: float, y: float, axis: TimeAxis, yaxis: str, middles_s: Sequence[float]
-) -> go.Scatter:
+) -> Trace:
     first_s = max(incident.first_window_s, axis.from_s)
     last_s = max(first_s + WINDOW_S, min(ends_s, axis.to_s))
     points = [first_s, *(at for at in middles_s if first_s < at < last_s), last_s]
     told = f"{incident.severity}: {incident.rule}: {incident.text}"
     if incident.state == "open":
         told += " (open)"
-    return go.Scatter(
+    return scatter(
         x=[axis.at(at) for at in points],
         y=[y] * len(points),
         mode="lines",
@@ -84,8 +83,8 @@ def _incident(
     )
 
 
-def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Colours, yaxis: str) -> go.Scatter:
-    return go.Scatter(
+def _deploys(deploys: Sequence[Deploy], axis: TimeAxis, colours: Colours, yaxis: str) -> Trace:
+    return scatter(
         x=[axis.at(deploy.at_s) for deploy in deploys],
         y=[1] * len(deploys),
         mode="markers",

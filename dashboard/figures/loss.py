@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 
 from dashboard import words
 from dashboard.figures import stack
+from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
 from dashboard.figures.look import CERTAIN, moments, numbers
 from dashboard.reads.buckets import Bucket
@@ -20,7 +20,7 @@ _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""
 
 
-def add_loss(figure: go.Figure, frame: Frame) -> float:
+def add_loss(drawing: Drawing, frame: Frame) -> float:
     """Certain loss as solid bars, what cannot be ruled out as hatched ones on them; the top of the axis, in per cent.
 
     A bucket without a bar is told as ok, idle, open or unknown by the strip below.
@@ -29,21 +29,21 @@ def add_loss(figure: go.Figure, frame: Frame) -> float:
     targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
     drawn = [(bucket, loss) for bucket in found if (loss := drawn_loss(bucket)) is not None]
     certain = [(bucket, loss[0]) for bucket, loss in drawn]
-    figure.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": CERTAIN}))
+    drawing.add_trace(_bars(frame, certain, "lost for certain", "certain", {"color": CERTAIN}))
     hatched = {"color": "rgba(224,49,49,.22)", "pattern": {"shape": "/", "fgcolor": CERTAIN, "size": 5}}
     perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
-    figure.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
-    figure.add_trace(carrier(frame, [(bucket, 0.0, _loss_told(bucket)) for bucket in found], "y3"))
-    add_target(figure, frame, merged(targets), "y3")
+    drawing.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
+    drawing.add_trace(carrier(frame, [(bucket, 0.0, _loss_told(bucket)) for bucket in found], "y3"))
+    add_target(drawing, frame, merged(targets), "y3")
     return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for _, loss in drawn)])
 
 
 def _bars(
     frame: Frame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
-) -> go.Bar:
+) -> Trace:
     """Only those that can be seen: most buckets lose nothing."""
     seen = [(bucket, share) for bucket, share in shares if share > 0]
-    return go.Bar(
+    return bar(
         x=moments(frame.middle(bucket) for bucket, _ in seen),
         y=numbers(100 * share for _, share in seen),
         width=1_000 * frame.series.bucket_s * 0.87,
@@ -92,7 +92,7 @@ def _loss_words(bucket: Bucket) -> str:
     return f"{share} ({lost} of {words.count(bucket.messages)})"
 
 
-def add_verdicts(figure: go.Figure, frame: Frame) -> None:
+def add_verdicts(drawing: Drawing, frame: Frame) -> None:
     """A mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
     buckets = frame.series.buckets
     size = 8 if len(buckets) <= stack.MAX_BARS else 5
@@ -102,8 +102,8 @@ def add_verdicts(figure: go.Figure, frame: Frame) -> None:
         if not of_this:
             continue
         border = 1.5 if look.symbol.endswith("-open") else 0
-        figure.add_trace(
-            go.Scatter(
+        drawing.add_trace(
+            scatter(
                 x=[frame.middle(bucket) for bucket in of_this],
                 y=np.zeros(len(of_this)),
                 name=look.word.lower(), uid=f"verdict-{verdict}", mode="markers", yaxis="y4", hoverinfo="skip",

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from dashboard import words
 from dashboard.figures import happened, loss, stack
 from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
+from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.reads.buckets import Bucket
@@ -50,18 +51,17 @@ _SLA_SHOWN_UP_TO: Final = 3.0
 
 def panels_figure(frame: Frame) -> go.Figure:
     """One figure, so that what is under the mouse is told of all panels, and a zoom is one of all."""
-    figure = go.Figure()
-    _add_messages(figure, frame)
-    top, title = _add_lags(figure, frame)
+    drawing = Drawing()
+    _add_messages(drawing, frame)
+    top, title = _add_lags(drawing, frame)
     if is_shown(frame):
-        add_consumer_lag(figure, frame, "y6")
-    top_loss = loss.add_loss(figure, frame)
-    loss.add_verdicts(figure, frame)
+        add_consumer_lag(drawing, frame, "y6")
+    top_loss = loss.add_loss(drawing, frame)
+    loss.add_verdicts(drawing, frame)
     middles = [bucket.start_s + bucket.length_s / 2 for bucket in frame.series.buckets]
-    happened.add(figure, frame.happenings, frame.axis, frame.colours, frame.now_s, "y5", middles)
-    figure.update_layout(**_layout(frame, title, top, top_loss))
-    _shade_history(figure, frame)
-    return figure
+    happened.add(drawing, frame.happenings, frame.axis, frame.colours, frame.now_s, "y5", middles)
+    _shade_history(drawing, frame)
+    return drawing.figure(**_layout(frame, title, top, top_loss))
 
 
 def height_px(frame: Frame) -> int:
@@ -130,24 +130,24 @@ def _left_px(frame: Frame) -> int:
     return _TITLE_PX + _CHARACTER_PX * longest
 
 
-def _add_messages(figure: go.Figure, frame: Frame) -> None:
+def _add_messages(drawing: Drawing, frame: Frame) -> None:
     found = frame.series.buckets
     hue = hues(("expected", "seen"))
     expected: list[float | None] = [bucket.messages for bucket in found]
     seen: list[float | None] = [bucket.reached_an_end for bucket in found]
-    figure.add_trace(
+    drawing.add_trace(
         line(
             frame, seen, name="seen to an end", uid="seen", line={"color": hue["seen"], "width": 1.5},
             fill="tozeroy", fillcolor="rgba(31,161,135,.18)", yaxis="y",
         )
     )  # fmt: skip
-    figure.add_trace(
+    drawing.add_trace(
         line(
             frame, expected, name="messages expected", uid="expected",
             line={"color": frame.colours.text, "width": 1.5, "dash": "dot"}, yaxis="y",
         )
     )  # fmt: skip
-    figure.add_trace(carrier(frame, [(bucket, bucket.messages, _messages_told(bucket)) for bucket in found], "y"))
+    drawing.add_trace(carrier(frame, [(bucket, bucket.messages, _messages_told(bucket)) for bucket in found], "y"))
 
 
 def _messages_told(bucket: Bucket) -> str:
@@ -159,7 +159,7 @@ def _messages_told(bucket: Bucket) -> str:
     return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
 
 
-def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
+def _add_lags(drawing: Drawing, frame: Frame) -> tuple[float | None, str]:
     """The top of the axis (None: plotly's choice) and its title.
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
@@ -175,16 +175,16 @@ def _add_lags(figure: go.Figure, frame: Frame) -> tuple[float | None, str]:
     unit_ms, unit = lag_unit(highest)
     starts = [bucket.start_s for bucket in found]
     panel = stack.Panel(starts, frame.series.bucket_s, frame.axis, "y2", unit_ms)
-    figure.add_traces(stack.traces(panel, hops.hops(graph), stacks, hues(graph.steps)))
+    drawing.add_traces(stack.traces(panel, hops.hops(graph), stacks, hues(graph.steps)))
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}
-    figure.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))
+    drawing.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))
     told: list[tuple[Bucket, float | None, str]] = [
         (bucket, (lag or 0.0) / unit_ms, _lags_told(frame, bucket, each, hops.hops(graph)))
         for bucket, lag, each in zip(found, e2e, stacks, strict=True)
     ]
-    figure.add_trace(carrier(frame, told, "y2"))
-    in_view = _add_lag_targets(figure, frame, highest, unit_ms)
+    drawing.add_trace(carrier(frame, told, "y2"))
+    in_view = _add_lag_targets(drawing, frame, highest, unit_ms)
     top = None if lowest < 0 or not highest else 1.1 * max(highest, in_view) / unit_ms
     return top, f"lag, p95<br>({unit})" if percentiles == "p95" else f"E2E {percentiles},<br>hops p95 ({unit})"
 
@@ -195,7 +195,7 @@ def _lags_told(frame: Frame, bucket: Bucket, on_path: Mapping[Hop, float], order
     return "<br>".join(told)
 
 
-def _add_lag_targets(figure: go.Figure, frame: Frame, highest_ms: float, unit_ms: float) -> float:
+def _add_lag_targets(drawing: Drawing, frame: Frame, highest_ms: float, unit_ms: float) -> float:
     """The highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
     in_view = [term for term in frame.terms.parts if term.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
     steps = [
@@ -203,10 +203,10 @@ def _add_lag_targets(figure: go.Figure, frame: Frame, highest_ms: float, unit_ms
              "dash" if is_held(term.sla.lag) else "dot")
         for term in in_view
     ]  # fmt: skip
-    add_target(figure, frame, merged(steps), "y2")
+    add_target(drawing, frame, merged(steps), "y2")
     newest = frame.terms.parts[-1]
     if newest not in in_view:
-        figure.add_annotation(
+        drawing.add_annotation(
             x=1, y=1, xref="paper", yref="y2 domain", yanchor="bottom", xanchor="right",
             text=f"{_lag_target(newest)} ↑ beyond this scale", font={"color": frame.colours.target}, showarrow=False,
         )  # fmt: skip
@@ -220,11 +220,11 @@ def _lag_target(term: Term) -> str:
     return label if is_held(lag) else f"{label}, by the on-time share; the line is {told_percentile(lag)}"
 
 
-def _shade_history(figure: go.Figure, frame: Frame) -> None:
+def _shade_history(drawing: Drawing, frame: Frame) -> None:
     """Behind what was back-filled: sent after the fact, and not paged."""
     for first_s, end_s in history_runs(frame.series.buckets):
         label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}
-        figure.add_shape(
+        drawing.add_shape(
             type="rect", xref="x", yref="paper", y0=0, y1=1, x0=frame.axis.at(first_s), x1=frame.axis.at(end_s),
             fillcolor=frame.colours.history, line={"width": 0}, layer="below",
             label=label if end_s - first_s >= frame.series.span.length_s / 6 else None,

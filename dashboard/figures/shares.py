@@ -9,6 +9,7 @@ from typing import Final
 import plotly.graph_objects as go
 
 from dashboard import words
+from dashboard.figures.drawing import Drawing, bar, pie
 from dashboard.figures.look import base_layout, colours, faded, hatch, hues, lag_unit, safe
 from lagloss.graph import Graph
 from lagloss.hops import Hop
@@ -41,30 +42,33 @@ def pie_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
     """Each hop's part of the whole, in the order of the flow."""
     of, hue = colours(dark), hues(graph.steps)
     known = [share for share in found if share.share]
-    figure = go.Figure(
-        go.Pie(
-            labels=[safe(share.hop.label) for share in known],
-            values=[share.p95_ms for share in known],
-            text=[f"{safe(share.hop.label)}: {words.lag(share.p95_ms)}, {words.share(share.share)}" for share in known],
-            hovertemplate="%{text}<extra></extra>",
-            texttemplate="%{percent:.0%}",
-            textposition="inside",
-            insidetextorientation="horizontal",
-            textfont={"color": [_ON_SOLID if share.hop.kind == "process" else of.text for share in known]},
-            hole=0.45,
-            sort=False,
-            marker={
-                "colors": [_colour(share.hop, hue) for share in known],
-                "pattern": {"shape": [hatch(share.hop.kind) for share in known], "size": 5},
-                "line": {"color": of.ground, "width": 1},
-            },
-        )
+    whole = Drawing(
+        [
+            pie(
+                labels=[safe(share.hop.label) for share in known],
+                values=[share.p95_ms for share in known],
+                text=[
+                    f"{safe(share.hop.label)}: {words.lag(share.p95_ms)}, {words.share(share.share)}" for share in known
+                ],
+                hovertemplate="%{text}<extra></extra>",
+                texttemplate="%{percent:.0%}",
+                textposition="inside",
+                insidetextorientation="horizontal",
+                textfont={"color": [_ON_SOLID if share.hop.kind == "process" else of.text for share in known]},
+                hole=0.45,
+                sort=False,
+                marker={
+                    "colors": [_colour(share.hop, hue) for share in known],
+                    "pattern": {"shape": [hatch(share.hop.kind) for share in known], "size": 5},
+                    "line": {"color": of.ground, "width": 1},
+                },
+            )
+        ]
     )
-    figure.update_layout(
+    return whole.figure(
         **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
         uniformtext={"minsize": 11, "mode": "hide"},
     )
-    return figure
 
 
 def bars_px(found: list[HopShare]) -> int:
@@ -77,27 +81,29 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
     values = [share.p95_ms for share in found]
     highest, lowest = max([0.0, *values]), min([0.0, *values])
     unit_ms, unit = lag_unit(highest)
-    figure = go.Figure(
-        go.Bar(
-            orientation="h",
-            y=[safe(_short(share.hop.label)) for share in found],
-            x=[share.p95_ms / unit_ms for share in found],
-            text=[_told(share) for share in found],
-            textposition="outside",
-            cliponaxis=False,
-            hovertext=[f"{safe(share.hop.label)}: {_told(share)}" for share in found],
-            hovertemplate="%{hovertext}<extra></extra>",
-            marker={
-                "color": [_colour(share.hop, hue) for share in found],
-                "pattern": {
-                    "shape": [hatch(share.hop.kind) for share in found],
-                    "fgcolor": [hue[share.hop.node] for share in found],
-                    "size": 5,
+    whole = Drawing(
+        [
+            bar(
+                orientation="h",
+                y=[safe(_short(share.hop.label)) for share in found],
+                x=[share.p95_ms / unit_ms for share in found],
+                text=[_told(share) for share in found],
+                textposition="outside",
+                cliponaxis=False,
+                hovertext=[f"{safe(share.hop.label)}: {_told(share)}" for share in found],
+                hovertemplate="%{hovertext}<extra></extra>",
+                marker={
+                    "color": [_colour(share.hop, hue) for share in found],
+                    "pattern": {
+                        "shape": [hatch(share.hop.kind) for share in found],
+                        "fgcolor": [hue[share.hop.node] for share in found],
+                        "size": 5,
+                    },
                 },
-            },
-        )
+            )
+        ]
     )
-    figure.update_layout(
+    return whole.figure(
         **{**base_layout(of), "showlegend": False, "margin": {"l": 8, "r": 8, "t": 4, "b": 36}},
         height=bars_px(found),
         bargap=0.25,
@@ -109,7 +115,6 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
             "range": [_ROOM * lowest / unit_ms, _ROOM * highest / unit_ms],
         },
     )
-    return figure
 
 
 def _told(share: HopShare) -> str:

@@ -8,8 +8,8 @@ from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
-import plotly.graph_objects as go
 
+from dashboard.figures.drawing import Trace, bar, scatter
 from dashboard.figures.look import Moments, Numbers, faded, hatch, moments, numbers, safe
 from dashboard.figures.time_axis import TimeAxis
 from lagloss.hops import Hop
@@ -43,9 +43,7 @@ class Panel:
         return numbers(None if value is None else value / self.unit_ms for value in values_ms)
 
 
-def traces(
-    panel: Panel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Mapping[str, str]
-) -> list[go.Bar | go.Scatter]:
+def traces(panel: Panel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Mapping[str, str]) -> list[Trace]:
     """One trace a hop that any of the stacks has. Positive values are stacked upwards from zero, negative ones down."""
     drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
     if len(panel.starts_s) <= MAX_BARS:
@@ -107,8 +105,8 @@ def _runs(edges: Sequence[Edge | None], starts_s: Sequence[int], bucket_s: int) 
     return runs
 
 
-def _bars(panel: Panel, hop: Hop, values_ms: Sequence[float | None], hue: str) -> go.Bar:
-    return go.Bar(
+def _bars(panel: Panel, hop: Hop, values_ms: Sequence[float | None], hue: str) -> Trace:
+    return bar(
         x=panel.middles,
         y=panel.scaled(values_ms),
         width=1_000 * panel.bucket_s * 0.87,
@@ -117,9 +115,9 @@ def _bars(panel: Panel, hop: Hop, values_ms: Sequence[float | None], hue: str) -
     )
 
 
-def _area(panel: Panel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> go.Scatter:
+def _area(panel: Panel, hop: Hop, edges: Sequence[Edge | None], hue: str) -> Trace:
     x, y = outline(edges, panel.starts_s, panel.bucket_s)
-    return go.Scatter(
+    return scatter(
         x=moments(None if at is None else panel.axis.at(at) for at in x),
         y=panel.scaled(y).astype(np.float32),
         mode="lines",
