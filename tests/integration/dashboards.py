@@ -15,6 +15,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
 from lagloss.processes import choose_port
+from lagloss.store import Store
+from tests.window_documents import clicks
 
 WAIT_S = 20
 expect.set_options(timeout=WAIT_S * 1_000)  # a refresh comes each 5 s, and other tests keep the machine busy
@@ -29,11 +31,21 @@ def serving(database_url: str, port: int | None = None, **settings: str) -> Iter
     process = subprocess.Popen([sys.executable, "-m", "dashboard"], env={**os.environ, **given})
     url = f"http://127.0.0.1:{port}"
     try:
-        until(lambda: _answers(url, process), "the dashboard to answer", timeout_s=60)
+        until(lambda: _answers(url, process), "the dashboard to answer", timeout_s=120)
         yield url
     finally:
         process.terminate()
         assert process.wait(20) in (0, -15)
+
+
+@contextmanager
+def serving_clicks(database_url: str) -> Iterator[str]:
+    """One that knows the pipeline `clicks`, of which nobody has told anything; its URL."""
+    store = Store(database_url)
+    store.apply(clicks())
+    store.close()
+    with serving(database_url) as url:
+        yield url
 
 
 def _answers(url: str, process: subprocess.Popen[bytes]) -> bool:

@@ -12,9 +12,7 @@ from playwright.sync_api import Browser, expect
 from plotly.offline import get_plotlyjs_version
 
 import dashboard
-from lagloss.store import Store
-from tests.integration.dashboards import Watched, serving
-from tests.window_documents import clicks
+from tests.integration.dashboards import Watched, serving_clicks
 
 ASSETS = Path(dashboard.__file__).parent / "assets"
 CSS = "/assets/lagloss.css"
@@ -22,10 +20,7 @@ CSS = "/assets/lagloss.css"
 
 @pytest.fixture(scope="module")
 def url(module_database_url: str) -> Iterator[str]:
-    store = Store(module_database_url)
-    store.apply(clicks())
-    store.close()
-    with serving(module_database_url) as url:
+    with serving_clicks(module_database_url) as url:
         yield url
 
 

@@ -12,16 +12,12 @@ from playwright.sync_api import Browser, Page, expect
 from lagloss import users
 from lagloss.store import Store
 from lagloss.times import parse_time_s
-from tests.integration.dashboards import Watched, address, serving, until
-from tests.window_documents import clicks
+from tests.integration.dashboards import Watched, address, serving, serving_clicks, until
 
 
 @pytest.fixture(scope="module")
 def url(module_database_url: str) -> Iterator[str]:
-    store = Store(module_database_url)
-    store.apply(clicks())
-    store.close()
-    with serving(module_database_url) as url:
+    with serving_clicks(module_database_url) as url:
         yield url
 
 
