@@ -166,6 +166,7 @@ class Loop(Worker):
         while self._held and self._held[0][0] <= time.monotonic():
             self._carry_out(heapq.heappop(self._held)[2], outlet)
         self._refresh()
+        self._refusals.step()
         outlet.step()
         self._dead_letters.step()
         self.producer.poll()

@@ -13,6 +13,7 @@ from typing import Final
 
 from lagloss.commits import Partition
 from lagloss.emitter import Processing
+from pipeline_under_test.nodes.handover import Handover
 
 REST_S: Final = 2.0
 
@@ -35,6 +36,7 @@ class Refusals:
 
     _resting: dict[Partition, Rest] = field(default_factory=dict)
     _work: dict[Partition, dict[int, Processing]] = field(default_factory=dict)
+    _handover: Handover = field(default_factory=Handover)
 
     def __contains__(self, partition: object) -> bool:
         return partition in self._resting
@@ -42,7 +44,7 @@ class Refusals:
     @property
     def has_work(self) -> bool:
         """Whether a refused record has not been taken in again."""
-        return any(self._work.values())
+        return any(self._work.values()) or bool(self._handover)
 
     def add(self, partition: Partition, offset: int, work: Processing) -> None:
         """This record was refused: its partition rests, if it does not yet."""
@@ -69,5 +71,8 @@ class Refusals:
         """These partitions are another process's: it takes their records in again."""
         for partition in partitions:
             self._resting.pop(partition, None)
-            for work in self._work.pop(partition, {}).values():
-                work.done()
+            self._handover.take(self._work.pop(partition, {}).values())
+
+    def step(self) -> None:
+        """Ends the work of records that another process has taken in by now."""
+        self._handover.step()

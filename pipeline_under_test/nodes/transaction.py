@@ -25,6 +25,7 @@ from lagloss.commits import OffsetTracker, Partition, Taken, place_of
 from lagloss.emitter import Processing
 from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.decision import Decision
+from pipeline_under_test.nodes.handover import Handover
 from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.slot import Slot
 from pipeline_under_test.nodes.worker import (
@@ -64,6 +65,7 @@ class TransactionalLoop(Worker):
         self._batch: list[Taken] = []
         self._sent: list[Parcel] = []
         self._undone: dict[tuple[Partition, int], Processing] = {}
+        self._handover = Handover()
         self._is_assigned = False
         self._has_taken_over = False
         self._end_by = math.inf
@@ -93,7 +95,7 @@ class TransactionalLoop(Worker):
 
     @property
     def _is_finished(self) -> bool:
-        return not self._undone
+        return not self._undone and not self._handover
 
     def _close(self) -> None:
         super()._close()
@@ -154,6 +156,7 @@ class TransactionalLoop(Worker):
         if now > self._end_by:
             raise Aborted("told to end, and what it waits for does not come")
         self._refresh()
+        self._handover.step()
         self._dead_letters.step()
         self._beat.step()
 
@@ -181,7 +184,7 @@ class TransactionalLoop(Worker):
         in another batch."""
         job.taken.done()
 
-    def _end_work(self, before: Mapping[Partition, float]) -> None:
+    def _end_work(self, before: Mapping[Partition, int]) -> None:
         """Of these partitions, that of records before these offsets."""
         for partition, offset in list(self._undone):
             if offset < before.get(partition, 0):
@@ -194,7 +197,7 @@ class TransactionalLoop(Worker):
         gone = {_key(place) for place in partitions}
         self._tracker.drop(gone)
         self._read = [record for record in self._read if (record.topic(), record.partition()) not in gone]
-        self._end_work(dict.fromkeys(gone, math.inf))
+        self._handover.take([self._undone.pop(key) for key in list(self._undone) if key[0] in gone])
 
 
 def _key(place: TopicPartition) -> Partition:

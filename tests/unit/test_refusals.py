@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from lagloss import Emitter, MemoryOutlet
-from pipeline_under_test.nodes import refusals
+from pipeline_under_test.nodes import handover, refusals
 from pipeline_under_test.nodes.refusals import Refusals
 
 PLACE, OTHER = ("clicks.conn-ga", 0), ("clicks.conn-ga", 1)
@@ -59,5 +59,32 @@ def test_a_refused_record_is_work_in_hand_until_it_is_taken_in_again(emitter: Em
     refused.taken_again(PLACE, 7)
     refused.taken_again(PLACE, 9)
     assert len(hand) == 1
+
+
+def test_what_was_refused_is_in_hand_until_the_partitions_new_owner_has_it(
+    emitter: Emitter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, hand = Refusals(), emitter._intake.hand
+    refused.add(PLACE, 7, emitter.processing())
+    refused.add(OTHER, 2, emitter.processing())
     refused.drop([PLACE])
-    assert len(hand) == 0
+    assert PLACE not in refused
+    refused.step()
+    assert len(hand) == 2
+    refused.taken_again(OTHER, 2)
+    assert refused.has_work
+    monkeypatch.setattr(handover, "HANDOVER_S", 0)
+    refused.add(PLACE, 9, emitter.processing())
+    refused.drop([PLACE])
+    refused.step()
+    assert len(hand) == 2  # in the order in which they were handed over
+
+
+def test_what_was_handed_over_ends_in_time(emitter: Emitter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handover, "HANDOVER_S", 0)
+    refused = Refusals()
+    refused.add(PLACE, 7, emitter.processing())
+    refused.drop([PLACE])
+    refused.step()
+    assert not refused.has_work
+    assert len(emitter._intake.hand) == 0
