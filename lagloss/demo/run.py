@@ -131,6 +131,7 @@ class Demo:
         """Sends the past and runs the pipeline until its load has ended and everything is through."""
         self._store.apply(self._definition)
         bootstrap = self._stack.endpoints["kafka"]
+        self._view.say(f"page: {self._picture.dashboard}")
         self._view.say("sending an hour of the past")
         # The past gives way to the present: it takes a core for some seconds.
         self._helpers["history"] = Helper("history", bootstrap, self._data_dir, nice=10)
