@@ -186,9 +186,7 @@ class ConsumerLags:
             try:
                 found[name] = future.result(max(0.0, deadline - time.monotonic()))
             except (KafkaException, TimeoutError) as error:
-                if not (
-                    isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                ):
+                if not _is_unknown(error):
                     trouble = error
                     self.trouble = f"{name}: {str(error) or 'no answer in time'}"
         if trouble is not None and not found:

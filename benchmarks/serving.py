@@ -158,8 +158,9 @@ def _whole_after_s(page: Page, url: str, shows: str) -> float:
     page.add_init_script(_WATCH)
     page.goto(url)
     page.wait_for_selector(shows, timeout=_GIVE_UP_S * 1_000)
+    ends = time.monotonic() + _GIVE_UP_S
     now_ms = added_ms = 0.0
-    while now_ms - added_ms < _STILL_MS:
+    while now_ms - added_ms < _STILL_MS and time.monotonic() < ends:
         page.wait_for_timeout(50)
         now_ms, added_ms = page.evaluate("[performance.now(), window.lastAdded]")
     return added_ms / 1_000
