@@ -7,6 +7,7 @@ when the coordinator goes away meanwhile. See decisions/0021-groups-are-asked-by
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
@@ -35,7 +36,7 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
 
 
 class Groups:
-    """Asks about consumer groups. For one thread at a time.
+    """Asks about consumer groups. Threads that share it ask one after the other.
 
     Its methods raise KafkaException where the brokers do not answer, as those of other clients here do.
 
@@ -54,6 +55,7 @@ class Groups:
         }
         self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 0})
         self._client: _Client | None = None
+        self._guard = threading.RLock()
 
     def committed(self, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
         """What each group has committed, by partition; nothing of one that does not exist."""
@@ -69,23 +71,25 @@ class Groups:
         return {group: sum(map(_partitions, told["members"])) for group, told in found.items()}
 
     def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
+        with self._guard:
+            client, self._client = self._client, None
+            if client is not None:
+                client.close()
 
     def _ask(self, question: str, groups: list[str]) -> dict[str, Any]:
-        try:
-            if self._client is None:
-                # asked first: where no broker is, kafka-python leaves sockets to the garbage collector
-                cluster: Any = self._admin.describe_cluster(request_timeout=ANSWER_TIMEOUT_S)
-                cluster.result()
-                self._client = _Client(**self._config)
-            answer: dict[str, Any] = getattr(self._client, question)(groups)
-        except (ClientError, OSError) as error:
-            self.close()  # it would go on to ask the coordinators that it knows
-            text = str(error) or type(error).__name__
-            raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"groups: {text}")) from error
-        return answer
+        with self._guard:
+            try:
+                if self._client is None:
+                    # asked first: where no broker is, kafka-python leaves sockets to the garbage collector
+                    cluster: Any = self._admin.describe_cluster(request_timeout=ANSWER_TIMEOUT_S)
+                    cluster.result()
+                    self._client = _Client(**self._config)
+                answer: dict[str, Any] = getattr(self._client, question)(groups)
+            except (ClientError, OSError) as error:
+                self.close()  # it would go on to ask the coordinators that it knows
+                text = str(error) or type(error).__name__
+                raise KafkaException(KafkaError(KafkaError._TRANSPORT, f"groups: {text}")) from error
+            return answer
 
 
 def _partitions(member: Mapping[str, Any]) -> int:
