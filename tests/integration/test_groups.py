@@ -71,7 +71,7 @@ def test_who_asks_outlives_the_coordinator(jars: None, server_dir: Path) -> None
         return answers[-1]
 
     with (
-        EmbeddedKafka(server_dir / "groups", brokers=3, heap_mb=192) as kafka,
+        EmbeddedKafka(server_dir / "groups", brokers=3, heap_mb=320) as kafka,
         one_that_took(kafka.bootstrap, "three", 5) as group,
         closing(Groups(kafka.bootstrap)) as groups,
     ):
