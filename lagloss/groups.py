@@ -12,9 +12,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient
 from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as ClientError
+from kafka.net import KafkaNetSocket
 
 from lagloss.commits import Partition
 
@@ -23,8 +23,28 @@ ANSWER_TIMEOUT_S: Final = 2.0
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # who asks says what is wrong
 
 
+class _Direct(KafkaNetSocket):  # type: ignore[misc]  # without types
+    """Connects as its base does, and closes a socket that found nobody, which its base leaves to the garbage collector.
+
+    kafka-python takes it for the proxy of `direct:` addresses.
+    """
+
+    SCHEMES = ("direct",)
+
+    def socket(self, *kind: Any) -> Any:
+        self._latest = super().socket(*kind)
+        return self._latest
+
+    async def connect(self, *to: Any, **limits: Any) -> Any:
+        try:
+            return await super().connect(*to, **limits)
+        except BaseException:
+            self._latest.close()
+            raise
+
+
 class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
-    """One that leaves no thread and no socket behind where it finds no broker."""
+    """One that leaves no thread behind where it finds no broker."""
 
     def __init__(self, **config: Any) -> None:
         self._closed = False
@@ -52,8 +72,8 @@ class Groups:
             "request_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),
             "bootstrap_timeout_ms": int(ANSWER_TIMEOUT_S * 1_000),
             "reconnect_backoff_max_ms": 1_000,
+            "proxy_url": "direct:",
         }
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "client.id": client_id, "log_level": 0})
         self._client: _Client | None = None
         self._guard = threading.RLock()
 
@@ -80,9 +100,6 @@ class Groups:
         with self._guard:
             try:
                 if self._client is None:
-                    # asked first: where no broker is, kafka-python leaves sockets to the garbage collector
-                    cluster: Any = self._admin.describe_cluster(request_timeout=ANSWER_TIMEOUT_S)
-                    cluster.result()
                     self._client = _Client(**self._config)
                 answer: dict[str, Any] = getattr(self._client, question)(groups)
             except (ClientError, OSError) as error:

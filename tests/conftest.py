@@ -64,6 +64,19 @@ def server_dir() -> Iterator[Path]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+def new_folder(server_dir: Path) -> Path:
+    """An empty folder for servers' data that nobody else has, nor an earlier try of the same test."""
+    folder = Path(tempfile.mkdtemp(dir=server_dir))
+    folder.chmod(0o711)
+    return folder
+
+
+@pytest.fixture
+def own_dir(server_dir: Path) -> Path:
+    """A folder for the data of servers that are this test's own."""
+    return new_folder(server_dir)
+
+
 @pytest.fixture(scope="session")
 def jars() -> None:
     """All jars in place (fetched if they are not)."""

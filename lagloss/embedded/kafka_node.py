@@ -82,6 +82,8 @@ def write_properties(node: Node, nodes: list[Node]) -> None:
         "message.max.bytes": MAX_RECORD_BYTES,
         "num.network.threads": 2,
         "num.io.threads": 4,
+        # Of the heap, from the start: Kafka's 128 MB for 5 million keys would be most of what a broker here has.
+        "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
     }
     if brokers > 1:
         # A killed broker's partitions have another leader after this, and it holds up no acknowledgement any more.

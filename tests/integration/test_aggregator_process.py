@@ -169,9 +169,7 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
 
 
 @pytest.mark.slow
-def test_it_waits_for_a_database_that_is_away_and_says_so(
-    kafka_bootstrap: str, server_dir: Path, tmp_path: Path
-) -> None:
+def test_it_waits_for_a_database_that_is_away_and_says_so(kafka_bootstrap: str, tmp_path: Path) -> None:
     create_topics(kafka_bootstrap)
     port = choose_port("PostgreSQL")
     nowhere = f"postgresql://lagloss:x@127.0.0.1:{port}/lagloss"

@@ -29,11 +29,6 @@ def taken_port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-@pytest.fixture
-def own_dir(server_dir: Path, request: pytest.FixtureRequest) -> Path:
-    return server_dir / request.node.name
-
-
 def test_topics_keep_log_append_time_and_may_be_made_twice(kafka_bootstrap: str) -> None:
     create_topics(kafka_bootstrap)
     create_topics(kafka_bootstrap)
@@ -56,7 +51,6 @@ def test_an_unreachable_kafka_is_an_error_that_says_where(taken_port: int, monke
 
 
 def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: Path) -> None:
-    own_dir.mkdir()
     (own_dir / "cluster.id").write_text("-N99qGJqxivlAm3ZiTQQ-w")  # 1 in 64 begins with a dash
     with EmbeddedKafka(own_dir) as first:
         create_topics(first.bootstrap)
@@ -143,16 +137,15 @@ def test_a_damaged_cluster_is_an_error_that_says_what_to_do(own_dir: Path) -> No
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
-def test_root_may_keep_its_data_directory_where_only_root_gets(
-    own_dir: Path, server_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lagloss.embedded.postgres.ROOT_STATE", server_dir / "root-state")
-    own_dir.mkdir(mode=0o700)
+def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root_state = own_dir.with_name(f"{own_dir.name}-state")
+    monkeypatch.setattr("lagloss.embedded.postgres.ROOT_STATE", root_state)
+    own_dir.chmod(0o700)
     for _ in range(2):
         with EmbeddedPostgres(own_dir) as server, psycopg.connect(server.url) as connection:
             assert connection.execute("SELECT 1").fetchone() == (1,)
     assert own_dir.stat().st_mode & 0o777 == 0o700
-    assert len(list((server_dir / "root-state").iterdir())) == 1
+    assert len(list(root_state.iterdir())) == 1
 
 
 PARENT = """
@@ -170,8 +163,6 @@ time.sleep(600)
 
 @pytest.mark.slow
 def test_kill_9_of_the_parent_leaves_no_server_and_the_next_start_works(jars: None, own_dir: Path) -> None:
-    own_dir.mkdir()
-    own_dir.chmod(0o711)
     with subprocess.Popen([sys.executable, "-c", PARENT, own_dir], stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
         pids = [int(word) for word in parent.stdout.readline().split()]

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.groups import Groups
+from lagloss.processes import LOOPBACK, choose_port
 from tests.integration.kafka_log import consumer_of, wait_for
 
 
@@ -58,8 +62,20 @@ def test_a_group_has_committed_what_its_consumer_has(kafka_bootstrap: str, group
         assert groups.committed([]) == groups.assigned([]) == {}
 
 
+def test_where_nobody_answers_nothing_is_left_behind() -> None:
+    """No thread and no open file, not even until the garbage collector comes."""
+    us = psutil.Process()
+    with closing(Groups(f"{LOOPBACK}:{choose_port('Kafka')}")) as groups:
+        before = us.num_fds(), threading.active_count()
+        for _ in range(2):
+            with pytest.raises(KafkaException, match="groups: "):
+                groups.committed(["nobody"])
+    gc.collect()  # a socket that it had to close would be a warning, so a failure
+    assert (us.num_fds(), threading.active_count()) == before
+
+
 @pytest.mark.slow
-def test_who_asks_outlives_the_coordinator(jars: None, server_dir: Path) -> None:
+def test_who_asks_outlives_the_coordinator(jars: None, own_dir: Path) -> None:
     """Of three brokers one after the other is killed, so each group's coordinator once."""
     answers: list[object] = []
 
@@ -71,7 +87,7 @@ def test_who_asks_outlives_the_coordinator(jars: None, server_dir: Path) -> None
         return answers[-1]
 
     with (
-        EmbeddedKafka(server_dir / "groups", brokers=3, heap_mb=320) as kafka,
+        EmbeddedKafka(own_dir, brokers=3, heap_mb=192) as kafka,
         one_that_took(kafka.bootstrap, "three", 5) as group,
         closing(Groups(kafka.bootstrap)) as groups,
     ):

@@ -32,15 +32,15 @@ ENDS = [table for table in COMPARED if table.name not in ("window_history", "aud
 
 
 @pytest.fixture
-def own_kafka(jars: None, server_dir: Path) -> Iterator[EmbeddedKafka]:
-    with EmbeddedKafka(server_dir / "outage-kafka") as server:
+def own_kafka(jars: None, own_dir: Path) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(own_dir / "kafka") as server:
         create_topics(server.bootstrap, 4, 2)
         yield server
 
 
 @pytest.fixture
-def own_postgres(server_dir: Path) -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres(server_dir / "outage-postgres") as server:
+def own_postgres(own_dir: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(own_dir / "postgres") as server:
         migrate(server.url)
         yield server
 

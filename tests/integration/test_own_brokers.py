@@ -20,6 +20,7 @@ from lagloss.wire import hash_id
 from pipeline_under_test.faults import parse
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
+from tests.conftest import new_folder
 from tests.integration.clients import Clients
 from tests.integration.closers import wait_until
 from tests.integration.event_topics import backlog, idle_pipeline, names_in
@@ -74,8 +75,7 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def cluster(jars: None, server_dir: Path) -> Iterator[Cluster]:
-    folder = server_dir / "own-brokers"
-    folder.mkdir()
+    folder = new_folder(server_dir)
     url = f"http://{LOOPBACK}:{choose_port(COL_SERVICE)}"
     brokers = NodeProcess(Settings(data_dir=folder), ("brokers", "--count", "3"))
     with ExitStack() as stack:
@@ -140,9 +140,8 @@ def test_with_too_few_brokers_in_sync_events_are_answered_with_503_and_taken_aga
     cluster.assert_nothing_lost(clients)
 
 
-def test_a_run_with_brokers_of_its_own_ends_with_them(jars: None, server_dir: Path) -> None:
-    folder = server_dir / "run-with-brokers"
-    words = [sys.executable, "-m", "pipeline_under_test", "run", "--brokers", "1", "--data-dir", str(folder)]
+def test_a_run_with_brokers_of_its_own_ends_with_them(jars: None, own_dir: Path) -> None:
+    words = [sys.executable, "-m", "pipeline_under_test", "run", "--brokers", "1", "--data-dir", str(own_dir)]
     done = subprocess.run(
         [*words, "--rate", "50", "--minutes", "0.05", "--settle", "0"], capture_output=True, text=True, check=False
     )
@@ -151,5 +150,5 @@ def test_a_run_with_brokers_of_its_own_ends_with_them(jars: None, server_dir: Pa
     assert last["phase"] == "ended"
     assert last["answered"] > 0
     assert not any(
-        str(folder) in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+        str(own_dir) in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
     )

@@ -28,11 +28,11 @@ BEFORE, DURING = 10, 5
 
 
 @pytest.fixture
-def three_brokers(jars: None, server_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedKafka]:
+def three_brokers(jars: None, own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedKafka]:
     for name, value in SHORT_LIVED.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAGLOSS_VERIFY_SHARE", "1")  # windows without a loss are proven, but shall be read here
-    with EmbeddedKafka(server_dir / "three", brokers=3, heap_mb=192) as kafka:
+    with EmbeddedKafka(own_dir, brokers=3, heap_mb=192) as kafka:
         yield kafka
 
 
