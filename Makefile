@@ -36,13 +36,16 @@ experiments: setup ## measure what safe answers, round trips, retries and scalin
 	@for name in ingest expel retry cpu-misleads; do \
 		$(BIN)/python -m pipeline_under_test.experiments $$name --out docs/images/$$name.svg; done
 
+# Hundreds of processes are started: without files of compiled code each would compile all of it anew.
+test unit: export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: test
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadfile)
 
 .PHONY: unit
-unit: $(VENV)/.project ## run the tests that need no server (under a minute)
-	@$(BIN)/python -m pytest -q -m "not servers"
+unit: $(VENV)/.project ## run the tests that need no server (a minute or two)
+	@$(BIN)/python -m pytest -q -m "not servers" --numprocesses 2 --dist loadfile
 
 .PHONY: lint
 lint: $(VENV)/.project ## check format, lint, types and layers

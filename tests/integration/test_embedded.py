@@ -50,6 +50,7 @@ def test_an_unreachable_kafka_is_an_error_that_says_where(taken_port: int, monke
         create_topics(f"127.0.0.1:{taken_port}", replication=0)
 
 
+@pytest.mark.slow
 def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: Path) -> None:
     (own_dir / "cluster.id").write_text("-N99qGJqxivlAm3ZiTQQ-w")  # 1 in 64 begins with a dash
     with EmbeddedKafka(own_dir) as first:
@@ -84,6 +85,7 @@ def test_a_kafka_folder_whose_controller_is_another_process_is_refused(
         EmbeddedKafka(own_dir, brokers=started_with).start()
 
 
+@pytest.mark.slow
 def test_a_kafka_folder_with_a_torn_metadata_file_is_refused(jars: None, own_dir: Path) -> None:
     with EmbeddedKafka(own_dir):
         pass

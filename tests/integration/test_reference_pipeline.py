@@ -144,6 +144,7 @@ def test_every_emitter_says_at_the_end_that_it_has_ended(faulty: Finished) -> No
     assert sorted(nodes) == sorted(NODES)
 
 
+@pytest.mark.slow
 def test_a_killed_and_a_stopped_consumer_make_duplicates_and_no_holes(disturbed: Finished) -> None:
     assert disturbed.progress["restarts"] == 2
     beacons = disturbed.beacons
@@ -153,6 +154,7 @@ def test_a_killed_and_a_stopped_consumer_make_duplicates_and_no_holes(disturbed:
             assert beacons.out(node, receiver) <= beacons.ids[f"{receiver}.in"]
 
 
+@pytest.mark.slow
 def test_every_answered_event_arrives_however_its_nodes_end(disturbed: Finished) -> None:
     assert [window["unaccounted"] for window in disturbed.windows if window["unaccounted"]] == []
     assert disturbed.total("lost") == 0
@@ -161,6 +163,7 @@ def test_every_answered_event_arrives_however_its_nodes_end(disturbed: Finished)
     assert accounted == disturbed.total("messages")
 
 
+@pytest.mark.slow
 def test_a_killed_process_is_the_only_one_that_did_not_say_it_ended(disturbed: Finished) -> None:
     silent = [report.node for report in disturbed.beacons.last_reports.values() if not report.closed]
     assert silent == ["event-norm"]
