@@ -36,6 +36,9 @@ class GroupWatcher:
         self._groups = Groups(bootstrap)
         self._pipeline = pipeline
 
+    def close(self) -> None:
+        self._groups.close()
+
     def positions(self, nodes: Iterable[str] = CONSUMERS) -> dict[str, Position]:
         """How far each of these nodes has come in its topic."""
         found = self._positions({group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes})

@@ -6,7 +6,7 @@ import math
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -134,7 +134,8 @@ def ready_bench(settings: Settings, node: str) -> Iterator[Bench]:
     groups = [Group(name, (*said, *told), settings.log_dir, settings.beats_dir) for name, said in words.items()]
     bench = Bench(node, tuple(groups))
     try:
-        _get_ready(bench, GroupWatcher(settings.bootstrap, settings.pipeline))
+        with closing(GroupWatcher(settings.bootstrap, settings.pipeline)) as watcher:
+            _get_ready(bench, watcher)
         yield bench
     finally:
         for group in groups:

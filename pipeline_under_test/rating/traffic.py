@@ -134,6 +134,7 @@ class TopicTraffic:
 
     def close(self) -> None:
         self._producer.flush(FLUSH_TIMEOUT_S)
+        self._watcher.close()
 
 
 def _body(fields: Mapping[str, Any]) -> bytes:

@@ -134,6 +134,7 @@ class Runner:
             yield from self._end()
         finally:
             self._scaler.stop()
+            self._watcher.close()
             for group in self.groups.values():
                 group.abort()
             if self._load_process is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.topics import BEACONS, REPORTS, create_topics
@@ -31,6 +32,7 @@ def in_log(bootstrap: str) -> Counter[int]:
     return Counter(int(h) for block in blocks for h in block.id_hash)
 
 
+@pytest.mark.slow
 def test_what_was_answered_202_arrives_once(kafka: EmbeddedKafka, kafka_bootstrap: str, tmp_path: Path) -> None:
     create_topics(kafka_bootstrap)
     broker = psutil.Process(kafka.processes[0].pid)

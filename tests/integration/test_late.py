@@ -190,6 +190,7 @@ FILLER = 6_000
 """Other records of each partition in between: too many for the ranges before and after them to be read as one."""
 
 
+@pytest.mark.slow
 def test_a_sink_six_hours_late_reads_two_short_ranges_a_partition_and_not_six_hours(stage: Stage) -> None:
     sink = close_with_a_late_partition(stage)
     producer = Producer({"bootstrap.servers": stage.bootstrap, "linger.ms": 20, "log_level": 0})
@@ -294,6 +295,7 @@ class Node:
 STEP_MS, LATE_MS, HOUR = 20_000, 120_000, 60
 
 
+@pytest.mark.slow
 def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revisions_and_reads(store: Store) -> None:
     store.apply(pipeline("[{name: srcs, to: [sink]}, {name: sink}]"), 0)
     log, reports = LogInMemory(), list[ReportRecord]()

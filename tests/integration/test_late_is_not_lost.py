@@ -125,7 +125,11 @@ def a_canary_sends_beacons_and_no_reports(stage: Stage) -> Moments:
 @pytest.mark.parametrize(
     ("story", "nodes", "ahead_s", "apart_s"),
     [
-        pytest.param(story, nodes, ahead_s, apart_s, id=" ".join((story.__name__, *ahead_s)))
+        pytest.param(
+            *(story, nodes, ahead_s, apart_s),
+            id=" ".join((story.__name__, *ahead_s)),
+            marks=[pytest.mark.slow] if len(ahead_s) == 1 else [],
+        )
         for story, nodes, ahead_s, apart_s in (
             (one_of_eight_partitions_is_stuck, CHAIN, {}, 0),
             (a_rebalance_takes_longer_than_grace, CHAIN, {}, 0),

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from aggregator.catchup import Catchup
 from aggregator.closing import Closer
 from aggregator.metrics import Metrics
@@ -87,6 +89,7 @@ def test_a_report_that_lands_while_its_window_is_read_makes_it_dirty(chain: Chai
     assert (chain.window()["revision"], chain.window()["verdict"], chain.window()["lost"]["max"]) == (2, "ok", 0)
 
 
+@pytest.mark.slow
 def test_a_message_at_a_dead_sink_is_overdue_in_the_end_though_no_report_comes(chain: Chain) -> None:
     send_all(chain)
     chain.settle()
