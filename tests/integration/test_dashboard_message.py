@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Iterator
+from contextlib import closing
 
 import httpx
 import pytest
@@ -139,7 +140,7 @@ def test_other_colours_show_what_was_found_and_a_new_look_searches_again(
         page.goto(f"{url}/pipelines/retried/messages?zone=UTC&id=<b>bold</b> %26 co")
         found = page.locator("#message-found")
         expect(found.get_by_text("Nothing missing")).to_be_visible()
-        with Store(module_database_url).engine.begin() as connection:
+        with closing(Store(module_database_url)) as store, store.engine.begin() as connection:
             store_missing(connection, "retried", start() - 86_400, EVIL, kind="lost", place="node snk", last="snk.in")
         with page.expect_response(lambda answer: "message-answer" in (answer.request.post_data or "")):
             page.locator("#scheme-toggle").click()
