@@ -58,15 +58,14 @@ class Topics:
 @pytest.fixture(scope="session")
 def server_dir() -> Iterator[Path]:
     """A folder for servers' data. Not pytest's own: PostgreSQL's user could not enter that when we are root."""
-    folder = Path(tempfile.mkdtemp(prefix="lagloss-tests-"))
-    folder.chmod(0o711)
+    folder = new_folder()
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def new_folder(server_dir: Path) -> Path:
+def new_folder(server_dir: Path | None = None) -> Path:
     """An empty folder for servers' data that nobody else has, nor an earlier try of the same test."""
-    folder = Path(tempfile.mkdtemp(dir=server_dir))
+    folder = Path(tempfile.mkdtemp(prefix="lagloss-tests-", dir=server_dir))
     folder.chmod(0o711)
     return folder
 

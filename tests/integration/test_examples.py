@@ -133,9 +133,6 @@ EXPECTED = {
     "spark_job": dict.fromkeys(("extract.in", "extract.out", "load.in", "load.out"), MESSAGES),
     "forked_worker": {"shop.in": 3 * MESSAGES, "shop.out": 3 * MESSAGES},
 }
-SLOW = ("spark_job",)
-"""Starts a Spark of its own."""
-QUICK = [name for name in EXPECTED if name not in SLOW]
 CONSUMERS = {"kafka_service": "enrich", "kafka_threads": "enrich", "kafka_asyncio": "enrich", "batch_sink": "warehouse"}
 
 
@@ -144,7 +141,10 @@ def test_every_example_is_run() -> None:
     assert {path.stem for path in (ROOT / "examples").glob("*.py")} == {*EXPECTED, *elsewhere, "common"}
 
 
-@pytest.mark.parametrize("example", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.parametrize(
+    "example",  # one starts a Spark of its own
+    [pytest.param(name, marks=pytest.mark.slow) if name == "spark_job" else name for name in EXPECTED],
+)
 def test_an_example_leaves_one_beacon_a_checkpoint_and_message_and_ends_in_good_order(
     kafka_bootstrap: str, run: Callable[[str], tuple[str, Left]], example: str
 ) -> None:
