@@ -21,10 +21,10 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
-setup: $(VENV)/.project $(JARS)/.complete ## install everything into .venv and .jars (goes on where it was interrupted)
+setup: $(VENV)/.development $(JARS)/.complete ## install everything into .venv and .jars (goes on where it was interrupted)
 
 .PHONY: demo
-demo: setup ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
+demo: $(VENV)/.project $(JARS)/.complete ## run the main job and show injected losses beside measured ones; MINUTES=4 ends by itself
 	@$(BIN)/lagloss demo $(if $(MINUTES),--minutes $(MINUTES))
 
 .PHONY: scenarios
@@ -43,19 +43,23 @@ test unit: export PYTHONDONTWRITEBYTECODE :=
 test: setup ## run the tests, on real servers (under 10 minutes); SLOW=1 adds those with killed processes and outages (CI does)
 	@$(BIN)/python -m pytest $(if $(SLOW),,-m "not slow" --numprocesses 2 --dist loadfile)
 
+.PHONY: test-tools
+test-tools: ## install the programs outside Python that some tests need (as root, or by sudo)
+	@$(PYTHON) tests/programs.py
+
 .PHONY: unit
-unit: $(VENV)/.project ## run the tests that need no server (a minute or two)
+unit: $(VENV)/.development ## run the tests that need no server (a minute or two)
 	@$(BIN)/python -m pytest -q -m "not servers" --numprocesses 2 --dist loadfile
 
 .PHONY: lint
-lint: $(VENV)/.project ## check format, lint, types and layers
+lint: $(VENV)/.development ## check format, lint, types and layers
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
 .PHONY: format
-format: $(VENV)/.project ## format the code and fix what can be fixed
+format: $(VENV)/.development ## format the code and fix what can be fixed
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
 
@@ -68,9 +72,9 @@ screenshots: setup ## take the pictures of README and docs anew, from a demo in 
 	@$(BIN)/python -m docs.make_screenshots
 
 .PHONY: lock
-lock: $(VENV)/.project ## write the locks anew from pyproject.toml and lagloss/jars.py; UPGRADE=1 takes newer versions
-	@$(UV_COMPILE) pyproject.toml -o requirements.txt
-	@$(UV_COMPILE) --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+lock: $(VENV)/.development ## write the locks anew from pyproject.toml and lagloss/jars.py; UPGRADE=1 takes newer versions
+	@$(UV_COMPILE) --group build pyproject.toml -o requirements.txt
+	@$(UV_COMPILE) --group build --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@$(BIN)/python -m lagloss.jars --lock
 
 .PHONY: clean
@@ -85,20 +89,34 @@ clean-all: clean ## remove .venv and .jars, too
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
 # interrupted step is done again; pip and lagloss.jars keep what they have fetched already.
 
-$(VENV)/.packages: requirements-dev.txt
-	@$(PYTHON) tools/check_machine.py
+$(VENV)/.packages: requirements.txt
+	@$(PYTHON) -I lagloss/machine.py .
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
-	@echo "set-up: installing Python packages (about 700 MB with Spark, some minutes the first time)"
-	@$(BIN)/python -m pip install --disable-pip-version-check --require-hashes -r requirements-dev.txt \
-		|| { echo "set-up: pip failed, see above; with a network, run 'make setup' again: it goes on from here" >&2; exit 3; }
+	@mkdir -p $(SCRATCH)
+	@$(PIP) download --quiet --retries 1 --timeout 20 --no-deps --dest $(SCRATCH) editables >$(SCRATCH)/log 2>&1 || { \
+		tail -n 2 $(SCRATCH)/log >&2; echo "set-up: pip cannot fetch packages, see above. Check the network;" \
+		"pip takes a proxy from HTTPS_PROXY, a mirror from PIP_INDEX_URL. Then run the same command again" >&2; exit 3; }
+	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
+	@$(call install,requirements.txt)
+	@touch $@
+
+$(VENV)/.development: $(VENV)/.project requirements-dev.txt
+	@echo "set-up: installing packages for development (about 160 MB)"
+	@$(call install,requirements-dev.txt)
 	@touch $@
 
 $(VENV)/.project: $(VENV)/.packages pyproject.toml
-	@$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
 $(JARS)/.complete: $(VENV)/.project lagloss/jars.lock
 	@echo "set-up: fetching the jars (63 MB, under a minute)"
 	@$(BIN)/python -m lagloss.jars
 	@touch $@
+
+SCRATCH := $(VENV)/tmp
+# Spark is built from its source package: 1.4 GB for a moment, more than a /tmp in memory may hold.
+PIP = TMPDIR='$(CURDIR)/$(SCRATCH)' $(BIN)/python -m pip --disable-pip-version-check
+install = mkdir -p $(SCRATCH) && $(PIP) install --require-hashes -r $(1) && rm -rf $(SCRATCH) || { \
+	echo "set-up: pip failed, see above; with a network, run the same command again: it goes on from here" >&2; exit 3; }

@@ -21,9 +21,9 @@ from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
-from lagloss import jars
+from lagloss import jars, machine
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
-from lagloss.java import find_java, java_version
+from lagloss.java import find_java
 from lagloss.settings import Settings
 from lagloss.store import engine_for
 from lagloss.topics import BEACONS, REPORTS, SAMPLING, kafka_error, relied_on, wrong_settings
@@ -83,7 +83,22 @@ def check_python(settings: Settings) -> list[Check]:
 def check_java(settings: Settings) -> list[Check]:
     """Java 17 or newer."""
     java = find_java()
-    return [Check("Java", "ok", f"{java_version(java)} at {java}")]
+    return [Check("Java", "ok", f"{machine.java_version(str(java))} at {java}")]
+
+
+def check_space(settings: Settings) -> list[Check]:
+    """Memory, and disk where the data is."""
+    folder = str(settings.data_dir)
+    memory_mb, disk_mb = machine.memory_mb(), machine.free_disk_mb(folder)
+    found = {"memory": f"{memory_mb} MB" if memory_mb else "not known", "disk": f"{disk_mb} MB free in {folder}"}
+    problems = {
+        "memory": next(machine.memory_problems(), ""),
+        "disk": next(machine.disk_problems(folder, machine.MIN_DISK_MB), ""),
+    }
+    return [
+        Check(name, "fail", *problem.split(". ", 1)) if problem else Check(name, "ok", found[name])
+        for name, problem in problems.items()
+    ]
 
 
 def check_jars(settings: Settings) -> list[Check]:
@@ -180,6 +195,7 @@ def check_services(settings: Settings) -> list[Check]:
 ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
     check_python,
     check_java,
+    check_space,
     check_jars,
     check_kafka,
     check_database,

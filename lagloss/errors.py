@@ -15,6 +15,7 @@ LaglossError
 │   ├── UnknownCheckpoint
 │   ├── UnknownWindow
 │   ├── AlreadyRunning
+│   ├── SeveralRunning
 │   ├── JarMismatch
 │   ├── UnknownIncident
 │   ├── AmbiguousIncident
@@ -34,6 +35,7 @@ LaglossError
 │   └── BadLogin
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
+│   ├── MachineTooSmall
 │   ├── JarsMissing
 │   ├── JarsNotFetched
 │   ├── PortInUse
@@ -126,6 +128,10 @@ class AlreadyRunning(UsageError):
     give this one a data directory of its own with --data-dir or LAGLOSS_DATA_DIR."""
 
 
+class SeveralRunning(UsageError):
+    """Several lagloss run on this machine. Choose one: {choices}."""
+
+
 class JarMismatch(UsageError):
     """{jar} has SHA-256 {found}, but the lock expects {expected}. What was fetched is not what was reviewed and has
     been thrown away. Try again; if it stays so, the repository or a proxy serves another file: do not use it."""
@@ -207,6 +213,10 @@ class JavaMissing(ServerUnreachable):
     JAVA_HOME to one."""
 
 
+class MachineTooSmall(ServerUnreachable):
+    """{problem}."""
+
+
 class JarsMissing(ServerUnreachable):
     """{count} of the {total} {kind} jars are missing or damaged in {path}, for example {example}. Run `make setup` or
     `python -m lagloss.jars` once with a network."""
@@ -251,12 +261,13 @@ class SparkEnded(ServerUnreachable):
 
 
 class NotConfigured(ServerUnreachable):
-    """No {what} is known: no `lagloss up` has left its endpoints in {path}. Start `lagloss up`, or set {variable}."""
+    """No {what} is known: no running `lagloss up` or `lagloss demo` was found{where}. Start one, or set {variable}."""
 
 
 class PangoMissing(ServerUnreachable):
-    """A PDF needs the Pango libraries, which lay out its text, and they cannot be loaded: {detail}. Install them
-    (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0`); the other formats work without."""
+    """A PDF needs the Pango and HarfBuzz libraries, which lay out its text, and they cannot be loaded: {detail}.
+    Install them (Debian: `apt-get install libpango-1.0-0 libpangoft2-1.0-0 libharfbuzz-subset0`); the other formats
+    work without."""
 
 
 class NoAlerter(ServerUnreachable):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import pwd
 import signal
@@ -18,6 +17,7 @@ from typing import Final
 import psutil
 
 from lagloss.errors import PortInUse
+from lagloss.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
@@ -92,19 +92,6 @@ def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
             return False
         time.sleep(0.1)
     return True
-
-
-def port_is_free(port: int) -> bool:
-    """Whether a server could listen on this loopback port now."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((LOOPBACK, port))
-        except OSError as error:
-            if error.errno in (errno.EADDRINUSE, errno.EACCES):
-                return False
-            raise
-        return True
 
 
 def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:

@@ -6,8 +6,6 @@ the default here.
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from pathlib import Path
 from typing import Any, Final, Literal, Self
@@ -15,10 +13,10 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from lagloss.errors import NotConfigured
+from lagloss.errors import NotConfigured, SeveralRunning
+from lagloss.instances import default_data_dir, find_running, read_endpoints
 
 ENV_PREFIX: Final = "LAGLOSS_"
-ENDPOINTS_FILE: Final = "endpoints.json"
 _FROM_ENDPOINTS: Final = {
     "kafka": "kafka_bootstrap",
     "database": "database_url",
@@ -29,11 +27,6 @@ _FROM_ENDPOINTS: Final = {
 }
 _SECRET_FIELDS: Final = frozenset({"alert_webhook_url", "oidc_client_secret"})
 """A webhook's address is its own password."""
-
-
-def default_data_dir() -> Path:
-    """`~/.local/share/lagloss`, or below XDG_DATA_HOME where that is set."""
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "lagloss"
 
 
 class Settings(BaseSettings):
@@ -99,28 +92,42 @@ class Settings(BaseSettings):
 
     @classmethod
     def load(cls, **overrides: Any) -> Self:
-        """Reads the environment, then the endpoints of a running `up`. `overrides` (a command line's) win over both.
+        """Read the environment, then the endpoints of a running `up` or demo; `overrides` (of a command line) win.
 
-        Raises pydantic.ValidationError for a variable that makes no sense.
+        Where the environment names no data directory, the one instance that runs is taken.
+
+        Raises:
+            pydantic.ValidationError: for a variable that makes no sense.
+            SeveralRunning: if several instances run and nothing says which is meant.
         """
         given = {key: value for key, value in overrides.items() if value is not None}
         settings = cls(**given)
-        found = read_endpoints(settings.data_dir)
+        is_chosen = "data_dir" in settings.model_fields_set
+        running = find_running(settings.data_dir if is_chosen else None)
+        if len(running) != 1:
+            if running and not (settings.kafka_bootstrap or settings.database_url):
+                raise SeveralRunning(choices=", ".join(f"--data-dir {path}" for path in running))
+            return settings
+        found = read_endpoints(running[0])
         missing = {field: found[key] for key, field in _FROM_ENDPOINTS.items() if key in found}
         unset = {field: value for field, value in missing.items() if not getattr(settings, field)}
-        return settings.model_copy(update=unset)
+        return settings.model_copy(update={**unset, "data_dir": running[0]})
 
     def require_kafka(self) -> str:
         """The bootstrap servers. Raises NotConfigured if none are known."""
         if not self.kafka_bootstrap:
-            raise NotConfigured(what="Kafka", path=self.data_dir, variable="LAGLOSS_KAFKA_BOOTSTRAP")
+            raise self._not_configured("Kafka", "LAGLOSS_KAFKA_BOOTSTRAP")
         return self.kafka_bootstrap
 
     def require_database(self) -> str:
         """The database's URL. Raises NotConfigured if none is known."""
         if not self.database_url:
-            raise NotConfigured(what="PostgreSQL", path=self.data_dir, variable="LAGLOSS_DATABASE_URL")
+            raise self._not_configured("PostgreSQL", "LAGLOSS_DATABASE_URL")
         return self.database_url
+
+    def _not_configured(self, what: str, variable: str) -> NotConfigured:
+        where = f" in {self.data_dir}" if "data_dir" in self.model_fields_set else ""
+        return NotConfigured(what=what, where=where, variable=variable)
 
     def printable(self) -> dict[str, str]:
         """Every setting as text, secrets blanked."""
@@ -138,25 +145,3 @@ class Settings(BaseSettings):
 def blank_password(url: str) -> str:
     """A URL with `***` for its password, for a log or a message."""
     return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1:***@", url)
-
-
-def read_endpoints(data_dir: Path) -> dict[str, str]:
-    """What the running `up` left in its data directory; empty if there is none."""
-    try:
-        found = json.loads((data_dir / ENDPOINTS_FILE).read_text())
-    except (OSError, ValueError):
-        return {}
-    return {key: str(value) for key, value in found.items()} if isinstance(found, dict) else {}
-
-
-def write_endpoints(data_dir: Path, endpoints: dict[str, str]) -> None:
-    """Leaves the endpoints where `Settings.load` finds them, whole or not at all, readable by the owner only."""
-    draft = data_dir / f"{ENDPOINTS_FILE}.new"
-    draft.touch(mode=0o600)
-    draft.write_text(json.dumps(endpoints, indent=1) + "\n")
-    draft.replace(data_dir / ENDPOINTS_FILE)
-
-
-def remove_endpoints(data_dir: Path) -> None:
-    """Takes them away again."""
-    (data_dir / ENDPOINTS_FILE).unlink(missing_ok=True)

@@ -17,14 +17,15 @@ from typing import IO, Final, Self
 from rich.console import Console
 from rich.table import Table
 
-from lagloss import jars
+from lagloss import jars, machine
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.errors import EXIT_OK, AlreadyRunning, UnreachableDirectory
+from lagloss.errors import EXIT_OK, AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss.instances import remove_endpoints, write_endpoints
 from lagloss.java import find_java
 from lagloss.prepare import prepare
 from lagloss.processes import choose_port
-from lagloss.settings import Settings, remove_endpoints, write_endpoints
+from lagloss.settings import Settings
 from lagloss.supervisor import Say, Service, start_all, stop_all
 
 READY_TIMEOUT_S: Final = 180
@@ -44,6 +45,7 @@ class Stack:
         self._kafka: EmbeddedKafka | None = None
         self._postgres: EmbeddedPostgres | None = None
         self._services: list[Service] = []
+        self._ports: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         try:
@@ -61,7 +63,7 @@ class Stack:
     def start(self) -> None:
         """Starts all and returns when all is ready. Raises a LaglossError that says what to do."""
         self._lock = _hold(self._dir)
-        find_java()  # before any long step: without it nothing below works
+        self._check_machine()
         jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line))
         settings = self._start_servers()
         self._say("creating topics and tables")
@@ -76,15 +78,8 @@ class Stack:
             "dashboard": settings.dashboard_url,
             "collector": settings.collector_url,
         }
-        write_endpoints(
-            self._dir,
-            {
-                **self.endpoints,
-                "aggregator": settings.aggregator_url,
-                "alerting": settings.alerting_url,
-                "pid": str(os.getpid()),
-            },
-        )
+        others = {"aggregator": settings.aggregator_url, "alerting": settings.alerting_url}
+        write_endpoints(self._dir, {**self.endpoints, **others})
 
     def watch(self, until: Callable[[], bool] = lambda: False) -> None:
         """Keeps everything running until `until()` or a signal. Raises if a server cannot be started again."""
@@ -115,6 +110,15 @@ class Stack:
         self._lock.close()
         self._lock = None
 
+    def _check_machine(self) -> None:
+        """Raise, before any long step, for what this machine lacks or what another process has taken."""
+        find_java()
+        for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
+            raise MachineTooSmall(problem=problem)
+        choose_port("Kafka", self.settings.kafka_port)
+        choose_port("PostgreSQL", self.settings.postgres_port)
+        self._ports = _service_ports(self.settings, self._dir / "ports.json")
+
     def _start_servers(self) -> Settings:
         """Starts the servers that no setting names; the settings with their addresses."""
         found: dict[str, str] = {}
@@ -126,7 +130,7 @@ class Stack:
             self._say("starting PostgreSQL")
             self._postgres = EmbeddedPostgres(self._dir / "postgres", self.settings.postgres_port)
             found["database_url"] = self._postgres.start().url
-        ports = _service_ports(self.settings, self._dir / "ports.json")
+        ports = self._ports
         urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
         urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, as browsers know it
         numbers = {

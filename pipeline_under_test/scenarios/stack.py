@@ -14,8 +14,9 @@ from typing import Final, Self
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import ServerNotReady
+from lagloss.instances import read_endpoints
 from lagloss.processes import log_tail, spawn, terminate
-from lagloss.settings import Settings, read_endpoints
+from lagloss.settings import Settings
 
 READY_TIMEOUT_S: Final = 240.0
 STOP_TIMEOUT_S: Final = 60.0
