@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.store import Store, migrate
 from lagloss.topics import create_topics
+from tests.programs import SKIPPED
 
 # How long an example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("lagloss", deadline=None)
@@ -45,6 +47,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is not None:
             item.add_marker(pytest.mark.timeout(600))
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> Iterator[None]:
+    """Name last the programs that tests were skipped for, and the command that installs them."""
+    yield
+    missing = Counter(
+        str(report.longrepr[2]).partition(SKIPPED)[2]
+        for report in terminalreporter.stats.get("skipped", ())
+        if isinstance(report.longrepr, tuple) and SKIPPED in report.longrepr[2]
+    )
+    if missing:
+        programs = ", ".join(f"{name} ({count})" for name, count in sorted(missing.items()))
+        terminalreporter.write_line(f"{missing.total()} tests were skipped for want of programs: {programs}")
+        terminalreporter.write_line("`make test-tools` installs them")
 
 
 @dataclass(frozen=True)

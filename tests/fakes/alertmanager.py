@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import pytest
 
 from lagloss.processes import choose_port
 from tests.fakes.readiness import await_ready
+from tests.programs import need
 
 _CONFIG = "route: {receiver: nobody}\nreceivers: [{name: nobody}]\n"
 
@@ -32,9 +31,7 @@ class Alertmanager:
 @contextmanager
 def run_alertmanager(folder: Path) -> Iterator[Alertmanager]:
     """Runs while the block does; its data in `folder`."""
-    binary = shutil.which("prometheus-alertmanager") or shutil.which("alertmanager")
-    if binary is None:
-        pytest.fail("Alertmanager is missing: install Debian's prometheus-alertmanager (.ci/run does)")
+    binary = need("alertmanager")
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "alertmanager.yml"
     config.write_text(_CONFIG)

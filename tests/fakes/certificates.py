@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
 import subprocess
 from pathlib import Path
 
-import pytest
+from tests.programs import need
 
 
 def certificate(folder: Path, name: str = "localhost") -> Path:
     """A file with a key and a certificate for this name and 127.0.0.1, signed by itself."""
-    if shutil.which("openssl") is None:
-        pytest.fail("openssl is missing: install Debian's openssl (.ci/run does)")
     path, key = folder / "certificate.pem", folder / "key.pem"
     curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
-    command = ["openssl", "req", "-x509", *curve, "-nodes", "-days", "2"]
+    command = [need("openssl"), "req", "-x509", *curve, "-nodes", "-days", "2"]
     names = ["-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1"]
     subprocess.run([*command, *names, "-keyout", str(key), "-out", str(path)], check=True, capture_output=True)
     path.write_text(path.read_text() + key.read_text())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
-import pytest
 
 from lagloss.processes import choose_port
 from tests.fakes.readiness import await_ready
+from tests.programs import need
 
 _CONFIG = """
 global: {{scrape_interval: 200ms, scrape_timeout: 200ms}}
@@ -44,7 +43,7 @@ def run_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
         f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address={url.removeprefix('http://')}",
     ]
-    command = [_program("prometheus"), *arguments]
+    command = [need("prometheus"), *arguments]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             await_ready("Prometheus", url, process, folder / "log")
@@ -57,14 +56,7 @@ def run_prometheus(folder: Path, target: str) -> Iterator[Prometheus]:
 def complaints(metrics: str) -> str:
     """What `promtool check metrics` finds wrong with a text of metrics; empty if nothing."""
     checked = subprocess.run(
-        [_program("promtool"), "check", "metrics"], input=metrics, capture_output=True, text=True, check=False
+        [need("promtool"), "check", "metrics"], input=metrics, capture_output=True, text=True, check=False
     )
     said = checked.stdout + checked.stderr
     return said or ("" if checked.returncode == 0 else f"exit code {checked.returncode}")
-
-
-def _program(name: str) -> str:
-    found = shutil.which(name)
-    if found is None:
-        pytest.fail(f"{name} is missing: install Debian's prometheus (.ci/run does)")
-    return found

@@ -17,7 +17,7 @@ import psutil
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
+from docs.make_screenshots import CHROMIUM_ARGS
 from lagloss.embedded.kafka import EmbeddedKafka
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.store import DAY_S, Store, make_days_ahead
@@ -26,6 +26,7 @@ from lagloss.wire import decode_report
 from tests.conftest import fresh_database
 from tests.integration.alerting_world import START, Somebody, only_loss, somebody
 from tests.integration.kafka_log import read_all, wait_for
+from tests.programs import need
 
 DEFINITION = """
 apiVersion: lagloss/v1
@@ -145,7 +146,8 @@ def receiver() -> Iterator[Somebody]:
 def browser() -> Iterator[Browser]:
     """Debian's chromium. Not for longer: while it is there, its event loop counts as running, and tests that run one
     of their own could not."""
+    chromium = need("chromium")
     with sync_playwright() as playwright:
-        opened = playwright.chromium.launch(executable_path=chromium_path(), args=CHROMIUM_ARGS)
+        opened = playwright.chromium.launch(executable_path=chromium, args=CHROMIUM_ARGS)
         yield opened
         opened.close()
