@@ -1,10 +1,8 @@
 """Check whether this machine can run lagloss: Python, Java, memory, disk, ports.
 
 Run by set-up before anything is installed or downloaded, as a file and perhaps by an old Python, so it imports the
-standard library only and keeps to the syntax of Python 3.7: `python3 -I lagloss/machine.py FOLDER`. Exit code 0 or 3.
+standard library only and keeps to the syntax of Python 3.6: `python3 -I lagloss/machine.py FOLDER`. Exit code 0 or 3.
 """
-
-from __future__ import annotations
 
 import importlib.util
 import os
@@ -112,7 +110,7 @@ def disk_problems(folder: str, needed_mb: int) -> Iterator[str]:
     free_mb = free_disk_mb(folder)
     if free_mb < needed_mb:
         yield "{:.1f} GB of free disk are needed in {}, found {:.1f}. Free some, or use another folder".format(
-            needed_mb / 1000, folder, free_mb / 1000
+            needed_mb / 1000, os.path.abspath(folder), free_mb / 1000
         )
 
 

@@ -48,18 +48,6 @@ def test_the_development_lock_holds_the_run_time_lock() -> None:
     assert run_time <= development
 
 
-def test_a_machine_without_java_is_told_what_to_install() -> None:
-    done = subprocess.run(
-        [sys.executable, "-I", ROOT / "lagloss" / "machine.py", ROOT],
-        env={"PATH": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 3
-    assert "apt-get install default-jre-headless" in done.stderr
-
-
 def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
     compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
     brokers = [name for name in compose["services"] if name.startswith("kafka-")]
