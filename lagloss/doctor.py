@@ -105,7 +105,7 @@ def check_jars(settings: Settings) -> list[Check]:
     """Every jar there and as locked."""
     root = jars.jars_dir()
     locked = jars.read_lock()
-    bad = [jar.name for jar in locked if not jar.path(root).is_file() or jars.sha256_of(jar.path(root)) != jar.sha256]
+    bad = [jar.name for jar in locked if jars.differs(jar, root)]
     if bad:
         todo = "run `make setup` or `python -m lagloss.jars`"
         return [Check("jars", "fail", f"{len(bad)} of {len(locked)} missing or damaged: {', '.join(bad[:3])}", todo)]
@@ -176,7 +176,7 @@ def check_database(settings: Settings) -> list[Check]:
 def check_services(settings: Settings) -> list[Check]:
     """Each service that `up` runs answers."""
     checks = []
-    for name in ("aggregator", "collector", "dashboard"):
+    for name in ("aggregator", "alerting", "collector", "dashboard"):
         url = getattr(settings, f"{name}_url")
         if not url:
             checks.append(Check(name, "warn", "not known here", "start `lagloss up`, or set its LAGLOSS_…_URL"))

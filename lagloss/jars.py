@@ -114,18 +114,29 @@ def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> N
     """
     report = progress or _silent
     root = jars_dir()
-    root.mkdir(parents=True, exist_ok=True)
-    with _locked(root / ".lock"):
-        for jar_set in sets:
-            bad = _sort_out(jar_set, root, report)
-            if bad:
-                _fetch_locked(jar_set, bad, root, report)
+    if not any(differs(jar, root) for jar in read_lock() if jar.kind in {each.name for each in sets}):
+        return  # nothing to write: the folder may be another user's
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / ".lock"):
+            for jar_set in sets:
+                bad = _sort_out(jar_set, root, report)
+                if bad:
+                    _fetch_locked(jar_set, bad, root, report)
+    except PermissionError as error:
+        raise JarsNotFetched(detail=f"{error.filename} cannot be written ({error.strerror})", log="none") from error
 
 
 def sha256_of(path: Path) -> str:
     """A file's SHA-256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differs(jar: LockedJar, root: Path) -> bool:
+    """Return whether a jar is missing or not what the lock says."""
+    path = jar.path(root)
+    return not path.is_file() or sha256_of(path) != jar.sha256
 
 
 def _present(jar_set: JarSet) -> list[Path]:
@@ -142,15 +153,12 @@ def _sort_out(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
     """The set's jars that are not as locked; what is in their place is thrown away."""
     bad = []
     for jar in read_lock():
-        path = jar.path(root)
-        if jar.kind != jar_set.name:
+        if jar.kind != jar_set.name or not differs(jar, root):
             continue
-        if not path.exists():
-            bad.append(jar)
-        elif sha256_of(path) != jar.sha256:
+        bad.append(jar)
+        if jar.path(root).exists():
             report(f"{jar.name} is damaged (half-downloaded?): fetching it again", 0, 0)
-            path.unlink()
-            bad.append(jar)
+            jar.path(root).unlink()
     return bad
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+from contextlib import redirect_stdout
+
 from lagloss.errors import PangoMissing
 
 
@@ -12,9 +15,10 @@ def pdf(page: str) -> bytes:
         PangoMissing: the libraries that lay out text are not installed.
     """
     try:
-        import weasyprint  # loads Pango, which only this form needs
+        with redirect_stdout(io.StringIO()):  # it prints advice of its own before it raises
+            import weasyprint  # loads Pango, which only this form needs
     except OSError as error:
-        raise PangoMissing(detail=str(error).splitlines()[0]) from error
+        raise PangoMissing(detail=str(error).split(":")[0]) from error
     nothing = weasyprint.URLFetcher(allowed_protocols=())
     document: bytes = weasyprint.HTML(string=page, url_fetcher=nothing).write_pdf(pdf_tags=True)
     return document

@@ -94,3 +94,18 @@ def test_the_committed_lock_names_every_jar_that_was_asked_for() -> None:
             _, name, version = coordinate.split(":")
             assert f"{name}-{version}.jar" in locked
     assert all(len(jar.sha256) == 64 for jar in jars.read_lock())
+
+
+def test_a_folder_of_jars_that_another_user_filled_is_used_as_it_is(
+    root: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jars.ensure()
+
+    def denied(path: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(jars, "_locked", denied)  # root in CI may write anywhere
+    jars.ensure()
+    (root / "spark" / "b-2.jar").write_bytes(b"jar")
+    with pytest.raises(JarsNotFetched, match="cannot be written"):
+        jars.ensure()

@@ -1,0 +1,165 @@
+"""The README's command, as the only one after its packages are installed: copies of the tree, each started by whoever
+may start one, where they would."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import sys
+import sysconfig
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from lagloss import jars as lagloss_jars
+from lagloss.embedded.postgres import EmbeddedPostgres
+from tests.conftest import new_folder
+
+ROOT = Path(__file__).parent.parent.parent
+LEFT_OUT = (".git", ".venv", ".jars", ".*_cache", ".hypothesis", "__pycache__", "dist", "build")
+"""What a tarball of the tree has not got."""
+LOAD_TIMEOUT_S = 240
+END_TIMEOUT_S = 480
+
+
+@dataclass
+class Start:
+    """A copy of the tree and who runs it; `home` holds nothing."""
+
+    user: str
+    tree: Path
+    home: Path
+    _process: subprocess.Popen[str] | None = field(default=None, init=False)
+
+    def demo(self) -> None:
+        """Start the README's command, and wait until the reference pipeline is under load."""
+        with (self.home / "demo.log").open("w") as log:
+            self._process = self._spawn(["make", "demo", "MINUTES=1"], log)
+        deadline = time.monotonic() + LOAD_TIMEOUT_S
+        while "pipeline: load" not in self.output():
+            assert self._process.poll() is None, self.output()
+            assert time.monotonic() < deadline, self.output()
+            time.sleep(0.5)
+
+    def ended(self) -> int:
+        """Wait for its end; its exit code."""
+        assert self._process is not None
+        return self._process.wait(END_TIMEOUT_S)
+
+    def interrupt(self) -> None:
+        """End it as Ctrl-C does, if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGINT)
+            self._process.wait(60)
+
+    def output(self) -> str:
+        return (self.home / "demo.log").read_text()
+
+    def lagloss(self, *words: str) -> str:
+        """What a command prints in a second terminal."""
+        with self._spawn([str(self.tree / ".venv" / "bin" / "lagloss"), *words], subprocess.PIPE) as process:
+            found = process.communicate(timeout=60)[0]
+        assert process.returncode == 0, found
+        return found
+
+    def _spawn(self, words: list[str], stdout: IO[str] | int) -> subprocess.Popen[str]:
+        found = pwd.getpwnam(self.user)
+        return subprocess.Popen(
+            words,
+            cwd=self.tree,
+            env={"HOME": str(self.home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8"},
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+            user=found.pw_uid,
+            group=found.pw_gid,
+            extra_groups=[],
+            start_new_session=True,
+        )
+
+
+def _python() -> str:
+    """A Python of this version that any user can run: root's own may lie in root's home."""
+    candidates = [sys._base_executable, f"/usr/bin/python3.{sys.version_info.minor}"]  # type: ignore[attr-defined]
+    for candidate in candidates:
+        try:
+            if subprocess.run([candidate, "-V"], user="nobody", check=False, capture_output=True).returncode == 0:
+                return candidate
+        except OSError:
+            continue
+    pytest.fail(f"no Python that another user can run: {candidates}")
+
+
+def _copy(tree: Path) -> None:
+    """A copy of the tree, set up but for the last step; the packages and jars of this run are linked, not fetched."""
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*LEFT_OUT))
+    subprocess.run([_python(), "-m", "venv", "--without-pip", tree / ".venv"], check=True)
+    packages = Path(sysconfig.get_path("purelib"))
+    ours = shutil.ignore_patterns("__pycache__", "*lagloss*")
+    shutil.copytree(
+        packages, next((tree / ".venv").glob("lib/python*/site-packages")), ignore=ours, copy_function=_link,
+        dirs_exist_ok=True,
+    )  # fmt: skip
+    shutil.copytree(lagloss_jars.jars_dir(), tree / ".jars", ignore=shutil.ignore_patterns(".*"), copy_function=_link)
+    for stamp in (tree / ".venv" / ".packages", tree / ".jars" / ".complete"):
+        stamp.touch()
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # another file system
+        shutil.copy2(source, target)
+
+
+@contextmanager
+def _user(home: Path) -> Iterator[str]:
+    name = f"lagloss-{uuid.uuid4().hex[:8]}"
+    subprocess.run(["useradd", "--home-dir", home, "--shell", "/bin/sh", name], check=True)
+    try:
+        yield name
+    finally:
+        subprocess.run(["userdel", name], check=True, capture_output=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1_200)
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can start it as others")
+def test_the_demo_is_the_only_command_that_is_needed(jars: None) -> None:
+    folder = new_folder()
+    starts: list[Start] = []
+    try:
+        with _user(folder / "user") as user:
+            for name, owner, mode in (("root", "root", 0o700), ("open", "root", 0o755), ("user", user, 0o700)):
+                home = folder / name
+                _copy(home / "a lagloss")
+                if owner != "root":
+                    for path in (home, *home.rglob("*")):
+                        if path.is_dir() or path.stat().st_nlink == 1:
+                            os.chown(path, *pwd.getpwnam(owner)[2:4], follow_symlinks=False)
+                home.chmod(mode)
+                starts.append(Start(owner, home / "a lagloss", home))
+            for start in starts:  # one after the other: Spark and numba take all cores while they start
+                start.demo()
+                found = json.loads(start.lagloss("windows", "clicks", "--from", "-1h", "--json"))
+                assert len(found) > 55, start.output()
+                assert "PostgreSQL" in start.lagloss("doctor")
+                start.lagloss("alerts", "list")
+            for start in starts:
+                assert start.ended() == 0, start.output()
+                assert "measured = injected" in start.output()
+    finally:
+        for start in starts:
+            start.interrupt()
+            EmbeddedPostgres.remove(start.home / ".local" / "share" / "lagloss" / "demo" / "postgres")
+        shutil.rmtree(folder)
