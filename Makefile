@@ -94,9 +94,9 @@ $(VENV)/.packages: requirements.txt
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@mkdir -p $(SCRATCH)
-	@$(PIP) download --quiet --retries 1 --timeout 20 --no-deps --dest $(SCRATCH) editables >$(SCRATCH)/log 2>&1 || { \
-		tail -n 2 $(SCRATCH)/log >&2; echo "set-up: pip cannot fetch packages, see above. Check the network;" \
-		"pip takes a proxy from HTTPS_PROXY, a mirror from PIP_INDEX_URL. Then run the same command again" >&2; exit 3; }
+	@$(PIP) download --quiet --retries 1 --timeout 20 --no-deps --dest $(SCRATCH) editables 2>/dev/null || { \
+		echo "set-up: pip cannot fetch packages; '$(BIN)/python -m pip download editables' shows why. Check the network" \
+		"(pip takes a proxy from HTTPS_PROXY, a mirror from PIP_INDEX_URL), then run the same command again" >&2; exit 3; }
 	@echo "set-up: installing Python packages (about 690 MB with Spark, some minutes the first time)"
 	@$(call install,requirements.txt)
 	@touch $@
