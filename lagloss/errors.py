@@ -261,7 +261,8 @@ class SparkEnded(ServerUnreachable):
 
 
 class NotConfigured(ServerUnreachable):
-    """No {what} is known: no running `lagloss up` or `lagloss demo` was found{where}. Start one, or set {variable}."""
+    """No {what} is known: no running `lagloss up` or `lagloss demo` was found{where}. Start `lagloss up`, or
+    set {variable}."""
 
 
 class PangoMissing(ServerUnreachable):

@@ -53,6 +53,7 @@ PROGRAMS = {
     "prometheus": Program(lambda: _which("prometheus"), ("prometheus",)),
     "promtool": Program(lambda: _which("promtool"), ("prometheus",)),
     "pango": Program(_pango, ("libpango-1.0-0", "libpangoft2-1.0-0", "libharfbuzz-subset0")),
+    "curl": Program(lambda: _which("curl"), ("curl",)),
     "openssl": Program(lambda: _which("openssl"), ("openssl",)),
 }
 

@@ -116,6 +116,7 @@ def ticks(least: float, most: float) -> list[float]:
     span = most - least
     if span <= SAME * max(1.0, abs(most)):
         span = 1.0
+        most = least + span  # a lone value lies at the first tick or above it: the last one has to be beyond it
     power = 10.0 ** math.floor(math.log10(span / TICKS))
     step = next(step * power for step in STEPS if step * power * TICKS >= span)
     first = math.floor(least / step)

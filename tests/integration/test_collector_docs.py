@@ -9,11 +9,13 @@ from pathlib import Path
 from lagloss.wire import hash_id
 from tests.integration.conftest import Collector
 from tests.integration.test_collector import blocks_of, hashes
+from tests.programs import need
 
 PAGE = Path(__file__).parents[2] / "docs" / "collector.md"
 
 
 def test_the_examples_run_as_they_stand(collector: Collector) -> None:
+    need("curl")
     text = PAGE.read_text("utf-8")
     setup = re.findall(r"^```sh\n(export COLLECTOR=.*?)^```$", text, re.MULTILINE | re.DOTALL)
     examples = re.findall(r"^```sh run\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)

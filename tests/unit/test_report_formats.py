@@ -21,6 +21,7 @@ from dashboard.report.markdown import escape
 from dashboard.report.spreadsheet import COLUMNS, spreadsheet
 from lagloss.errors import EXIT_UNREACHABLE, PangoMissing, UsageError
 from lagloss.processes import LOOPBACK
+from tests.programs import need
 from tests.report_figures import incident, report
 
 EVIL = '<script>alert(1)</script><img src=x onerror="x()">'
@@ -137,6 +138,7 @@ def test_no_line_is_drawn_across_a_day_of_which_nothing_is_known() -> None:
 
 
 def test_a_pdf_holds_no_script() -> None:
+    need("pango")
     document = render(report("chain", EVIL), "pdf")
     assert document.startswith(b"%PDF-")
     assert b"/JavaScript" not in document
@@ -144,6 +146,7 @@ def test_a_pdf_holds_no_script() -> None:
 
 def test_a_pdf_is_made_without_a_request_and_without_a_word() -> None:
     """In a process of its own: in this one, the threads of other tests' clients may write."""
+    need("pango")
     with socket.create_server((LOOPBACK, 0)) as server:
         server.setblocking(False)
         page = f'<img src="file:///etc/passwd"><img src="http://{LOOPBACK}:{server.getsockname()[1]}/x"><p>text'
