@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
-import httpx
 import structlog
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from joserfc.errors import JoseError
@@ -22,7 +21,7 @@ from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
 from dashboard.login.next_path import checked_next
 from dashboard.login.origins import origin_of
 from dashboard.login.pages import provider_page
-from dashboard.login.provider import OAuthError, ProviderError, make_client, trusted_metadata
+from dashboard.login.provider import HTTPError, OAuthError, ProviderError, make_client, trusted_metadata
 from dashboard.login.sessions import Lifetime, Sessions
 from dashboard.services import Services
 from dashboard.who import Person
@@ -79,7 +78,7 @@ class OidcLogin:
         try:
             await trusted_metadata(self._client, self._settings)
             response: Response = await self._client.authorize_redirect(request, self._redirect_uri)
-        except (ProviderError, httpx.HTTPError, ValueError) as error:
+        except (ProviderError, HTTPError, ValueError) as error:
             return _page(next_path, _unreachable(error))
         self._attempts.keep(response, attempt)
         return response
@@ -94,7 +93,7 @@ class OidcLogin:
             person = self._person(await self._claims(request))
         except Problem as problem:
             response: Response = _page(next_path, problem)
-        except (ProviderError, httpx.HTTPError) as error:
+        except (ProviderError, HTTPError) as error:
             response = _page(next_path, _unreachable(error))
         except (OAuthError, JoseError, ValueError) as error:
             response = _page(next_path, _refused(error))

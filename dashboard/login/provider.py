@@ -9,12 +9,17 @@ from authlib.deprecate import AuthlibDeprecationWarning
 
 from lagloss.settings import Settings
 
+try:  # authlib takes httpx2 where something has installed it, and lets its errors through
+    from httpx2 import HTTPError
+except ImportError:
+    from httpx import HTTPError
+
 with warnings.catch_warnings():
     # authlib prefers httpx2, a fork that nothing else here needs; until its version 2 it takes httpx as well
     warnings.simplefilter("ignore", AuthlibDeprecationWarning)
     from authlib.integrations.starlette_client import OAuth, OAuthError, StarletteOAuth2App
 
-__all__ = ["OAuthError", "ProviderError", "make_client", "trusted_metadata"]
+__all__ = ["HTTPError", "OAuthError", "ProviderError", "make_client", "trusted_metadata"]
 
 TIMEOUT_S: Final = 10.0
 SCOPE: Final = "openid profile email"
@@ -47,7 +52,7 @@ async def trusted_metadata(client: Any, settings: Settings) -> None:
 
     Raises:
         ProviderError: they are another issuer's (OpenID Connect Discovery 1.0, 4.3), or no signature is left.
-        httpx.HTTPError, ValueError: they cannot be had.
+        HTTPError, ValueError: they cannot be had.
     """
     metadata: dict[str, Any] = await client.load_server_metadata()
     if metadata.get("issuer") != settings.oidc_issuer:
