@@ -1,4 +1,4 @@
-"""The files that set-up rests on: Makefile, locks, compose file."""
+"""The files that set-up and packaging rest on: Makefile, locks, compose file, metadata, changelog."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -80,3 +81,17 @@ def test_docker_compose_accepts_the_compose_file() -> None:
         [docker, "compose", "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_package_says_the_licence_that_the_repository_holds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    for name in project["license-files"]:
+        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
