@@ -95,3 +95,11 @@ def test_the_package_says_the_licence_that_the_repository_holds() -> None:
     assert project["license"] == "Apache-2.0"
     for name in project["license-files"]:
         assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
+
+
+def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
+    name = ".pre-commit-config.yaml"
+    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", name], cwd=ROOT, check=True)
+    repos = yaml.safe_load((ROOT / name).read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
