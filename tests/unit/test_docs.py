@@ -29,7 +29,8 @@ from lagloss.yaml_files import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNBOOKS = ROOT / "lagloss/runbooks"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("decisions/*.md"), *RUNBOOKS.glob("*.md")])
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 PACKAGES = ("lagloss", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -129,6 +130,14 @@ def test_the_alerting_file_of_the_examples_shows_every_transport_and_can_be_used
     assert sorted(receiver.kind for receiver in file.receivers) == sorted(KINDS_OF_RECEIVERS)
     assert file.fallback
     assert file.maintenance
+
+
+def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
+    pages = sorted((ROOT / "decisions").glob("[0-9]*.md"))
+    titles = [re.match(r"# (\d+)\. (.+)\n", page.read_text("utf-8")) for page in pages]
+    expected = [f"{title[1]}. [{title[2]}]({page.name})" for title, page in zip(titles, pages, strict=True) if title]
+    assert re.findall(r"^\d+\. .+$", page("decisions/README.md"), re.MULTILINE) == expected
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
 
 
 @pytest.mark.parametrize("kind", KINDS)
