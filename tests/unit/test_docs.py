@@ -209,6 +209,19 @@ def test_every_term_of_the_glossary_leads_to_a_page_and_to_a_class_that_exists()
         assert name.strip("`") in defined_names(ROOT / "docs" / module, ast.ClassDef), term
 
 
+def test_the_map_of_the_tree_has_every_folder_and_no_other() -> None:
+    top, inside = page("CONTRIBUTING.md").split("## The tree")[1].split("## Recipes")[0].split("Inside `lagloss/`")
+    folders = {f"{folder.name}/" for folder in FOLDERS if folder.name not in ("build", "dist", "__pycache__")}
+    assert {row for row in table_rows(top) if row.endswith("/")} == folders
+    for name in re.findall(r"`(\w+/?)`", inside):
+        assert (ROOT / "lagloss" / (name if name.endswith("/") else f"{name}.py")).exists(), name
+
+
+def test_the_index_of_the_documentation_has_every_page() -> None:
+    linked = {target.partition("#")[0] for _, target in LINK.findall(page("docs/README.md"))}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
 def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
     pages = sorted((ROOT / "decisions").glob("[0-9]*.md"))
     titles = [re.match(r"# (\d+)\. (.+)\n", page.read_text("utf-8")) for page in pages]
