@@ -44,6 +44,28 @@ def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
     assert not re.search(r"(^|\s)/\w", text)
 
 
+def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_package_says_the_licence_that_the_repository_holds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    for name in project["license-files"]:
+        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
+
+
+def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
+    name = ".pre-commit-config.yaml"
+    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", name], cwd=ROOT, check=True)
+    repos = yaml.safe_load((ROOT / name).read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
+
+
 def test_the_development_lock_holds_the_run_time_lock() -> None:
     run_time, development = (
         set(re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^ ;\\]+", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
@@ -81,25 +103,3 @@ def test_docker_compose_accepts_the_compose_file() -> None:
         [docker, "compose", "config", "--quiet"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    assert headings[0] == "[Unreleased]"
-    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
-
-
-def test_the_package_says_the_licence_that_the_repository_holds() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["license"] == "Apache-2.0"
-    for name in project["license-files"]:
-        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
-
-
-def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
-    name = ".pre-commit-config.yaml"
-    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", name], cwd=ROOT, check=True)
-    repos = yaml.safe_load((ROOT / name).read_text())["repos"]
-    assert [repo["repo"] for repo in repos] == ["local"]
-    assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
