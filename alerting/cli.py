@@ -1,4 +1,4 @@
-"""`lagloss alerts`: the commands about rules and incidents. `python -m alerting.cli` is what `lagloss` becomes."""
+"""`lagloss alerts`: the commands for incidents and rules, which `lagloss` runs as `python -m alerting.cli`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lagloss.cli import run_app
 
 app = typer.Typer(
     name="alerts",
-    help="Rules and incidents: what is wrong, who takes it, who is told.",
+    help="Manage incidents, silences, receivers and alerting rules.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,

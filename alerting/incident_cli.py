@@ -1,4 +1,4 @@
-"""`lagloss alerts` for incidents: shows them, takes them, silences them, tests receivers."""
+"""`lagloss alerts` for incidents: list, acknowledge and silence them, and test receivers."""
 
 from __future__ import annotations
 
@@ -22,21 +22,23 @@ from lagloss.result import rfc3339
 from lagloss.settings import Settings
 from lagloss.times import moment, parse_time_s
 
-app = typer.Typer(help="Show, take and silence incidents.", no_args_is_help=True)
+app = typer.Typer(help="List, acknowledge and silence incidents.", no_args_is_help=True)
 
-IncidentId = Annotated[str, typer.Argument(help="id of the incident, or how it begins", metavar="ID")]
-Author = Annotated[str | None, typer.Option(help="who does it; by default the user who is logged in")]
+IncidentId = Annotated[str, typer.Argument(help="id of the incident, or its first characters", metavar="ID")]
+Author = Annotated[str | None, typer.Option(help="name to record; by default, the current user of this machine")]
 
 
 @app.command("list")
 def list_(
-    all_: Annotated[bool, typer.Option("--all", help="resolved ones, too")] = False,
-    since: Annotated[str, typer.Option(help="with --all: resolved after this; RFC 3339 or relative")] = "-7d",
-    pipeline: Annotated[str | None, typer.Option(help="of this pipeline only")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="include resolved ones")] = False,
+    since: Annotated[
+        str, typer.Option(help="with --all: only those resolved after this; RFC 3339 or relative")
+    ] = "-7d",
+    pipeline: Annotated[str | None, typer.Option(help="only incidents of this pipeline")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the open incidents, critical ones first, then the longest open."""
+    """List the open incidents, critical ones first, then the longest open."""
     after = datetime.fromtimestamp(parse_time_s(since), UTC)
     with open_store(Settings.load(data_dir=data_dir)) as store:
         if pipeline is not None:
@@ -56,7 +58,7 @@ def list_(
 
 @app.command()
 def show(incident_id: IncidentId, as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Show all of one incident: what breached, where, examples, what happened to it, who was told."""
+    """Show one incident: breaches, places, example messages, history and notifications."""
     settings = Settings.load(data_dir=data_dir)
     with open_store(settings) as store:
         document = read_record(store, incident_id).document(settings.dashboard_url)
@@ -69,11 +71,11 @@ def show(incident_id: IncidentId, as_json: AsJson = False, data_dir: DataDir = N
 @app.command()
 def ack(
     incident_id: IncidentId,
-    note: Annotated[str | None, typer.Option(help="what you know or are going to do")] = None,
+    note: Annotated[str | None, typer.Option(help="findings or next steps, recorded with it")] = None,
     author: Author = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Take an incident: it is not escalated any further, and no reminders of it are sent."""
+    """Acknowledge an incident, which stops its escalation and reminders."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
         taken = incident_actions.acknowledge(store, incident_id, author or _user(), note)
     typer.echo(f"{taken}: acknowledged by {author or _user()}")
@@ -82,13 +84,13 @@ def ack(
 @app.command()
 def silence(
     matchers: Annotated[list[str], typer.Argument(help="label=value, or with !=, =~, !~", metavar="MATCHER...")],
-    for_: Annotated[str, typer.Option("--for", help="how long: 30m, 2h, 24h at most")],
-    reason: Annotated[str, typer.Option(help="why; everybody sees it")],
-    author: Annotated[str, typer.Option(help="who answers for it")],
+    for_: Annotated[str, typer.Option("--for", help="duration: 30m, 2h, at most 24h")],
+    reason: Annotated[str, typer.Option(help="reason, shown to all users")],
+    author: Annotated[str, typer.Option(help="name of the person responsible")],
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Tell nobody of incidents that match all of these, for a while. They are recorded all the same."""
+    """Suppress notifications of incidents that match all MATCHERs; the incidents are still recorded."""
     try:
         for_s = parse_duration_ms(for_) / 1_000
     except ValueError as error:
@@ -104,7 +106,7 @@ def silence(
 
 @app.command()
 def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Show the silences that hold now."""
+    """List the active silences."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
         found = incident_actions.silences(store)
     if as_json:
@@ -123,7 +125,7 @@ def unsilence(
     author: Author = None,
     data_dir: DataDir = None,
 ) -> None:
-    """End a silence; receivers are told of what is still open."""
+    """End a silence; receivers are notified of incidents that are still open."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
         incident_actions.unsilence(store, silence_id, author or _user())
     typer.echo(f"{silence_id}: ended")
@@ -131,11 +133,11 @@ def unsilence(
 
 @app.command("test")
 def rehearse(
-    receiver: Annotated[str, typer.Argument(help="its name in the alerting file", metavar="RECEIVER")],
+    receiver: Annotated[str, typer.Argument(help="name of the receiver in the alerting file", metavar="RECEIVER")],
     wait_s: Annotated[float, typer.Option("--wait", min=0, help="seconds to wait for the answer")] = rehearsal.WAIT_S,
     data_dir: DataDir = None,
 ) -> None:
-    """Send a test to a receiver, by way of the running alerter; exit 0 once it has taken it, 1 if it does not."""
+    """Send a test to a receiver through the running alerter; exit 0 if the receiver accepts it, 1 if not."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
         answer = rehearsal.await_test(store, rehearsal.request_test(store, receiver, _user()), wait_s=wait_s)
     match answer.outcome:
@@ -145,7 +147,7 @@ def rehearse(
         case "refused":
             told = f"refused: {answer.error}"
         case "retried":
-            told = f"not taken yet, {answer.error or 'no answer'}; the alerter goes on trying"
+            told = f"not accepted yet, {answer.error or 'no answer'}; the alerter keeps trying"
     typer.echo(f"{receiver}: {told}", err=True)
     raise typer.Exit(EXIT_BREACHED)
 
@@ -157,7 +159,7 @@ def stats(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show how long incidents opened with from <= opened < to took to be acknowledged and to be over."""
+    """Show the times to acknowledge (MTTA) and to recover (MTTR) of incidents with from <= opened < to."""
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with open_store(Settings.load(data_dir=data_dir)) as store:
         found = incident_times.courses(store, from_s, to_s)
@@ -183,4 +185,4 @@ def _user() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:  # a container's user may have no name
-        raise UsageError(detail="expected --author, since the user who runs this has no name") from error
+        raise UsageError(detail="expected --author, since the current user has no name") from error

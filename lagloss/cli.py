@@ -1,4 +1,4 @@
-"""The command line: reads arguments, calls one function a command, turns errors into exit codes."""
+"""The command line: parse arguments, call one function per command, turn errors into exit codes."""
 
 from __future__ import annotations
 
@@ -40,25 +40,27 @@ app.add_typer(user_app)
 
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
-WindowMoment = Annotated[str, typer.Option(help="a moment within the window: RFC 3339 or relative (-15m)")]
+WindowMoment = Annotated[str, typer.Option(help="any moment within the window: RFC 3339 or relative (-15m)")]
 
 
 @app.command()
 def up(data_dir: DataDir = None, as_json: AsJson = False) -> None:
-    """Run the whole service in the foreground; Ctrl-C ends all of it."""
+    """Run the whole service in the foreground until Ctrl-C."""
     from lagloss.up import run  # imports Spark's neighbours; the other commands should not wait for that
 
-    # What a running `up` left is not for us: we would take its servers for given ones.
+    # Not `Settings.load`: the endpoints of a running `up` would pass for configured servers.
     settings = Settings(data_dir=data_dir) if data_dir else Settings()
     raise typer.Exit(run(settings, as_json=as_json))
 
 
 @app.command()
 def demo(
-    minutes: Annotated[int | None, typer.Option(min=1, help="end by itself after so many minutes")] = None,
+    minutes: Annotated[
+        int | None, typer.Option(min=1, help="stop after this many minutes; by default, run until Ctrl-C")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run the reference pipeline with faults injected and measure them; exit 0 only if measured = injected."""
+    """Run the service and a pipeline with injected faults, and compare; exit 0 only if measured = injected losses."""
     run = import_module("lagloss.demo").run
     raise typer.Exit(run(minutes, as_json))
 
@@ -70,11 +72,11 @@ def aggregator(
     ] = None,
     verify_share: Annotated[
         float | None,
-        typer.Option(help="share of proven windows to read all the same (LAGLOSS_VERIFY_SHARE)", min=0, max=1),
+        typer.Option(help="share of proven windows to read anyway (LAGLOSS_VERIFY_SHARE)", min=0, max=1),
     ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Run only the aggregator in the foreground, with its tasks here or on a Spark cluster; Ctrl-C ends it."""
+    """Run only the aggregator in the foreground until Ctrl-C, with Spark tasks on this machine or on a cluster."""
     given = {"spark_master": master, "verify_share": verify_share, "data_dir": data_dir}
     settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
     # Becomes the service's process: signals reach it, and its exit code is this command's.
@@ -86,7 +88,7 @@ def aggregator(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def alerts(words: typer.Context) -> None:
-    """Incidents and rules: show, acknowledge, silence, try rules on the past; `lagloss alerts --help` has more."""
+    """Manage incidents, silences, receivers and alerting rules; see `lagloss alerts --help`."""
     _become("alerting.cli", words)
 
 
@@ -95,7 +97,7 @@ def alerts(words: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def reports(words: typer.Context) -> None:
-    """SLA reports that are mailed by a schedule: list, check, send now; `lagloss reports --help` has more."""
+    """List, check and send scheduled SLA reports; see `lagloss reports --help`."""
     _become("dashboard.report.send", words)
 
 
@@ -104,7 +106,7 @@ def reports(words: typer.Context) -> None:
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def report(words: typer.Context) -> None:
-    """The SLA report of a pipeline over a week, a month or any range; `lagloss report --help` has more."""
+    """Print the SLA report of a pipeline over a week, a month or any range; see `lagloss report --help`."""
     _become("dashboard.report.cli", words)
 
 
@@ -113,7 +115,7 @@ def apply(
     files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
     data_dir: DataDir = None,
 ) -> None:
-    """Store pipeline definitions; all files are checked before the first is stored."""
+    """Store pipeline definitions, after checking all files."""
     from lagloss.definition import load_definition
 
     definitions = [load_definition(path) for path in files]
@@ -132,7 +134,7 @@ def windows(
     check: Annotated[bool, typer.Option("--check", help="exit 1 if a closed window breaches the SLA")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show the windows of a pipeline with from <= start < to, oldest first."""
+    """List the windows of a pipeline with from <= start < to, oldest first."""
     from lagloss.presenting import breaches, contract_document, windows_table
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
@@ -158,7 +160,7 @@ def diff(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Name the messages of one window that were at one checkpoint and not at another."""
+    """List the messages of a window that were seen at one checkpoint and not at another."""
     from lagloss.difference import difference
 
     start = _window_start(window)
@@ -177,12 +179,12 @@ def diff(
 def matrix(
     pipeline: PipelineName,
     window: WindowMoment,
-    only: Annotated[Literal["missing"] | None, typer.Option(help="messages that something is missing of")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="show so many messages at most")] = 1_000,
+    only: Annotated[Literal["missing"] | None, typer.Option(help="only messages that are missing somewhere")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of messages to show")] = 1_000,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show which message of one window was seen at which checkpoint, and how late, read from the log."""
+    """Show the checkpoints that each message of a window was seen at, with its lag there; reads the log."""
     from lagloss.matrix import matrix as arrange
     from lagloss.window_blocks import read_window
 
@@ -206,7 +208,7 @@ def recompute(
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Close the windows with from <= start < to again from the log; returns when done."""
+    """Close the windows with from <= start < to again from the log; return when done."""
     from lagloss.recompute import recompute as ask
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
@@ -232,7 +234,7 @@ def recompute(
 
 @app.command()
 def doctor(data_dir: DataDir = None) -> None:
-    """Check Java, Kafka, PostgreSQL, topics, clocks, versions; say what to do."""
+    """Check Java, Kafka, PostgreSQL, topics, clocks and versions, and suggest fixes."""
     from lagloss import doctor as checks
 
     settings = Settings.load(data_dir=data_dir)
@@ -242,13 +244,13 @@ def doctor(data_dir: DataDir = None) -> None:
 
 
 def _become(module: str, words: typer.Context) -> None:
-    """Becomes the process of a part's own command line, which this package does not import."""
+    """Replace this process by the command line of a part, which this package does not import."""
     os.execv(sys.executable, [sys.executable, "-m", module, *words.args])
 
 
 @contextmanager
 def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, BeaconLog]]:
-    """The database and the log of beacons, for a pipeline that is known."""
+    """Open the database and the log of beacons, after checking that the pipeline exists."""
     from lagloss.beacon_log import BeaconLog
     from lagloss.topics import BEACONS
 
@@ -262,7 +264,7 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
 
 
 def _sample_note(sample: float) -> str:
-    """What is to be said of a count that is of a sample: it is not scaled."""
+    """Return a note for counts of a sample, which are not scaled; empty without sampling."""
     from lagloss.presenting import percent_of_ids
 
     return f" (of a sample of {percent_of_ids(sample)})" if sample < 1 else ""
@@ -275,12 +277,12 @@ def _window_start(moment: str) -> int:
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     run_app(app)
 
 
 def run_app(app: typer.Typer, name: str = "lagloss") -> None:
-    """Runs a command line: an error is one message on stderr and an exit code, never a traceback."""
+    """Run a command line; report an error as one message on stderr and an exit code, never as a traceback."""
     try:
         app(prog_name=name)
     except LaglossError as error:

@@ -1,4 +1,4 @@
-"""What several commands share: options, tables on stdout, and the database for as long as a command runs."""
+"""Options, tables on stdout and database access that several commands share."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from lagloss.store import Store
 
 UNBOUNDED_COLUMNS = 100_000
-DataDir = Annotated[Path | None, typer.Option(help="where data, logs and endpoints are kept (LAGLOSS_DATA_DIR)")]
+DataDir = Annotated[Path | None, typer.Option(help="directory for data, logs and endpoints (LAGLOSS_DATA_DIR)")]
 PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
-AsJson = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout, and nothing else")]
 
 
 def out() -> Console:
-    """For tables on stdout: in a pipe, a row is a line of its own, however wide."""
+    """Return a console for tables on stdout; into a pipe, each row is one line, however wide."""
     console = Console()
     return console if console.is_terminal else Console(width=UNBOUNDED_COLUMNS)
 
 
 @contextmanager
 def open_store(settings: Settings) -> Iterator[Store]:
-    """The database, found to answer, for as long as the command runs."""
+    """Open the database, check that it answers, and close it at the end."""
     from lagloss.store import Store
 
     store = Store(settings.require_database())

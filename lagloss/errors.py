@@ -76,7 +76,7 @@ class LaglossError(Exception):
         pattern = " ".join(inspect.cleandoc(self.__doc__ or "{}").split())
         super().__init__(pattern.format_map(facts))
 
-    def __reduce__(self) -> tuple[object, ...]:  # keyword-only facts, so pickle needs telling
+    def __reduce__(self) -> tuple[object, ...]:  # pickle would pass the message, but facts are keyword-only
         return _rebuilt, (type(self), self.facts)
 
 
@@ -95,23 +95,23 @@ class BadDefinition(UsageError):
 
 
 class UnknownPipeline(UsageError):
-    """No pipeline is called {pipeline}; there {known}. `lagloss apply FILE` adds one."""
+    """No pipeline is called {pipeline}; there {known}. Add one with `lagloss apply FILE`."""
 
 
 class UnknownToken(UsageError):
-    """No token has the id {id}, or it was revoked before. `lagloss token list` shows those there are."""
+    """No token with the id {id} is active. List all tokens with `lagloss token list`."""
 
 
 class BadTime(UsageError):
-    """{text!r} is no time: expected RFC 3339 (2026-11-21T08:40:00Z) or a relative one (-2h, -15m, now)."""
+    """Expected a time in RFC 3339 (2026-11-21T08:40:00Z) or a relative one (-2h, -15m, now), found {text!r}."""
 
 
 class BadSpan(UsageError):
-    """{text!r} is no span of time: expected {expected}."""
+    """Expected {expected}, found {text!r}."""
 
 
 class BadZone(UsageError):
-    """{text!r} is no time zone: expected an IANA name such as Europe/Berlin, or UTC."""
+    """Expected an IANA time zone such as Europe/Berlin, or UTC, found {text!r}."""
 
 
 class UnknownCheckpoint(UsageError):
@@ -119,8 +119,8 @@ class UnknownCheckpoint(UsageError):
 
 
 class UnknownWindow(UsageError):
-    """Nothing is stored of the window {start} of {pipeline}: no beacon of that minute was told of, or it is older than
-    windows are kept."""
+    """The window {start} of {pipeline} is not stored: no beacon of that minute was reported, or its retention has
+    expired."""
 
 
 class AlreadyRunning(UsageError):
@@ -138,11 +138,11 @@ class JarMismatch(UsageError):
 
 
 class UnknownIncident(UsageError):
-    """No incident has an id that begins with {id!r}. `lagloss alerts list --all` shows those there are."""
+    """No incident has an id that begins with {id!r}. List them with `lagloss alerts list --all`."""
 
 
 class AmbiguousIncident(UsageError):
-    """{count} incidents have ids that begin with {id!r}, for example {example}. Give more of it."""
+    """{count} incidents have ids that begin with {id!r}, for example {example}. Give more characters."""
 
 
 class AlreadyAcknowledged(UsageError):
@@ -150,7 +150,7 @@ class AlreadyAcknowledged(UsageError):
 
 
 class IncidentIsResolved(UsageError):
-    """Incident {id} was resolved at {at}: there is nothing to acknowledge."""
+    """Incident {id} was resolved at {at}, so it cannot be acknowledged."""
 
 
 class BadSilence(UsageError):
@@ -158,12 +158,12 @@ class BadSilence(UsageError):
 
 
 class UnknownSilence(UsageError):
-    """No silence has the id {id}, or it has ended. `lagloss alerts silences` shows those there are."""
+    """No silence with the id {id} is active. List the active ones with `lagloss alerts silences`."""
 
 
 class UnknownReceiver(UsageError):
-    """No receiver is called {receiver}; there {known}. They are in the alerting file, which the alerter reads at its
-    start."""
+    """No receiver is called {receiver}; there {known}. Receivers are defined in the alerting file, which the alerter
+    reads at start."""
 
 
 class UnusableReceiver(UsageError):
@@ -175,20 +175,20 @@ class BadText(UsageError):
 
 
 class NotAllowed(UsageError):
-    """{name} may only look: a {role} cannot do this. Ask an operator."""
+    """{name} has the role {role}, which is read-only. Ask an operator to do this."""
 
 
 class UnknownUser(UsageError):
-    """No user is called {name}; there {known}. `lagloss users add NAME` adds one."""
+    """No user is called {name}; there {known}. Add one with `lagloss users add NAME`."""
 
 
 class UserExists(UsageError):
-    """There is a user {name} already. `lagloss users passwd` and `lagloss users role` change what they have."""
+    """The user {name} already exists. Change it with `lagloss users passwd` or `lagloss users role`."""
 
 
 class BadUserName(UsageError):
-    """{name!r} is no name to log in by: expected 1 to 64 letters a-z, digits and . _ @ + -, beginning with a letter or
-    a digit."""
+    """Expected a user name of 1 to 64 letters a-z, digits and . _ @ + -, beginning with a letter or a digit, found
+    {name!r}."""
 
 
 class BadPassword(UsageError):
@@ -224,7 +224,7 @@ class JarsMissing(ServerUnreachable):
 
 class JarsNotFetched(ServerUnreachable):
     """The jars could not be fetched: {detail}. Check the network (a proxy is given to Java in JAVA_TOOL_OPTIONS,
-    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` again; it goes on where it
+    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` again; it resumes where it
     stopped. Full log: {log}"""
 
 
@@ -255,9 +255,8 @@ class DatabaseUnreachable(ServerUnreachable):
 
 
 class SparkEnded(ServerUnreachable):
-    """Spark ended: {detail}. It does not come back in this process. `lagloss up` starts the aggregator again by itself,
-    as should whatever else runs it.
-    """
+    """Spark ended: {detail}. Restart the aggregator, since Spark cannot be restarted within a process; `lagloss up`
+    does so by itself."""
 
 
 class NotConfigured(ServerUnreachable):
@@ -272,16 +271,16 @@ class PangoMissing(ServerUnreachable):
 
 
 class NoAlerter(ServerUnreachable):
-    """Nobody sent the test to {receiver} within {waited_s:g} s, and it was taken back: {detail}. Is `lagloss up`
-    running? Else start `python -m alerting`."""
+    """No alerter sent the test to {receiver} within {waited_s:g} s, and the test was cancelled: {detail}. Is
+    `lagloss up` running? Else start `python -m alerting`."""
 
 
 class BacktestBusy(ServerUnreachable):
-    """Another backtest runs, and one keeps a core busy. Try again in a minute."""
+    """Another backtest is running, and only one may run at a time. Try again in a minute."""
 
 
 class BacktestFailed(ServerUnreachable):
-    """The backtest did not end well: {detail}"""
+    """The backtest failed: {detail}"""
 
 
 class NotEnoughData(LaglossError):
@@ -291,7 +290,7 @@ class NotEnoughData(LaglossError):
 
 
 class WindowTooLarge(LaglossError):
-    """The window {start} of {pipeline} has {beacons:,} beacons, and the dashboard reads windows of at most {most:,}.
-    `lagloss matrix` and `lagloss diff` read it all the same, where there is memory for it."""
+    """The window {start} of {pipeline} has {beacons:,} beacons, but the dashboard reads at most {most:,}. Use
+    `lagloss matrix` or `lagloss diff`, on a machine with the memory for it."""
 
     exit_code = EXIT_NOT_ENOUGH_DATA

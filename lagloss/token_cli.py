@@ -1,4 +1,4 @@
-"""`lagloss token`: makes, shows and revokes the tokens that the collector lets clients in by."""
+"""`lagloss token`: create, list and revoke the tokens by which the collector admits clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from lagloss.settings import Settings
 if TYPE_CHECKING:
     from lagloss.tokens import Token
 
-app = typer.Typer(name="token", help="Make, show and revoke tokens of the collector's clients.", no_args_is_help=True)
+app = typer.Typer(
+    name="token", help="Create, list and revoke tokens for clients of the collector.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -25,11 +27,14 @@ def create(
     scope: Annotated[
         Literal["intake", "admin"], typer.Option(help="intake: send beacons; admin: also change the definition")
     ] = "intake",
-    rate: Annotated[int | None, typer.Option(min=1, help="beacons a second at most; no limit if left out")] = None,
+    rate: Annotated[int | None, typer.Option(min=1, help="maximum beacons per second; by default, no limit")] = None,
     as_json: AsJson = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a token of a pipeline and show it, once. From the first one on, clients without a token are turned away."""
+    """Create a token for a pipeline and print it, once.
+
+    From the first token on, the collector rejects clients of the pipeline that have none.
+    """
     from lagloss import tokens
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -39,13 +44,13 @@ def create(
     else:
         typer.echo(text)
         typer.echo(
-            f"Token {token.id} of {pipeline}, scope {scope}. It is not kept and cannot be shown again.", err=True
+            f"Token {token.id} of {pipeline}, scope {scope}. It is not stored and cannot be shown again.", err=True
         )
 
 
 @app.command("list")
 def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Show all tokens, oldest first, without their secrets."""
+    """List all tokens, oldest first, without their secrets."""
     from lagloss import tokens
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
@@ -65,7 +70,7 @@ def revoke(
     token_id: Annotated[str, typer.Argument(help="id of the token", metavar="ID")],
     data_dir: DataDir = None,
 ) -> None:
-    """End a token; collectors turn it away within seconds."""
+    """Revoke a token; collectors reject it within seconds."""
     from lagloss import tokens
 
     with open_store(Settings.load(data_dir=data_dir)) as store:

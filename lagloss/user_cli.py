@@ -1,4 +1,4 @@
-"""`lagloss users`: adds, changes and removes the people who may log in to the dashboard by a password."""
+"""`lagloss users`: add, change and remove the users who log in to the dashboard with a password."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from lagloss.errors import UsageError
 from lagloss.roles import Role
 from lagloss.settings import Settings
 
-app = typer.Typer(name="users", help="Add, change and remove people who log in to the dashboard.", no_args_is_help=True)
+app = typer.Typer(name="users", help="Add, change and remove users of the dashboard.", no_args_is_help=True)
 
-Name = Annotated[str, typer.Argument(help="what the person logs in as", metavar="NAME")]
-RoleOption = Annotated[Role, typer.Option(help="viewer: may look; operator: may also act")]
+Name = Annotated[str, typer.Argument(help="login name", metavar="NAME")]
+RoleOption = Annotated[Role, typer.Option(help="viewer: read-only; operator: may also act")]
 
 
 @app.command()
 def add(name: Name, role: RoleOption = "viewer", data_dir: DataDir = None) -> None:
-    """Add somebody. The password is asked for twice on a terminal, else it is one line from stdin."""
+    """Add a user, with a password typed twice on a terminal, or else read as one line from stdin."""
     from lagloss import users
 
     password = _new_password()
@@ -33,7 +33,7 @@ def add(name: Name, role: RoleOption = "viewer", data_dir: DataDir = None) -> No
 
 @app.command()
 def passwd(name: Name, data_dir: DataDir = None) -> None:
-    """Give somebody another password, read as by `add`; they have to log in again."""
+    """Change a user's password, read as by `add`, and end their sessions."""
     from lagloss import users
 
     password = _new_password()
@@ -45,10 +45,10 @@ def passwd(name: Name, data_dir: DataDir = None) -> None:
 @app.command("role")
 def role_(
     name: Name,
-    role: Annotated[Role, typer.Argument(help="viewer: may look; operator: may also act", metavar="ROLE")],
+    role: Annotated[Role, typer.Argument(help="viewer: read-only; operator: may also act", metavar="ROLE")],
     data_dir: DataDir = None,
 ) -> None:
-    """Make somebody a viewer or an operator, from their next request on."""
+    """Change a user's role, effective with their next request."""
     from lagloss import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -58,7 +58,7 @@ def role_(
 
 @app.command()
 def remove(name: Name, data_dir: DataDir = None) -> None:
-    """Remove somebody; their sessions end within seconds."""
+    """Remove a user; their sessions end within seconds."""
     from lagloss import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -68,7 +68,7 @@ def remove(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command()
 def logout(name: Name, data_dir: DataDir = None) -> None:
-    """End somebody's sessions within seconds, those by a provider too. They may log in again."""
+    """End a user's sessions within seconds, those from a provider too; they can log in again."""
     from lagloss import users
 
     with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.begin() as connection:
@@ -78,7 +78,7 @@ def logout(name: Name, data_dir: DataDir = None) -> None:
 
 @app.command("list")
 def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
-    """Show who may log in by a password, by name."""
+    """List the users who log in with a password, by name."""
     from rich.table import Table
 
     from lagloss import users
@@ -99,7 +99,7 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
 
 
 def _new_password() -> str:
-    """From the terminal, unseen, or from a pipe. Never an argument: others on this machine see those."""
+    """Read a password from the terminal, unseen, or from a pipe; never from an argument, which other users can see."""
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     password = getpass("Password: ")

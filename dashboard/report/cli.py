@@ -1,4 +1,4 @@
-"""`lagloss report`: `python -m dashboard.report.cli` is what `lagloss` becomes."""
+"""`lagloss report`, which `lagloss` runs as `python -m dashboard.report.cli`."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def report(
     to: Annotated[str | None, typer.Option("--to", help="RFC 3339, relative or now; by default now")] = None,
     range_: Annotated[str | None, typer.Option("--range", help=RANGE_HELP)] = None,
     zone: Annotated[str, typer.Option(help="IANA time zone of days, weeks and months")] = "UTC",
-    formats: Annotated[str, typer.Option("--format", help=f"one or several of {','.join(FORMATS)}")] = "md",
-    out: Annotated[Path | None, typer.Option(help="file, or folder for several formats; by default stdout")] = None,
+    formats: Annotated[str, typer.Option("--format", help=f"one or more of {','.join(FORMATS)}")] = "md",
+    out: Annotated[
+        Path | None, typer.Option(help="output file, or folder for several formats; by default stdout")
+    ] = None,
     check: Annotated[bool, typer.Option("--check", help="exit 1 if the SLA was missed")] = False,
     data_dir: DataDir = None,
 ) -> None:
-    """Show what a pipeline kept of what it promised: attainment, error budget, worst hours, incidents.
+    """Print the SLA report of a pipeline: attainment, error budget, worst hours, incidents.
 
-    Exit codes: 1 the SLA was missed (with --check), 2 usage, 3 a server cannot be reached, 4 no closed window there.
+    Exit codes: 1 SLA missed (with --check), 2 usage, 3 a server cannot be reached, 4 no closed window in the range.
     """
     wanted = list(dict.fromkeys(formats.split(",")))
     _check_destination(wanted, out)
@@ -54,14 +56,14 @@ def report(
 
 
 def _check_destination(wanted: list[str], out: Path | None) -> None:
-    """Raises UsageError for formats that are none, or that cannot go where they should, before anything is read."""
+    """Raise UsageError for unknown formats and unusable destinations, before anything is read."""
     forms = [format_of(name) for name in wanted]
     if len(forms) > 1 and (out is None or out.is_file()):
         raise UsageError(detail=f"expected --out with a folder for {len(forms)} formats, found {out or 'none'}")
     if out is not None and len(forms) == 1 and not out.is_dir() and not out.absolute().parent.is_dir():
-        raise UsageError(detail=f"expected --out in a folder that is there, found {out}")
+        raise UsageError(detail=f"expected --out in an existing folder, found {out}")
     if out is None and forms[0].is_binary and sys.stdout.isatty():
-        raise UsageError(detail=f"{wanted[0]} is no text: name a file with --out, or send it to a pipe")
+        raise UsageError(detail=f"expected --out FILE or a pipe for {wanted[0]}, which is binary; found a terminal")
 
 
 def _write(made: Report, name: str, dashboard_url: str, out: Path | None) -> None:

@@ -1,4 +1,4 @@
-"""`lagloss reports`: the commands about scheduled reports. `python -m dashboard.report.send` is what it becomes."""
+"""`lagloss reports`: the commands for scheduled reports, which `lagloss` runs as `python -m dashboard.report.send`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NEXT_SHOWN = 3
 
 app = typer.Typer(
     name="reports",
-    help="SLA reports that are mailed by a schedule.",
+    help="List, check and send scheduled SLA reports.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -40,7 +40,7 @@ app = typer.Typer(
 
 
 class NoReportsFile(UsageError):
-    """No reports file is known. Name one in LAGLOSS_REPORTS_FILE; examples/reports.yaml is one to start from."""
+    """No reports file is configured. Name one in LAGLOSS_REPORTS_FILE; start from examples/reports.yaml."""
 
 
 class UnknownReport(UsageError):
@@ -53,7 +53,7 @@ class BadAddress(UsageError):
 
 @app.command("list")
 def list_(data_dir: DataDir = None) -> None:
-    """Show each report: when it is due next, and what became of it last."""
+    """List the reports, with their next due time and the outcome of the last one."""
     settings = Settings.load(data_dir=data_dir)
     file = _file(settings)
     table = Table("report", "pipelines", "range", "to", "next", "last due", "outcome", box=None)
@@ -80,7 +80,7 @@ def check(
         Path | None, typer.Argument(help="the file; by default LAGLOSS_REPORTS_FILE", metavar="FILE")
     ] = None,
 ) -> None:
-    """Check a reports file, its secrets too, and show when its reports are due next; nothing is sent."""
+    """Check a reports file and its secrets, and show the next due times; send nothing."""
     found = _file(Settings.load(reports_file=file))
     found.mail.server()
     table = Table("report", "pipelines", "range", "formats", "to", f"next {NEXT_SHOWN}", box=None)
@@ -93,10 +93,12 @@ def check(
 @app.command()
 def send(
     name: Annotated[str, typer.Argument(help="name of the report", metavar="NAME")],
-    to: Annotated[list[str] | None, typer.Option("--to", help="instead of those in the file; may be repeated")] = None,
+    to: Annotated[
+        list[str] | None, typer.Option("--to", help="recipient, in place of those in the file; repeatable")
+    ] = None,
     data_dir: DataDir = None,
 ) -> None:
-    """Make a report as if it were due now, and mail it; its schedule stays as it is."""
+    """Generate a report as if it were due now and mail it; its schedule is unchanged."""
     settings = Settings.load(data_dir=data_dir)
     file = _file(settings)
     report = file.report(name)
@@ -142,7 +144,7 @@ def _next(report: ReportSpec) -> list[str]:
 
 
 def _clock(epoch_s: float, report: ReportSpec) -> str:
-    """On the clock of the report's zone."""
+    """Format a time on the clock of the report's zone."""
     return f"{datetime.fromtimestamp(epoch_s, ZoneInfo(report.zone)):%a %Y-%m-%d %H:%M} {report.zone}"
 
 

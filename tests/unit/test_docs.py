@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 import typer.main
 import yaml
+from pydantic import BaseModel
 
 from aggregator.metrics import Metrics as AggregatorMetrics
 from alerting.alerting_file import AlertingFile
@@ -18,10 +21,13 @@ from alerting.cli import app as alerts_app
 from alerting.metrics import Metrics as AlertingMetrics
 from alerting.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from collector.metrics import Metrics as CollectorMetrics
+from dashboard.report.cli import app as report_app
+from dashboard.report.send import app as reports_app
 from lagloss import rehearsal
 from lagloss.alert_rules import Alerts
 from lagloss.cli import app
-from lagloss.definition import parse_definition
+from lagloss.definition import Definition, Metadata, PipelineSpec, parse_definition
+from lagloss.nodes import NodeSpec
 from lagloss.runbooks import KINDS
 from lagloss.settings import ENV_PREFIX, Settings
 from lagloss.wire import BadReason
@@ -29,7 +35,8 @@ from lagloss.yaml_files import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNBOOKS = ROOT / "lagloss/runbooks"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("decisions/*.md"), *RUNBOOKS.glob("*.md")])
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
 PACKAGES = ("lagloss", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 
@@ -59,9 +66,57 @@ def environment_variables() -> set[str]:
     return fields | {name for text in texts for name in re.findall(r"LAGLOSS_[A-Z]+(?:_[A-Z]+)*\b", text)}
 
 
-def defined_names(path: Path) -> set[str]:
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def defined_names(path: Path, *kinds: type[ast.AST]) -> set[str]:
     nodes = ast.walk(ast.parse(path.read_text("utf-8")))
-    return {n.name for n in nodes if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)}
+    return {n.name for n in nodes if isinstance(n, DEFINITIONS) and isinstance(n, kinds or DEFINITIONS)}
+
+
+def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
+    """The options of every command, by its words: `alerts list`. Groups of commands are in it, without options."""
+    found: dict[str, set[str]] = {}
+    for name, command in group.commands.items():
+        apart = typer.main.get_command(APART[name]) if name in APART else command
+        found[prefix + name] = {option for parameter in apart.params for option in parameter.opts}
+        if hasattr(apart, "commands"):
+            found |= commands_of(apart, f"{prefix}{name} ")
+    return found
+
+
+APART = {"alerts": alerts_app, "reports": reports_app, "report": report_app}
+"""Commands that are command lines of their own: see `lagloss.cli`."""
+COMMANDS = commands_of(typer.main.get_command(app))
+GROUPS = {name for name in COMMANDS for other in COMMANDS if other.startswith(f"{name} ")}
+
+
+def command_in(words: str) -> str:
+    """The command that these words begin with."""
+    one, two = words.split()[:1], words.split()[:2]
+    return " ".join(two if " ".join(two) in COMMANDS else one)
+
+
+def code_in(text: str) -> list[str]:
+    """What a page shows as code: fenced and indented blocks, and spans."""
+    fenced = re.compile(r"^ *```.*?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+    rest = fenced.sub("", text)
+    return fenced.findall(text) + re.findall(r"^ {4}.+", rest, re.MULTILINE) + re.findall(r"`([^`\n]+)`", rest)
+
+
+def example_definition() -> tuple[str, Definition]:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page("docs/definition.md"), re.MULTILINE | re.DOTALL)
+    return text, parse_definition(text, "definition.md")
+
+
+def keys_of(model: type[BaseModel]) -> Iterator[str]:
+    """The keys that YAML may have for this model, those of models in it by a path; the alerting rules are one key."""
+    for name, field in model.model_fields.items():
+        key, inner = field.alias or name, field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not Alerts:
+            yield from (f"{key}.{below}" for below in keys_of(inner))
+        else:
+            yield key
 
 
 def anchors(path: Path) -> set[str]:
@@ -84,14 +139,27 @@ def test_closing_tells_every_reason_for_a_bad_record_and_no_other() -> None:
     assert table_rows(page("docs/closing.md").split("## Bad records")[1]) == set(get_args(BadReason))
 
 
-def test_readme_tells_every_command_and_no_other() -> None:
-    told = {row.split()[1] for row in table_rows(page("README.md")) if row.startswith("lagloss ")}
-    assert told == set(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 (untyped)
+def test_the_command_line_page_has_every_command_and_no_other() -> None:
+    rows = {row for row in table_rows(page("docs/command-line.md")) if row.startswith("lagloss ")}
+    assert {command_in(row.removeprefix("lagloss ")) for row in rows} == COMMANDS.keys() - GROUPS
 
 
-def test_readme_shows_a_definition_that_is_one() -> None:
-    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page("README.md"), re.MULTILINE | re.DOTALL)
-    assert parse_definition(text, "README.md").name == "orders"
+def test_the_definition_page_shows_a_definition_of_defaults() -> None:
+    text, shown = example_definition()
+    given = yaml.safe_load(text)
+    assert shown.name == "orders"
+    assert shown == Definition.model_validate({**given, "spec": {"nodes": given["spec"]["nodes"]}})
+
+
+def test_the_definition_page_has_every_key_with_its_default_and_no_other() -> None:
+    _, keys, nodes, *_ = re.split(r"^## ", page("docs/definition.md"), flags=re.MULTILINE)
+    assert table_rows(keys) == {f"metadata.{key}" for key in keys_of(Metadata)} | {
+        f"spec.{key}" for key in keys_of(PipelineSpec)
+    }
+    assert table_rows(nodes) == set(keys_of(NodeSpec))
+    given = yaml.safe_load(example_definition()[0])
+    for key, default in re.findall(r"^\| `(spec\.[\w.]+)` \| ([\d.]+\w*) \|", keys, re.MULTILINE):
+        assert default == str(functools.reduce(lambda part, name: part[name], key.split("."), given)), key
 
 
 def test_every_kind_of_incident_has_a_runbook_that_alerting_leads_to_and_no_other() -> None:
@@ -131,6 +199,37 @@ def test_the_alerting_file_of_the_examples_shows_every_transport_and_can_be_used
     assert file.maintenance
 
 
+def test_every_term_of_the_glossary_leads_to_a_page_and_to_a_class_that_exists() -> None:
+    rows = [row.split(" | ") for row in re.findall(r"^\| (?!term)(\w.*) \|$", page("docs/glossary.md"), re.MULTILINE)]
+    assert len(rows) > 50
+    for term, _, to_page, to_class in rows:
+        ((_, where),) = LINK.findall(to_page)
+        ((name, module),) = LINK.findall(to_class)
+        assert (ROOT / "docs" / where.partition("#")[0]).is_file(), term
+        assert name.strip("`") in defined_names(ROOT / "docs" / module, ast.ClassDef), term
+
+
+def test_the_map_of_the_tree_has_every_folder_and_no_other() -> None:
+    top, inside = page("CONTRIBUTING.md").split("## The tree")[1].split("## Recipes")[0].split("Inside `lagloss/`")
+    folders = {f"{folder.name}/" for folder in FOLDERS if folder.name not in ("build", "dist", "__pycache__")}
+    assert {row for row in table_rows(top) if row.endswith("/")} == folders
+    for name in re.findall(r"`(\w+/?)`", inside):
+        assert (ROOT / "lagloss" / (name if name.endswith("/") else f"{name}.py")).exists(), name
+
+
+def test_the_index_of_the_documentation_has_every_page() -> None:
+    linked = {target.partition("#")[0] for _, target in LINK.findall(page("docs/README.md"))}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
+def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
+    pages = sorted((ROOT / "decisions").glob("[0-9]*.md"))
+    titles = [re.match(r"# (\d+)\. (.+)\n", page.read_text("utf-8")) for page in pages]
+    expected = [f"{title[1]}. [{title[2]}]({page.name})" for title, page in zip(titles, pages, strict=True) if title]
+    assert re.findall(r"^\d+\. .+$", page("decisions/README.md"), re.MULTILINE) == expected
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
     parts = re.findall(r"^## (.+)$", page(f"lagloss/runbooks/{kind}.md"), re.MULTILINE)
@@ -140,18 +239,12 @@ def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("path", [ROOT / "docs/alerting.md", *RUNBOOKS.glob("*.md")], ids=lambda path: path.stem)
-def test_alerting_and_runbooks_name_commands_and_options_that_exist(path: Path) -> None:
-    known = dict(getattr(typer.main.get_command(app), "commands"))  # noqa: B009 (untyped)
-    of_alerts = getattr(typer.main.get_command(alerts_app), "commands")  # noqa: B009
-    for words in re.findall(r"(?:`|^)lagloss ([^`\n]+)", path.read_text("utf-8"), re.MULTILINE):
-        command, rest = words.split()[0], words.split()[1:]
-        if command == "alerts":
-            command, commands = rest[0], of_alerts
-        else:
-            commands = known
-        options = {option for parameter in commands[command].params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z]+", words)) <= options, words
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_names_commands_and_options_that_exist(path: Path) -> None:
+    for words in re.findall(r"^\s*lagloss ([a-z].*)", "\n".join(code_in(path.read_text("utf-8"))), re.MULTILINE):
+        command = command_in(words)
+        assert command in COMMANDS, words
+        assert set(re.findall(r"--[a-z][a-z-]*", words)) <= COMMANDS[command] | {"--help"}, words
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))

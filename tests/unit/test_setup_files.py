@@ -1,10 +1,11 @@
-"""The files that set-up rests on: Makefile, locks, compose file."""
+"""The files that set-up and packaging rest on: Makefile, locks, compose file, metadata, changelog."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,28 @@ def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
     assert "find-links" not in text
     assert "index-url" not in text
     assert not re.search(r"(^|\s)/\w", text)
+
+
+def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_package_says_the_licence_that_the_repository_holds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    for name in project["license-files"]:
+        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
+
+
+def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
+    name = ".pre-commit-config.yaml"
+    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", name], cwd=ROOT, check=True)
+    repos = yaml.safe_load((ROOT / name).read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
 
 
 def test_the_development_lock_holds_the_run_time_lock() -> None:
