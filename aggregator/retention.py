@@ -27,7 +27,7 @@ from lagloss import tables
 from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
 from lagloss.settings import Settings
 from lagloss.store import DAY_S, day_label, names_not_deleted
-from lagloss.topics import RETENTION_MS
+from lagloss.wire import RETENTION_MS
 
 log = structlog.get_logger()
 T = TypeVar("T")

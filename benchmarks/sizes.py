@@ -31,7 +31,8 @@ from lagloss.store import Store, migrate
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire import EmitterReport, OffsetRange, Tally, encode_report
 
-START_S = 1_780_000_020
+START_S = (int(time.time()) - 3_600) // 60 * 60
+"""Recent: blocks of windows older than 7 days are set aside."""
 SIZES = (100_000_000, 10_000_000, 1_000_000)
 """The largest first: the JVM is warm for the small ones then."""
 PROVEN_SIZES = (1_000, 100_000, 10_000_000)

@@ -174,7 +174,7 @@ def read_trail(
     ranges = [item for item in ranges if item.partition in partitions]
     hits = [
         (block, row)
-        for block in good_blocks(log, ranges, block_key(pipeline, window_start_s))
+        for block in good_blocks(log, ranges, pipeline, window_start_s)
         for row in np.flatnonzero(block.id_hash == np.uint64(id_hash)).tolist()
     ]
     if not hits:
@@ -223,7 +223,7 @@ def _best_hit(
     for record in log.records(ranges):
         if record.key is None or rank.get(record.key, best) >= best:
             continue
-        block = good_block(record)
+        block = good_block(record, pipeline)
         if block is not None and (hits := block.id_hash[np.isin(block.id_hash, wanted)]).size:
             best, found = rank[record.key], (block.window_start, int(hits[0]))
         if best == 0:
@@ -283,7 +283,7 @@ def _partition_counts(
     first: dict[int, OffsetRange] = {}
     for item in clamp(_ranges_of(store, pipeline, [oldest_s]), held):
         first.setdefault(item.partition, replace(item, last=item.first))
-    blocks = (good_block(record) for record in log.records(list(first.values())))
+    blocks = (good_block(record, pipeline) for record in log.records(list(first.values())))
     least = min((block.partitions for block in blocks if block is not None), default=len(held))
     return range(min(least, len(held)), len(held) + 1)
 
