@@ -24,7 +24,7 @@ from sqlalchemy.orm import aliased
 from aggregator.closing import Closer
 from aggregator.following import hold_follower
 from lagloss import tables
-from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
+from lagloss.freshness import EXPECTED_FOR_MS
 from lagloss.settings import Settings
 from lagloss.store import DAY_S, day_label, names_not_deleted
 from lagloss.wire import RETENTION_MS
@@ -230,7 +230,7 @@ def _forget_emitters(changeable_s: int, connection: Connection) -> int:
     The newest of each node's that closed stays: it says that the node was ended, not that it never was (rule 10).
     """
     emitter, later, tally, lane = tables.Emitter, aliased(tables.Emitter), tables.Tally, tables.Lane
-    expected_to = emitter.appended_at + SILENT_AFTER_MS + STILL_EXPECTED_MS
+    expected_to = emitter.appended_at + EXPECTED_FOR_MS
     oldest = select(func.min(tally.window_start)).where(tally.pipeline == emitter.pipeline).scalar_subquery()
     closed_later = exists().where(
         later.pipeline == emitter.pipeline,

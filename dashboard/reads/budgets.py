@@ -9,7 +9,8 @@ from dashboard.reads.remembered import Remembered
 from dashboard.report.attainment import OBJECTIVES, Target, judge, targets_of, targets_within
 from dashboard.report.budget import Budget
 from lagloss.budgets import Objective
-from lagloss.periods import Stretch, coverage, due_s, first_known_of, series_of
+from lagloss.freshness import expected_to_s
+from lagloss.periods import Stretch, coverage, first_known_of, series_of
 from lagloss.rollup import Rollup, period_of
 from lagloss.store import DAY_S, Store, StoredPipeline
 
@@ -38,7 +39,7 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
         whole = Stretch(
             from_s, to_s, Rollup.merged(part.total for part, _ in parts), sum(part.cut for part, _ in parts)
         )
-        known = coverage(whole, first_s.get(stored.name), due_s(stored.definition, now_s))
+        known = coverage(whole, first_s.get(stored.name), expected_to_s(now_s, stored.definition.spec.grace))
         judged = [judge(objective, parts, known) for objective in OBJECTIVES]
         found[stored.name] = {one.objective: one.budget for one in judged}
     return found

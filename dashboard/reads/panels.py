@@ -55,7 +55,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         newest = next(iter(store.windows(pipeline, fresh.newest_s, fresh.newest_s + WINDOW_S)), None)
     found = condition(
         fresh,
-        stored.definition.spec.grace / 1_000,
+        stored.definition.spec.grace,
         now_s,
         bool(series.buckets),
         ends_now=span.from_s <= now_s <= span.to_s,

@@ -22,9 +22,10 @@ from dashboard.report.budget import Budget
 from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, WorstHour
 from dashboard.report.ranges import CalendarSpan, day_edges, previous
 from lagloss.budgets import bad_interval
+from lagloss.freshness import expected_to_s
 from lagloss.incident_times import Times, overlapping_courses
 from lagloss.incidents import incidents
-from lagloss.periods import Coverage, Stretch, coverage, due_s, first_known, hour_edges, series
+from lagloss.periods import Coverage, Stretch, coverage, first_known, hour_edges, series
 from lagloss.result import Interval
 from lagloss.rollup import Rollup, period_of
 from lagloss.store import DAY_S, Store, StoredPipeline
@@ -41,7 +42,9 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
     """
     versions = store.versions_of(pipeline)
     definition = versions[-1].definition
-    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s(definition, now_s))
+    reading = _Reading(
+        store, pipeline, versions, first_known(store, pipeline), expected_to_s(now_s, definition.spec.grace)
+    )
     whole, before = reading.whole(span), previous(span)
     hours = reading.by_hour(span)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
@@ -66,13 +69,13 @@ class _Reading:
     """What all figures of a report have in common."""
 
     def __init__(
-        self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, due_s: float
+        self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, expected_to_s: float
     ) -> None:
         self._store = store
         self._pipeline = pipeline
         self._targets = targets_of(versions)
         self._first_s = first_s
-        self._due_s = due_s
+        self._expected_to_s = expected_to_s
 
     def targets(self, span: CalendarSpan) -> list[Target]:
         return targets_within(self._targets, span.from_s, span.to_s)
@@ -100,7 +103,7 @@ class _Reading:
             Rollup.merged(part.total for part, _ in parts),
             sum(part.cut for part, _ in parts),
         )
-        known: Coverage = coverage(whole, self._first_s, self._due_s)
+        known: Coverage = coverage(whole, self._first_s, self._expected_to_s)
         attainments = tuple(judge(objective, parts, known) for objective in OBJECTIVES)
         return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
 
