@@ -12,6 +12,7 @@ from lagloss import tables
 from lagloss.emitters import is_heard, read_emitters
 from lagloss.evidence import EmitterState, LaneState, TallyState
 from lagloss.sketch import Sketch
+from lagloss.store import read_basis
 from lagloss.tables import is_any
 from lagloss.wire import OffsetRange
 
@@ -34,11 +35,6 @@ class Told:
     tallies: Mapping[tuple[str, int], Sequence[TallyState]]
     ranges: Mapping[tuple[str, int], Sequence[OffsetRange]]
     changed: Mapping[tuple[str, int], int] = field(default_factory=dict)
-
-
-def read_basis(connection: Connection) -> int:
-    """The position in the reports as one number that only grows: the sum of next offsets."""
-    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
 
 
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:

@@ -402,6 +402,12 @@ class Store:
         ]
 
 
+def read_basis(connection: Connection) -> int:
+    """Return the position in the reports as one number: the sum of next offsets. It only grows, until the topic is
+    recreated."""
+    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
+
+
 def names_not_deleted() -> Select[str]:
     """Pipelines whose newest version is not deleted. An earlier one is, where a pipeline was applied again."""
     row, later = tables.Pipeline, aliased(tables.Pipeline)
