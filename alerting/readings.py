@@ -10,10 +10,10 @@ from alerting.minutes import Minutes
 from alerting.stored_windows import StoredWindows
 from alerting.view import HORIZON_S, View, Waiting
 from alerting.windows import Windows
-from lagloss.definition import Definition
+from lagloss.definition import Definition, StoredPipeline
 from lagloss.freshness import STALE_AFTER_S
 from lagloss.graph import Graph
-from lagloss.store import DAY_S, Store, StoredPipeline
+from lagloss.store import DAY_S, Store
 from lagloss.tables import Emitter, MissingMessage, Tally
 from lagloss.wire import WINDOW_S
 

@@ -98,6 +98,12 @@ def series_of(
     }
 
 
+def joined(stretches: Sequence[Stretch]) -> Stretch:
+    """Return neighbouring stretches as one."""
+    total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
+    return Stretch(stretches[0].from_s, stretches[-1].to_s, total, cut)
+
+
 def coverage(stretch: Stretch, first_s: int | None, expected_to_s: float) -> Coverage:
     """What is known of a stretch.
 

@@ -31,7 +31,7 @@ _BATCH_WINDOWS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class SearchLimit:
     """What a search may cost before it gives its answer so far."""
 
     seconds: float = 30
@@ -92,7 +92,7 @@ class Trail:
 @dataclass(frozen=True, slots=True)
 class Search:
     """What a search came to. Windows with from_s <= start < to_s were looked through, None if none were; the log's
-    tallies reach back to `oldest_s`. `is_cut`: the budget ended it before it had seen all."""
+    tallies reach back to `oldest_s`. `is_cut`: the limit ended it before it had seen all."""
 
     trail: Trail | None
     from_s: int | None
@@ -120,7 +120,7 @@ def search(
     around_s: float | None = None,
     before_s: float | None = None,
     after_s: float | None = None,
-    budget: Budget | None = None,
+    limit: SearchLimit | None = None,
 ) -> Search:
     """Look for the newest window with a beacon of any of these ids (hashes), or the one nearest to `around_s`; only
     windows that start before `before_s`, and not before `after_s`. Then read all that the log holds of it there.
@@ -130,7 +130,7 @@ def search(
     Raises:
         KafkaException: the broker does not answer.
     """
-    budget = budget or Budget()
+    limit = limit or SearchLimit()
     held, begun = log.watermarks(), time.monotonic()
     tallied = _tallied_windows(store, pipeline)
     oldest_s = min(tallied, default=None)
@@ -142,7 +142,7 @@ def search(
     read = 0
     for batch, beacons in _batches(starts, tallied):
         read += beacons
-        if seen and (time.monotonic() - begun > budget.seconds or read > budget.beacons):
+        if seen and (time.monotonic() - begun > limit.seconds or read > limit.beacons):
             return Search(None, min(seen), max(seen) + WINDOW_S, oldest_s, is_cut=True)
         ranges = clamp(_ranges_of(store, pipeline, batch, partitions), held)
         found = _best_hit(log, ranges, pipeline, ids, batch)

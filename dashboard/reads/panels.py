@@ -11,8 +11,8 @@ from dashboard.reads.happenings import Happenings, read_happenings
 from dashboard.reads.series import Series, read_series
 from dashboard.reads.terms import Terms, terms_of
 from dashboard.span import Span
-from lagloss.definition import Sla
-from lagloss.store import Store, StoredPipeline, in_force
+from lagloss.definition import Sla, StoredPipeline, in_force
+from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 
