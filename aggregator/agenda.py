@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from lagloss.freshness import due_ms, newest_due_s
 from lagloss.wire import WINDOW_S
 
 SETTLE_MS = 5_000
@@ -122,12 +123,11 @@ class Agenda:
 
     def ready_ms(self, window_start_s: int) -> int:
         """When a window that is closed now became due, or last changed: what it waited from."""
-        due_ms = (window_start_s + WINDOW_S) * 1000 + self.grace_ms
-        return max(due_ms, self.entry(window_start_s).changed_at or 0)
+        return max(due_ms(window_start_s, self.grace_ms), self.entry(window_start_s).changed_at or 0)
 
     def newest_due_s(self, caught_up_ms: int) -> int:
-        """Start of the newest window whose end and grace had passed when the reports were last caught up with."""
-        return (caught_up_ms - self.grace_ms) // (WINDOW_S * 1000) * WINDOW_S - WINDOW_S
+        """Return the start of the newest window that was due when the reports were last caught up with."""
+        return newest_due_s(caught_up_ms, self.grace_ms)
 
     def to_close(self, caught_up_ms: int, now_ms: int) -> Iterator[int]:
         """Windows to read now, oldest first: due for the first time, or dirty and settled."""
@@ -172,8 +172,7 @@ class Agenda:
     def _is_filled_in_late(self, window_start_s: int, entry: Entry) -> bool:
         """Whether the first tally of a window came when it was due already (a back-fill): more are on their way then,
         and closing it before they stand still would only be done again."""
-        due_ms = (window_start_s + WINDOW_S) * 1000 + self.grace_ms
-        return entry.dirty_since is not None and entry.dirty_since > due_ms
+        return entry.dirty_since is not None and entry.dirty_since > due_ms(window_start_s, self.grace_ms)
 
     def _list_gaps(self, caught_up_ms: int) -> None:
         """Every minute between the first tally and the newest due window has its entry, once."""

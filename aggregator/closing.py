@@ -26,7 +26,6 @@ from lagloss.emitters import last_words
 from lagloss.facts import WindowFacts
 from lagloss.proof import proven_facts
 from lagloss.ranges import clamp, merge_ranges
-from lagloss.store import Store
 from lagloss.wire import block_key
 
 log = structlog.get_logger()
@@ -46,18 +45,18 @@ class Closer:
     def __init__(
         self,
         engine: Engine,
-        store: Store,
+        watch: Watch,
         reader: BlockReader,
         beacons: BeaconLog,
         metrics: Metrics,
         verify_share: float = 0.0,
     ) -> None:
-        self.engine = engine
-        self.metrics = metrics
-        self.watch = Watch(engine, store, metrics)
-        self.audit = Audit(engine, beacons)
         self.reader = reader
-        self.beacons = beacons
+        self._engine = engine
+        self._watch = watch
+        self._beacons = beacons
+        self._metrics = metrics
+        self._audit = Audit(engine, beacons)
         self._prover = Prover(engine, beacons, metrics, verify_share)
         self._silence = SilenceWatch(engine)
         self._lows: Mapping[int, int] = {}
@@ -67,10 +66,10 @@ class Closer:
 
         `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
         """
-        self.watch.refresh()
+        self._watch.refresh()
         due = [
             (pipeline, start)
-            for pipeline, agenda in self.watch.agendas.items()
+            for pipeline, agenda in self._watch.agendas.items()
             for start in agenda.to_close(caught_up_ms, now_ms)
         ]
         if due:
@@ -85,9 +84,9 @@ class Closer:
         if not windows:
             return 0
         self.seal_gone()
-        with self.engine.connect() as connection:
+        with self._engine.connect() as connection:
             states = unfinished.read_states(connection, windows)
-        defined = self.watch.versions  # a recompute may have been asked of a pipeline that was deleted since
+        defined = self._watch.versions  # a recompute may have been asked of a pipeline that was deleted since
         windows = [window for window in windows if states.get(window) != "sealed" and window[0] in defined]
         known = self._known(windows, now_ms)
         return self._close(known, windows, set() if from_log else self._proven(known, windows))
@@ -105,41 +104,41 @@ class Closer:
 
     def read_nothing_new(self) -> None:
         """Look at what no closing has read, only for records with a key that no good block has."""
-        held = self.beacons.watermarks()
-        position = self.audit.position(held)
+        held = self._beacons.watermarks()
+        position = self._audit.position(held)
         ranges = clamp(unseen(position, held), held)
         if ranges:
             reading = self.reader.read(ranges, self._plan([], position))
-            with self.engine.begin() as connection:
-                self.audit.record(connection, reading, advanced(position, ranges))
+            with self._engine.begin() as connection:
+                self._audit.record(connection, reading, advanced(position, ranges))
 
     def seal_gone(self) -> None:
         """Seal closed windows whose blocks the log no longer holds."""
-        held = self.beacons.watermarks()
+        held = self._beacons.watermarks()
         lows = {partition: marks.low for partition, marks in held.items()}
         if lows == self._lows:
             return
-        with self.engine.begin() as connection:
+        with self._engine.begin() as connection:
             gone = unfinished.seal_gone(connection, held)
         for pipeline, start in gone:
-            if pipeline in self.watch.agendas:
-                self.watch.agendas[pipeline].sealed(start)
+            if pipeline in self._watch.agendas:
+                self._watch.agendas[pipeline].sealed(start)
         self._lows = lows
 
     def seal_before(self, before_s: int, at_most: int) -> None:
         """Seal closed windows that start before, but for dirty ones: nothing that tells of them comes any more."""
-        with self.engine.begin() as connection:
+        with self._engine.begin() as connection:
             old = unfinished.seal_before(connection, before_s, at_most)
         for pipeline, start in old:
-            if pipeline in self.watch.agendas:
-                self.watch.agendas[pipeline].sealed(start)
+            if pipeline in self._watch.agendas:
+                self._watch.agendas[pipeline].sealed(start)
 
     def _close_proven(self, known: Known, windows: Windows) -> None:
         """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
         if not windows:
             return
         started = time.monotonic()
-        with self.engine.connect() as connection:
+        with self._engine.connect() as connection:
             sketches = read_sketches(connection, windows)
         facts = {
             window: proven_facts(known.graph(*window), sketches[window])
@@ -160,7 +159,7 @@ class Closer:
         made = self._commit(known, facts, reading, position)
         beacons = sum(sum(found.read.values()) for found in facts.values())
         seconds = time.monotonic() - started
-        self.metrics.closed(len(windows), beacons, seconds)
+        self._metrics.closed(len(windows), beacons, seconds)
         log.info("closed", windows=len(windows), beacons=beacons, seconds=round(seconds, 2), changed=made)
         return beacons
 
@@ -174,10 +173,10 @@ class Closer:
         """Judge and commit windows in one transaction, with what else was read and up to where; how many results
         changed."""
         found = [close(known, pipeline, start, facts[pipeline, start]) for pipeline, start in facts]
-        with self.engine.begin() as connection:
+        with self._engine.begin() as connection:
             if reading is not None:
-                self.audit.record(connection, reading, position or {})
-                self.audit.count_windows(connection, facts)
+                self._audit.record(connection, reading, position or {})
+                self._audit.count_windows(connection, facts)
             made = closings.commit(connection, found)
         self._committed(found, made)
         return len(made)
@@ -185,16 +184,16 @@ class Closer:
     def _committed(self, found: Iterable[Closing], made: Iterable[tuple[Closing, int]]) -> None:
         for closing in found:
             pipeline, start = closing.window
-            agenda = self.watch.agendas[pipeline]
-            self.metrics.waited(time.time() * 1000 - agenda.ready_ms(start))
+            agenda = self._watch.agendas[pipeline]
+            self._metrics.waited(time.time() * 1000 - agenda.ready_ms(start))
             agenda.closed(start, closing.basis, closing.deadline)
         for closing, revision in made:
-            self.metrics.window(closing.result, revision)
+            self._metrics.window(closing.result, revision)
 
     def _known(self, windows: Windows, now_ms: int) -> Known:
         """What the reports tell of these windows, as of one moment."""
-        with self.engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-            return Known(read_told(connection, windows, now_ms), self.watch.versions, {}, now_ms)
+        with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+            return Known(read_told(connection, windows, now_ms), self._watch.versions, {}, now_ms)
 
     def _with_newest(self, known: Known, windows: Windows) -> Known:
         """With what stands in for progress where nobody reports any (rule 4)."""
@@ -202,11 +201,11 @@ class Closer:
         for pipeline, start in windows:
             reported = {lane.checkpoint for lane in known.told.lanes[pipeline]}
             if any(place.progress not in reported for place in known.graph(pipeline, start).places):
-                due = self.watch.agendas[pipeline].newest_due_s(known.now_ms)
+                due = self._watch.agendas[pipeline].newest_due_s(known.now_ms)
                 asked[pipeline] = min(start, asked.get(pipeline, (start, due))[0]), due
         if not asked:
             return known
-        with self.engine.connect() as connection:
+        with self._engine.connect() as connection:
             return replace(known, newest=newest_with_beacons(connection, asked))
 
     def _batches(self, known: Known, windows: Windows) -> Iterator[Windows]:
@@ -225,29 +224,29 @@ class Closer:
 
     def _read(self, known: Known, windows: Windows) -> tuple[Reading, dict[int, int]]:
         """The facts of the windows, and where the audit stands after that."""
-        held = self.beacons.watermarks()
-        position = self.audit.position(held)
+        held = self._beacons.watermarks()
+        position = self._audit.position(held)
         plans = []
         for pipeline, start in windows:
             graph, evidence = known.graph(pipeline, start), known.evidence(pipeline, start)
-            others = self.watch.versions[pipeline].checkpoints
+            others = self._watch.versions[pipeline].checkpoints
             plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
         wanted = [place for window in windows for place in known.told.ranges[window]]
         silent = [state for window in windows for state in known.evidence(*window).silent()]
-        wanted += last_words(self.beacons, silent, held)
+        wanted += last_words(self._beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
         reading = self.reader.read(ranges, self._plan(plans, position))
-        self.metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
+        self._metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
         return reading, advanced(position, ranges)
 
     def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
-        return ReadPlan({plan.key: plan for plan in plans}, frozenset(self.watch.versions), position)
+        return ReadPlan({plan.key: plan for plan in plans}, frozenset(self._watch.versions), position)
 
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
         """Windows that are over, where everybody is final and nothing is missing, need not wait for their grace."""
         over = [
             (pipeline, start)
-            for pipeline, agenda in self.watch.agendas.items()
+            for pipeline, agenda in self._watch.agendas.items()
             for start in agenda.maybe_early(caught_up_ms, now_ms)
         ][:WINDOWS_AT_ONCE]
         if not over:
@@ -261,7 +260,7 @@ class Closer:
     def _try_reading_early(self, known: Known, window: tuple[str, int], now_ms: int) -> None:
         """A window that tallies do not prove, but where they look whole, is read; the result is kept only if it is."""
         pipeline, start = window
-        agenda = self.watch.agendas[pipeline]
+        agenda = self._watch.agendas[pipeline]
         entry = agenda.entry(start)
         worth_it = entry.read_early != entry.changed_at and looks_whole(known.graph(*window), known.evidence(*window))
         if worth_it:
@@ -276,19 +275,19 @@ class Closer:
     def _judge_again(self, caught_up_ms: int) -> None:
         """Windows whose deadline has passed, or whose emitters fell silent or came back: no block is read, unless a cut
         falls inside a pattern."""
-        agendas = self.watch.agendas
+        agendas = self._watch.agendas
         windows = {(name, start) for name, agenda in agendas.items() for start in agenda.to_judge(caught_up_ms)}
         touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in agendas]
         if not windows and not touched:
             return
-        with self.engine.connect() as connection:
+        with self._engine.connect() as connection:
             states = unfinished.read_states(connection, sorted({*windows, *touched}))
         batch = sorted(window for window, state in states.items() if state == "closed")[:WINDOWS_AT_ONCE]
         if not batch:
             return
         known = self._with_newest(self._known(batch, caught_up_ms), batch)
         found, straddled = [], []
-        with self.engine.begin() as connection:
+        with self._engine.begin() as connection:
             for window, (facts, basis) in closings.read_facts(connection, batch).items():
                 if known.told.changed.get(window, 0) > basis:
                     continue  # its tallies changed since it was read: it is closed again once they stand still

@@ -7,20 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aggregator.strangers import Name, Strangers, fits_the_tables, is_strange, strange_names
+from lagloss.checks import tally_problem
 from lagloss.graph import node_of
 from lagloss.skew import Skew
-from lagloss.topics import RETENTION_MS
-from lagloss.wire import (
-    MAX_AHEAD_MS,
-    SAMPLE_ALL,
-    WINDOW_S,
-    BadReason,
-    BadRecord,
-    EmitterReport,
-    Progress,
-    Tally,
-    decode_report,
-)
+from lagloss.wire import BadReason, BadRecord, EmitterReport, Progress, Tally, decode_report
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +108,7 @@ class Followed:
             self.lanes[key] = (progress, record)
 
     def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
-        reason = _tally_problem(record, tally)
+        reason = tally_problem(tally, record.appended_ms)
         if reason is not None:
             self._set_aside(record, reason)
             return
@@ -145,19 +135,6 @@ def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
 
 def position(record: ReportRecord) -> tuple[int, int, int]:
     return record.appended_ms, record.partition, record.offset
-
-
-def _tally_problem(record: ReportRecord, tally: Tally) -> BadReason | None:
-    start_ms = tally.window_start * 1000
-    if tally.window_start % WINDOW_S or tally.window_start < 0:
-        return "window_invalid"
-    if start_ms > record.appended_ms + MAX_AHEAD_MS:
-        return "window_ahead"
-    if start_ms < record.appended_ms - RETENTION_MS:
-        return "window_too_old"
-    if not 1 <= tally.sample <= SAMPLE_ALL:
-        return "header_invalid"
-    return None
 
 
 def _content(tally: Tally) -> tuple[Any, ...]:

@@ -28,7 +28,7 @@ from lagloss import tables
 from lagloss.graph import node_of
 from lagloss.skew import Skew
 from lagloss.store import ensure_days
-from lagloss.topics import RETENTION_MS
+from lagloss.wire import RETENTION_MS
 
 log = structlog.get_logger()
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from aggregator.closings import Closing, Missing
 from aggregator.told import Told
 from lagloss.arithmetic import Fate, horizon, judge, judge_pattern
+from lagloss.definition import StoredPipeline, in_force
 from lagloss.evidence import Evidence, changed_nodes
 from lagloss.facts import MissingId, Pattern, WindowFacts
 from lagloss.graph import Graph
 from lagloss.result import WindowResult
-from lagloss.store import StoredPipeline, in_force
 from lagloss.wire import WINDOW_S, OffsetRange
 
 KINDS = {Fate.LOST: "lost", Fate.PERHAPS: "perhaps", Fate.OVERDUE: "overdue", Fate.PENDING: "pending"}

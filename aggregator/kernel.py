@@ -21,9 +21,9 @@ from aggregator.collecting import WindowBlocks
 from aggregator.counting import count_window
 from aggregator.plan import ReadPlan
 from aggregator.scanning import Bytes, Headers, scan
+from lagloss.checks import check_block, is_in_reach
 from lagloss.facts import WindowFacts
 from lagloss.wire import (
-    SAMPLE_ALL,
     BadReason,
     BadRecord,
     BeaconBlock,
@@ -123,9 +123,9 @@ class _Task:
         values = Bytes.of(run.column("value"))
         self.value_bytes += int(values.starts[-1] - values.starts[0])
         headers = scan(Bytes.of(run.column("key")), values)
-        timely = headers.fields["window_start"] * 1000 <= run.column("appended_ms").to_numpy()
-        left = self._take_good(headers, keys, np.flatnonzero(headers.good & timely).tolist())
-        for row in sorted([*left, *np.flatnonzero(~(headers.good & timely)).tolist()]):
+        good = headers.good & is_in_reach(headers.fields["window_start"] * 1000, run.column("appended_ms").to_numpy())
+        left = self._take_good(headers, keys, np.flatnonzero(good).tolist())
+        for row in sorted([*left, *np.flatnonzero(~good).tolist()]):
             record = run.slice(row, 1).to_pylist()[0]
             try:
                 take_block(self.windows, self.plan, record["appended_ms"], keys[row], record["value"])
@@ -183,28 +183,16 @@ def take_block(
     Raises:
         BadRecord: it cannot be used; where it is known whose it was, that node's evidence is marked first.
     """
-    try:
-        block = decode_block(value or b"")
-    except BadRecord as bad:
-        if bad.pipeline is not None and bad.checkpoint is not None and bad.window_start is not None:
-            plan.check(key, appended_ms, bad.pipeline, bad.window_start)
-            _mark(windows, plan, key, bad.checkpoint)
-        raise
-    plan.check(key, appended_ms, block.pipeline, block.window_start)
     found = _window(windows, plan, key)
-    if found is None:
-        return
-    if block.checkpoint not in found.plan.graph.bit and block.checkpoint not in found.plan.others:
-        problem: BadReason = "unknown_checkpoint"
-    elif not 1 <= block.sample <= SAMPLE_ALL or block.partitions < 1:
-        problem = "header_invalid"
-    elif not np.isfinite(block.lag_ms).all():
-        problem = "lag_not_finite"
-    else:
+    try:
+        checkpoints = None if found is None else found.plan.checkpoints
+        block = check_block(key, value, appended_ms, plan.pipelines, checkpoints)
+    except BadRecord as bad:
+        if found is not None and bad.checkpoint is not None:
+            found.mark_bad(bad.checkpoint)
+        raise
+    if found is not None:
         found.add(block)
-        return
-    _mark(windows, plan, key, block.checkpoint)
-    raise BadRecord(problem)
 
 
 def _window(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | None) -> WindowBlocks | None:
@@ -213,12 +201,6 @@ def _window(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | Non
     if found is None and (wanted := plan.windows.get(key or b"")) is not None:
         found = windows[wanted.key] = WindowBlocks(wanted)
     return found
-
-
-def _mark(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | None, checkpoint: str) -> None:
-    found = _window(windows, plan, key)
-    if found is not None:
-        found.mark_bad(checkpoint)
 
 
 def scatter(batches: Iterable[pa.RecordBatch], targets: int) -> Iterator[pa.RecordBatch]:

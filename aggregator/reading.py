@@ -15,10 +15,10 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aggregator.kernel import INPUT, OUTPUT, BadBlock, Part, Totals, count_partitions, scatter
 from aggregator.plan import ReadPlan, WindowPlan
+from lagloss.checks import is_in_reach
 from lagloss.facts import WindowFacts
 from lagloss.ranges import rounds
-from lagloss.topics import RETENTION_MS
-from lagloss.wire import MAX_AHEAD_MS, BadReason, OffsetRange
+from lagloss.wire import BadReason, OffsetRange
 
 FETCHING = {
     "kafka.max.partition.fetch.bytes": str(8 << 20),
@@ -117,10 +117,10 @@ def is_wanted(plan: ReadPlan) -> Column:
     known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
     # no plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number
     start_ms = F.substring_index(key, "/", -1).try_cast("long") * 1000
-    too_old = start_ms < F.col("appended_ms") - RETENTION_MS
-    odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | (start_ms > F.col("appended_ms") + MAX_AHEAD_MS)
+    in_reach: Column = is_in_reach(start_ms, F.col("appended_ms"))
+    odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | ~in_reach
     wanted = _is_one_of("CAST(key AS string)", [found.decode() for found in plan.windows])
-    return wanted | key.isNull() | odd | too_old
+    return wanted | key.isNull() | odd
 
 
 def _is_one_of(expression: str, names: Sequence[str]) -> Column:

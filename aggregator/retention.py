@@ -16,18 +16,20 @@ from typing import Any, TypeVar
 
 import structlog
 from psycopg.errors import DeadlockDetected, LockNotAvailable
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, exists, func, or_, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, Table, and_, delete, exists, func, or_, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import aliased
 
 from aggregator.closing import Closer
 from aggregator.following import hold_follower
+from aggregator.metrics import Metrics
+from aggregator.watching import Watch
 from lagloss import tables
-from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
+from lagloss.freshness import EXPECTED_FOR_MS
 from lagloss.settings import Settings
 from lagloss.store import DAY_S, day_label, names_not_deleted
-from lagloss.topics import RETENTION_MS
+from lagloss.wire import RETENTION_MS
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -47,9 +49,11 @@ TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 class Retention:
     """Prunes every table that grows; `round` does what there is to do now, and is the same done twice."""
 
-    def __init__(self, closer: Closer, settings: Settings) -> None:
+    def __init__(self, engine: Engine, closer: Closer, watch: Watch, metrics: Metrics, settings: Settings) -> None:
+        self._engine = engine
         self._closer = closer
-        self._engine = closer.engine
+        self._watch = watch
+        self._metrics = metrics
         self._settings = settings
 
     def round(self, now_ms: int) -> None:
@@ -68,7 +72,7 @@ class Retention:
         self._delete_rows(tables.table_of(tables.Lane), partial(self._forget_unknown_lanes, changeable_s))
         with self._engine.connect() as connection:
             for table in tables.PARTITIONED:
-                self._closer.metrics.days_kept.labels(table.name).set(len(days_of(connection, table)))
+                self._metrics.days_kept.labels(table.name).set(len(days_of(connection, table)))
 
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
         """Tables whose rows go by age alone, and which rows."""
@@ -89,7 +93,7 @@ class Retention:
                 log.debug("day kept", table=table.name, day=day_label(day), held_by=held_by)
                 return
             log.info("day dropped", table=table.name, day=day_label(day))
-            self._closer.metrics.days_dropped.labels(table.name).inc()
+            self._metrics.days_dropped.labels(table.name).inc()
 
     def _delete_rows(self, table: Table, delete_chunk: Callable[[Connection], int]) -> None:
         """Delete chunk after chunk while there are more, some a round."""
@@ -101,7 +105,7 @@ class Retention:
                 break
         if deleted:
             log.info("rows pruned", table=table.name, rows=deleted)
-            self._closer.metrics.rows_pruned.labels(table.name).inc(deleted)
+            self._metrics.rows_pruned.labels(table.name).inc(deleted)
 
     def _transact(self, step: Callable[[Connection], T]) -> T:
         """A step in a transaction of its own that waits for no lock for long."""
@@ -143,7 +147,7 @@ class Retention:
         lane = tables.table_of(tables.Lane)
         keys = [lane.c.pipeline, lane.c.checkpoint, lane.c.lane, lane.c.holder]
         old = connection.execute(select(*keys).where(lane.c.holder == b"", lane.c.appended_at < changeable_s * 1000))
-        known = self._closer.watch.checkpoints
+        known = self._watch.checkpoints
         gone = [tuple(row) for row in old if row.checkpoint not in known.get(row.pipeline, ())][:CHUNK]
         if gone:
             hold_follower(connection)
@@ -230,7 +234,7 @@ def _forget_emitters(changeable_s: int, connection: Connection) -> int:
     The newest of each node's that closed stays: it says that the node was ended, not that it never was (rule 10).
     """
     emitter, later, tally, lane = tables.Emitter, aliased(tables.Emitter), tables.Tally, tables.Lane
-    expected_to = emitter.appended_at + SILENT_AFTER_MS + STILL_EXPECTED_MS
+    expected_to = emitter.appended_at + EXPECTED_FOR_MS
     oldest = select(func.min(tally.window_start)).where(tally.pipeline == emitter.pipeline).scalar_subquery()
     closed_later = exists().where(
         later.pipeline == emitter.pipeline,

@@ -20,9 +20,11 @@ from aggregator.following import ReportFollower, following
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from aggregator.recreation import notice_recreated_topics
+from aggregator.retention import Retention
 from aggregator.session import check_session, start_session
 from aggregator.trouble import TRANSIENT, LeaseHeld, Trouble, trouble_with
 from aggregator.upkeep import Upkeep
+from aggregator.watching import Watch
 from lagloss.beacon_log import BeaconLog
 from lagloss.settings import Settings
 from lagloss.store import Store
@@ -109,14 +111,16 @@ class Aggregator:
             follower = ReportFollower(store.engine, self._reports, reports.topic_id())
             notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
-            closer = Closer(store.engine, store, reader, beacons, self.metrics, self.settings.verify_share)
+            watch = Watch(store.engine, store, self.metrics)
+            watch.refresh()
+            closer = Closer(store.engine, watch, reader, beacons, self.metrics, self.settings.verify_share)
+            retention = Retention(store.engine, closer, watch, self.metrics, self.settings)
             announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
-            upkeep, catchup = Upkeep(closer, self.settings, announcer), Catchup()
-            closer.watch.refresh()
-            lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: closer.watch.groups, self.metrics)
+            upkeep, catchup = Upkeep(store.engine, closer, watch, retention, self.metrics, announcer), Catchup()
+            lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics)
             stack.enter_context(closing(lag_watch)).start()
             stream = stack.enter_context(
-                following(spark, bootstrap, follower, reports.partitions(), lambda: closer.watch.checkpoints)
+                following(spark, bootstrap, follower, reports.partitions(), lambda: watch.checkpoints)
             )
             stack.push(self._tell)
             while not stop.is_set():

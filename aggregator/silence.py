@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, Engine, func, select
 
 from lagloss import tables
-from lagloss.emitters import DISTURBED_MS
-from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
+from lagloss.emitters import DISTURBED_MS, is_silent
+from lagloss.freshness import EXPECTED_FOR_MS
 from lagloss.wire import WINDOW_S
 
 
@@ -22,9 +22,7 @@ class SilenceWatch:
         emitter = tables.Emitter
         with self._engine.connect() as connection:
             rows = connection.execute(
-                select(emitter.pipeline, emitter.emitter, emitter.appended_at).where(
-                    emitter.closed.is_(False), emitter.appended_at < caught_up_ms - SILENT_AFTER_MS
-                )
+                select(emitter.pipeline, emitter.emitter, emitter.appended_at).where(is_silent(caught_up_ms))
             )
             silent = {(row.pipeline, row.emitter): row.appended_at for row in rows}
             moved = dict(silent.items() ^ self._silent.items())
@@ -43,5 +41,5 @@ def _windows_around(connection: Connection, pipeline: str, emitter: bytes, last_
     ).scalar_one_or_none()
     window = last_ms // 1000 // WINDOW_S * WINDOW_S
     first = window if disturbed is None else min(window, disturbed)
-    stop = (last_ms + SILENT_AFTER_MS + STILL_EXPECTED_MS) // 1000 + WINDOW_S
+    stop = (last_ms + EXPECTED_FOR_MS) // 1000 + WINDOW_S
     return {(pipeline, start) for start in range(first, stop, WINDOW_S)}

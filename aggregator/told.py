@@ -9,9 +9,10 @@ from typing import Any
 from sqlalchemy import Column, Connection, func, select, text, tuple_
 
 from lagloss import tables
-from lagloss.emitters import read_emitters
-from lagloss.evidence import SILENT_AFTER_MS, EmitterState, LaneState, TallyState
+from lagloss.emitters import is_heard, read_emitters
+from lagloss.evidence import EmitterState, LaneState, TallyState
 from lagloss.sketch import Sketch
+from lagloss.store import read_basis
 from lagloss.tables import is_any
 from lagloss.wire import OffsetRange
 
@@ -36,18 +37,11 @@ class Told:
     changed: Mapping[tuple[str, int], int] = field(default_factory=dict)
 
 
-def read_basis(connection: Connection) -> int:
-    """The position in the reports as one number that only grows: the sum of next offsets."""
-    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
-
-
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:
     """How far the clock of any emitter that is neither closed nor silent is from the broker's."""
     emitter = tables.Emitter
-    live = (emitter.closed.is_(False), emitter.appended_at >= now_ms - SILENT_AFTER_MS)
-    return int(
-        connection.execute(select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(*live)).scalar_one()
-    )
+    largest = select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(~emitter.closed, is_heard(now_ms))
+    return int(connection.execute(largest).scalar_one())
 
 
 def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:

@@ -9,14 +9,15 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from sqlalchemy import select, update
+from sqlalchemy import Engine, select, update
 
 from aggregator import rollups, unfinished
 from aggregator.announcing import SampleAnnouncer
 from aggregator.closing import Closer
+from aggregator.metrics import Metrics
 from aggregator.retention import Retention
+from aggregator.watching import Watch
 from lagloss import tables
-from lagloss.settings import Settings
 from lagloss.store import make_days_ahead
 from lagloss.wire import WINDOW_S
 
@@ -50,16 +51,24 @@ class Upkeep:
     """Does what is asked for or has become due, a little a call."""
 
     def __init__(
-        self, closer: Closer, settings: Settings | None = None, announcer: SampleAnnouncer | None = None
+        self,
+        engine: Engine,
+        closer: Closer,
+        watch: Watch,
+        retention: Retention,
+        metrics: Metrics,
+        announcer: SampleAnnouncer | None = None,
     ) -> None:
+        self._engine = engine
         self._closer = closer
-        retention = Retention(closer, settings or Settings())
+        self._watch = watch
+        self._metrics = metrics
         self._chores = [
             Chore(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
             Chore(SEAL_EVERY_S, lambda _: closer.seal_gone()),
             Chore(ROLL_UP_EVERY_S, self.roll_up),
             Chore(RETAIN_EVERY_S, retention.round),
-            Chore(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(closer.engine, time.time())),
+            Chore(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
         ]
         if announcer is not None:
             self._chores.append(Chore(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
@@ -73,13 +82,13 @@ class Upkeep:
 
     def roll_up(self, now_ms: int) -> None:
         """One round of roll-ups."""
-        done, waiting = rollups.roll_up(self._closer.engine, now_ms)
-        self._closer.metrics.rollups.inc(done)
-        self._closer.metrics.rollups_dirty.set(waiting)
+        done, waiting = rollups.roll_up(self._engine, now_ms)
+        self._metrics.rollups.inc(done)
+        self._metrics.rollups_dirty.set(waiting)
 
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
         """One round of telling emitters what the newest definitions sample."""
-        versions = self._closer.watch.versions
+        versions = self._watch.versions
         announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
 
     def answer_recompute(self, now_ms: int) -> bool:
@@ -89,8 +98,7 @@ class Upkeep:
         How far it has come stands in its row, so that whoever is the closer next goes on there.
         """
         request = tables.table_of(tables.RecomputeRequest)
-        engine = self._closer.engine
-        with engine.connect() as connection:
+        with self._engine.connect() as connection:
             row = connection.execute(
                 select(request).where(request.c.answer.is_(None)).order_by(request.c.id).limit(1)
             ).one_or_none()
@@ -101,14 +109,14 @@ class Upkeep:
         told: dict[str, Any] = {"progress": asdict(done)}
         if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
             told["answer"] = done.answer()
-        with engine.begin() as connection:
+        with self._engine.begin() as connection:
             connection.execute(update(request).where(request.c.id == row.id).values(**told))
         return True
 
     def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
         started = time.monotonic()
         self._closer.seal_gone()
-        with self._closer.engine.connect() as connection:
+        with self._engine.connect() as connection:
             left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
             round_ = left[:WINDOWS_A_ROUND]
             states = unfinished.read_states(connection, round_)

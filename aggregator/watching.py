@@ -11,8 +11,7 @@ from aggregator.agenda import Agenda, Entry
 from aggregator.consumer_lag import NodeGroup
 from aggregator.judging import Versions
 from aggregator.metrics import Metrics
-from aggregator.told import read_basis
-from lagloss.store import Store
+from lagloss.store import Store, read_basis
 from lagloss.wire import WINDOW_S
 
 

@@ -18,7 +18,7 @@ from alerting.assessment import SHOWN_WINDOWS
 from alerting.history import judging_by, past_of, read_history
 from alerting.replay import UNTRIED, Replay, Replayed
 from alerting.rules import Rule, rules_of
-from alerting.rules.budget import Budget
+from alerting.rules.budget import BurnRate
 from alerting.rules.lag import OnTime
 from alerting.windows import Reader
 from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store, out
@@ -173,7 +173,7 @@ def _limits(stored: Definition, tried: Definition) -> Iterator[Limit]:
 
 
 def _counts_on_time(rule: Rule) -> bool:
-    return isinstance(rule, OnTime) or (isinstance(rule, Budget) and rule.objective == "on-time")
+    return isinstance(rule, OnTime) or (isinstance(rule, BurnRate) and rule.objective == "on-time")
 
 
 def _moment(epoch_s: float) -> str:

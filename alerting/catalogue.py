@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from lagloss.definition import Definition
-from lagloss.store import Store, StoredPipeline
+from lagloss.definition import Definition, StoredPipeline
+from lagloss.store import Store
 from lagloss.tables import Pipeline, table_of
 
 

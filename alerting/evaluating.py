@@ -22,8 +22,9 @@ from alerting.notifying import Teller
 from alerting.readings import Readings
 from alerting.rules import Rule, rules_of
 from alerting.view import HORIZON_S, View
+from lagloss.definition import StoredPipeline
 from lagloss.result import rfc3339
-from lagloss.store import Store, StoredPipeline
+from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 _CHANGES_AT_MOST: Final = 4

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Collection
 from typing import Final
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, select
 
-from lagloss.tables import ReportsPosition, Tally, table_of
+from lagloss.store import read_basis
+from lagloss.tables import Tally, table_of
 
 LOOK_BACK_S: Final = 90_000
 """Minutes older than this are not looked for: windows tell of them."""
@@ -25,8 +26,7 @@ class Minutes:
 
     def refresh(self, connection: Connection, now_s: float) -> None:
         """Takes in what the follower has committed since. The connection is in a REPEATABLE READ transaction."""
-        position, tally = ReportsPosition, table_of(Tally)
-        basis = int(connection.execute(select(func.coalesce(func.sum(position.next_offset), 0))).scalar_one())
+        tally, basis = table_of(Tally), read_basis(connection)
         if basis == self._basis:
             return
         if basis < self._basis:  # the reports topic is another one now

@@ -18,9 +18,9 @@ from alerting.routing import Route, destinations
 from alerting.rules import Rule
 from alerting.withholding import ActiveSilence, Circumstances, Maintenance, inhibited_by_blind, why_withheld
 from lagloss.alert_tables import Incident, Silence
+from lagloss.definition import StoredPipeline
 from lagloss.incident_changes import note_change
 from lagloss.matchers import Matcher, labels_of
-from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
 
 BLIND: str = "blind"

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from sqlalchemy import Connection, and_, func, select
 
 from alerting.minutes import Minutes
-from alerting.rules.blind import PATIENCE_S
 from alerting.stored_windows import StoredWindows
 from alerting.view import HORIZON_S, View, Waiting
 from alerting.windows import Windows
-from lagloss.definition import Definition
+from lagloss.definition import Definition, StoredPipeline
+from lagloss.freshness import STALE_AFTER_S
 from lagloss.graph import Graph
-from lagloss.store import DAY_S, Store, StoredPipeline
+from lagloss.store import DAY_S, Store
 from lagloss.tables import Emitter, MissingMessage, Tally
 from lagloss.wire import WINDOW_S
 
@@ -83,7 +83,7 @@ def _expected(connection: Connection, pipeline: str, now_s: float) -> frozenset[
     """Nodes that reported yesterday, both at this time and as long before as a node may be silent: a job that starts
     a moment later than it did yesterday is not missed."""
     then_s = now_s - DAY_S
-    before_s = then_s - PATIENCE_S
+    before_s = then_s - STALE_AFTER_S
     ran = and_(Emitter.started_at <= before_s * 1_000, Emitter.appended_at >= then_s * 1_000)
     running = select(Emitter.node).where(Emitter.pipeline == pipeline, ran).distinct()
     minutes = {int(moment) // WINDOW_S * WINDOW_S for moment in (before_s, then_s)}

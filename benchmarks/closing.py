@@ -24,7 +24,8 @@ from lagloss.graph import Graph
 from lagloss.topics import BEACONS, create_topics
 from lagloss.wire import OffsetRange
 
-WINDOW_S = 1_780_000_020
+WINDOW_S = (int(time.time()) - 4 * 3_600) // 60 * 60
+"""Recent: blocks of windows older than 7 days are set aside."""
 ROUNDS = 5
 
 

@@ -16,6 +16,7 @@ from aggregator.following import ReportFollower
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from aggregator.session import start_session
+from aggregator.watching import Watch
 from lagloss.beacon_log import BeaconLog
 from lagloss.definition import Definition
 from lagloss.embedded.kafka import EmbeddedKafka
@@ -65,9 +66,11 @@ def run(pipelines: int = PIPELINES) -> None:
         spark = start_session("local[2]", "2g", Path(folder) / "spark")
         try:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
-            closer = Closer(store.engine, store, reader, beacons, Metrics())
+            metrics = Metrics()
+            watch = Watch(store.engine, store, metrics)
+            closer = Closer(store.engine, watch, reader, beacons, metrics)
             began = time.perf_counter()
-            closer.watch.refresh()
+            watch.refresh()
             print(f"{pipelines:,} pipelines of {MESSAGES} messages a minute; first sight {_since(began)}")
             for label, window_s, verdict in (("proven", start, "ok"), ("read", start + 60, "loss")):
                 jobs = _jobs(spark)

@@ -21,6 +21,7 @@ from aggregator.following import ReportFollower
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
 from aggregator.session import start_session
+from aggregator.watching import Watch
 from benchmarks.closing import everything, read_plan
 from benchmarks.traffic import NODES, chain, send
 from lagloss.beacon_log import BeaconLog
@@ -31,7 +32,8 @@ from lagloss.store import Store, migrate
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire import EmitterReport, OffsetRange, Tally, encode_report
 
-START_S = 1_780_000_020
+START_S = (int(time.time()) - 3_600) // 60 * 60
+"""Recent: blocks of windows older than 7 days are set aside."""
 SIZES = (100_000_000, 10_000_000, 1_000_000)
 """The largest first: the JVM is warm for the small ones then."""
 PROVEN_SIZES = (1_000, 100_000, 10_000_000)
@@ -115,8 +117,10 @@ def _proven_sizes(windows: int = 200) -> None:
             _follow(follower, size // 10, first_s + 60 * windows * at, windows, now_ms)
         # no Spark: what tallies prove is never read
         reader = BlockReader(None, kafka.bootstrap, BEACONS, PARTITIONS)  # type: ignore[arg-type]
-        closer = Closer(store.engine, store, reader, beacons, Metrics())
-        closer.watch.refresh()
+        metrics = Metrics()
+        watch = Watch(store.engine, store, metrics)
+        closer = Closer(store.engine, watch, reader, beacons, metrics)
+        watch.refresh()
         for at, size in enumerate(PROVEN_SIZES):
             mine = [("bench", first_s + 60 * (windows * at + minute)) for minute in range(windows)]
             began = time.perf_counter()

@@ -12,8 +12,9 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from lagloss import tokens
+from lagloss.definition import StoredPipeline
 from lagloss.graph import Graph
-from lagloss.store import Store, StoredPipeline
+from lagloss.store import Store
 from lagloss.tokens import Token
 
 log = structlog.get_logger()

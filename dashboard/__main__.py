@@ -31,7 +31,7 @@ def main() -> int:
         return error.exit_code
     print(f"dashboard: http://{settings.bind_address}:{port}", flush=True)  # noqa: T201
     uvicorn.run(
-        create_server(services, Scheduler(services, file) if file else None),
+        create_server(services, Scheduler(services.store, services.settings, file) if file else None),
         host=settings.bind_address,
         port=port,
         log_level="warning",

@@ -20,6 +20,7 @@ from lagloss.sketch import Sketch, bin_keys
 from lagloss.wire import (
     MAX_BLOCK_BEACONS,
     MAX_ID_BYTES,
+    RETENTION_MS,
     SAMPLE_ALL,
     U64,
     WINDOW_S,
@@ -33,7 +34,7 @@ from lagloss.wire import (
 STRIDE: Final = 5
 """Values a buffered beacon takes in the buffer."""
 WINDOW_MS: Final = WINDOW_S * 1000
-KEPT_S: Final = 7 * 86_400
+KEPT_S: Final = RETENTION_MS // 1000
 """How far back windows are accepted, in seconds: what the topics keep."""
 AHEAD_S: Final = 86_400
 """How far ahead of the clock windows are accepted, in seconds. Wide, since a clock may step by hours; it bounds

@@ -3,6 +3,8 @@ expectation."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -106,6 +108,22 @@ class Definition(Strict):
     def retriers(self) -> tuple[str, ...]:
         """Names of the nodes that others hand messages back to, in the order they are first named."""
         return retriers_of(self.spec.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPipeline:
+    """One version of a definition; in force for windows that start at or after `applied_at_ms` (the first: for all)."""
+
+    name: str
+    version: int
+    applied_at_ms: int
+    definition: Definition
+
+
+def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
+    """Which of a pipeline's versions (oldest first) is in force at a window's start; the first holds before it, too."""
+    later = (at for at, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
+    return max(later, default=0)
 
 
 def parse_definition(text: str, source: str = "definition") -> Definition:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import ColumnElement, Connection, case, func, select
 
 from lagloss import tables
 from lagloss.beacon_log import BeaconLog
-from lagloss.evidence import SILENT_AFTER_MS, EmitterState
+from lagloss.evidence import EmitterState
+from lagloss.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss.ranges import Watermarks
 from lagloss.tables import is_any
 from lagloss.wire import OffsetRange
@@ -17,6 +18,21 @@ DISTURBED_MS = 60_000
 """Windows whose tally an emitter changed this long before its last report are in doubt once it falls silent."""
 DYING_MS = 10_000
 """A dead emitter's blocks may lie in the log up to this long after its last report."""
+
+
+def is_heard(now_ms: int) -> ColumnElement[bool]:
+    """Return the condition for an emitter, closed or not, that reported lately enough not to be silent."""
+    return tables.Emitter.appended_at >= now_ms - SILENT_AFTER_MS
+
+
+def is_silent(now_ms: int) -> ColumnElement[bool]:
+    """Return `EmitterState.is_silent` as a condition on the table."""
+    return ~tables.Emitter.closed & ~is_heard(now_ms)
+
+
+def is_awaited(now_ms: int) -> ColumnElement[bool]:
+    """Return the condition for an emitter that windows which end now still expect, if it is silent."""
+    return tables.Emitter.appended_at >= now_ms - EXPECTED_FOR_MS
 
 
 def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int) -> dict[str, list[EmitterState]]:
@@ -34,12 +50,11 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
         )
         .scalar_subquery()
     )
-    is_silent = emitter.c.closed.is_(False) & (emitter.c.appended_at < now_ms - SILENT_AFTER_MS)
     last_window = emitter.c.appended_at // 60_000 * 60
     rows = connection.execute(
         select(
             emitter,
-            case((is_silent, func.coalesce(disturbed, last_window)), else_=last_window).label("disturbed_from"),
+            case((is_silent(now_ms), func.coalesce(disturbed, last_window)), else_=last_window).label("disturbed_from"),
         ).where(is_any(emitter.c.pipeline, pipelines))
     )
     found: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}

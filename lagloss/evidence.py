@@ -10,14 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lagloss.facts import Account
+from lagloss.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss.graph import Graph
 from lagloss.skew import apart_ms
 from lagloss.wire import SAMPLE_ALL, WINDOW_S
-
-SILENT_AFTER_MS = 60_000
-"""An emitter without `closed` and without a report appended for this long has fallen silent."""
-STILL_EXPECTED_MS = 600_000
-"""How long after its silence a dead emitter is expected on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +45,7 @@ class EmitterState:
 
     def is_abandoned(self, window_end_ms: int, now_ms: int) -> bool:
         """Whether it died so long before this window that nobody waits for it any more."""
-        return self.is_silent(now_ms) and window_end_ms > self.appended_at + SILENT_AFTER_MS + STILL_EXPECTED_MS
+        return self.is_silent(now_ms) and window_end_ms > self.appended_at + EXPECTED_FOR_MS
 
     def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
         """Whether its silence leaves this window incomplete for good."""

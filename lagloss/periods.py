@@ -14,19 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
 
 from sqlalchemy import Connection, Text, select, true
 
 from lagloss import tables
-from lagloss.definition import Definition
 from lagloss.period_reading import Memory, Reading, minutes_between
 from lagloss.rollup import PERIOD_S, Rollup, period_of
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
-
-CLOSES_WITHIN_S: Final = 60
-"""A window is not missed before it is due for this long: closing takes a moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +98,22 @@ def series_of(
     }
 
 
-def coverage(stretch: Stretch, first_s: int | None, due_s: float) -> Coverage:
+def joined(stretches: Sequence[Stretch]) -> Stretch:
+    """Return neighbouring stretches as one."""
+    total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
+    return Stretch(stretches[0].from_s, stretches[-1].to_s, total, cut)
+
+
+def coverage(stretch: Stretch, first_s: int | None, expected_to_s: float) -> Coverage:
     """What is known of a stretch.
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.
-        due_s: see `due_s`.
+        expected_to_s: see `lagloss.freshness.expected_to_s`.
     """
     minutes, closed = stretch.minutes, stretch.total.windows
     known_from_s = stretch.to_s if first_s is None else min(max(first_s, stretch.from_s), stretch.to_s)
-    due_to_s = min(max(int(due_s), known_from_s), stretch.to_s)
+    due_to_s = min(max(int(expected_to_s), known_from_s), stretch.to_s)
     before = min(minutes_between(stretch.from_s, known_from_s), minutes - closed)
     missing = max(0, min(minutes_between(known_from_s, due_to_s), minutes - before) - closed)
     return Coverage(minutes, closed, before, minutes - before - closed - missing, missing, stretch.cut)
@@ -158,11 +159,6 @@ def _first_of(minute: int | None, hour: int | None, windows: int | None) -> int 
     if hour is None or windows is None or (minute is not None and minute < hour + PERIOD_S["hour"]):
         return minute
     return hour + PERIOD_S["hour"] - WINDOW_S * windows
-
-
-def due_s(definition: Definition, now_s: float) -> float:
-    """Windows that start then (epoch s) or later cannot be expected to be closed."""
-    return now_s - WINDOW_S - definition.spec.grace / 1_000 - CLOSES_WITHIN_S
 
 
 def hour_edges(from_s: int, to_s: int) -> list[int]:

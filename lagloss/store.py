@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
 from lagloss import tables
-from lagloss.definition import Definition, as_document
+from lagloss.definition import Definition, StoredPipeline, as_document, in_force
 from lagloss.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss.graph import Graph
 from lagloss.live import LiveTally, live_result
@@ -98,22 +98,6 @@ def _make_day(connection: Connection, table: Table, day: int) -> None:
             f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
         )
     )
-
-
-@dataclass(frozen=True, slots=True)
-class StoredPipeline:
-    """One version of a definition; in force for windows that start at or after `applied_at_ms` (the first: for all)."""
-
-    name: str
-    version: int
-    applied_at_ms: int
-    definition: Definition
-
-
-def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
-    """Which of a pipeline's versions (oldest first) is in force at a window's start; the first holds before it, too."""
-    later = (at for at, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
-    return max(later, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +384,12 @@ class Store:
             | {"history": False}
             for start, tallies in sorted(by_window.items())
         ]
+
+
+def read_basis(connection: Connection) -> int:
+    """Return the position in the reports as one number: the sum of next offsets. It only grows, until the topic is
+    recreated."""
+    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
 
 
 def names_not_deleted() -> Select[str]:

@@ -8,6 +8,7 @@ from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
 
 from lagloss.errors import KafkaUnreachable
+from lagloss.wire import RETENTION_MS
 
 BEACONS: Final = "lagloss.beacons"
 REPORTS: Final = "lagloss.reports"
@@ -15,7 +16,6 @@ SAMPLING: Final = "lagloss.sampling"
 """What share of the ids each sampled pipeline takes: see `lagloss.sampling`."""
 BEACONS_PARTITIONS: Final = 8
 REPORTS_PARTITIONS: Final = 4
-RETENTION_MS: Final = 7 * 24 * 3_600_000
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 """A block of 8,192 beacons at the first checkpoint, with ids of 200 bytes, is 1.8 MB."""
 ADMIN_TIMEOUT_S: Final = 20.0

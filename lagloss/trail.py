@@ -31,7 +31,7 @@ _BATCH_WINDOWS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class SearchLimit:
     """What a search may cost before it gives its answer so far."""
 
     seconds: float = 30
@@ -92,7 +92,7 @@ class Trail:
 @dataclass(frozen=True, slots=True)
 class Search:
     """What a search came to. Windows with from_s <= start < to_s were looked through, None if none were; the log's
-    tallies reach back to `oldest_s`. `is_cut`: the budget ended it before it had seen all."""
+    tallies reach back to `oldest_s`. `is_cut`: the limit ended it before it had seen all."""
 
     trail: Trail | None
     from_s: int | None
@@ -120,7 +120,7 @@ def search(
     around_s: float | None = None,
     before_s: float | None = None,
     after_s: float | None = None,
-    budget: Budget | None = None,
+    limit: SearchLimit | None = None,
 ) -> Search:
     """Look for the newest window with a beacon of any of these ids (hashes), or the one nearest to `around_s`; only
     windows that start before `before_s`, and not before `after_s`. Then read all that the log holds of it there.
@@ -130,7 +130,7 @@ def search(
     Raises:
         KafkaException: the broker does not answer.
     """
-    budget = budget or Budget()
+    limit = limit or SearchLimit()
     held, begun = log.watermarks(), time.monotonic()
     tallied = _tallied_windows(store, pipeline)
     oldest_s = min(tallied, default=None)
@@ -142,7 +142,7 @@ def search(
     read = 0
     for batch, beacons in _batches(starts, tallied):
         read += beacons
-        if seen and (time.monotonic() - begun > budget.seconds or read > budget.beacons):
+        if seen and (time.monotonic() - begun > limit.seconds or read > limit.beacons):
             return Search(None, min(seen), max(seen) + WINDOW_S, oldest_s, is_cut=True)
         ranges = clamp(_ranges_of(store, pipeline, batch, partitions), held)
         found = _best_hit(log, ranges, pipeline, ids, batch)
@@ -174,7 +174,7 @@ def read_trail(
     ranges = [item for item in ranges if item.partition in partitions]
     hits = [
         (block, row)
-        for block in good_blocks(log, ranges, block_key(pipeline, window_start_s))
+        for block in good_blocks(log, ranges, pipeline, window_start_s)
         for row in np.flatnonzero(block.id_hash == np.uint64(id_hash)).tolist()
     ]
     if not hits:
@@ -223,7 +223,7 @@ def _best_hit(
     for record in log.records(ranges):
         if record.key is None or rank.get(record.key, best) >= best:
             continue
-        block = good_block(record)
+        block = good_block(record, pipeline)
         if block is not None and (hits := block.id_hash[np.isin(block.id_hash, wanted)]).size:
             best, found = rank[record.key], (block.window_start, int(hits[0]))
         if best == 0:
@@ -283,7 +283,7 @@ def _partition_counts(
     first: dict[int, OffsetRange] = {}
     for item in clamp(_ranges_of(store, pipeline, [oldest_s]), held):
         first.setdefault(item.partition, replace(item, last=item.first))
-    blocks = (good_block(record) for record in log.records(list(first.values())))
+    blocks = (good_block(record, pipeline) for record in log.records(list(first.values())))
     least = min((block.partitions for block in blocks if block is not None), default=len(held))
     return range(min(least, len(held)), len(held) + 1)
 

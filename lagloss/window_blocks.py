@@ -15,23 +15,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.beacon_log import BeaconLog, LogRecord
+from lagloss.checks import check_block
 from lagloss.emitters import last_words, read_emitters
 from lagloss.errors import NotEnoughData
 from lagloss.graph import Graph
 from lagloss.ranges import clamp, merge_ranges
 from lagloss.result import rfc3339
 from lagloss.store import Store
-from lagloss.wire import (
-    MAX_AHEAD_MS,
-    SAMPLE_ALL,
-    U64,
-    BadRecord,
-    BeaconBlock,
-    OffsetRange,
-    block_key,
-    decode_block,
-    id_starts,
-)
+from lagloss.wire import SAMPLE_ALL, U64, BadRecord, BeaconBlock, OffsetRange, block_key, id_starts
 
 
 @dataclass(frozen=True)
@@ -102,7 +93,7 @@ def read_window(
     graph = store.graph_at(pipeline, window_start_s)
     ranges, sample = window_ranges(store, log, pipeline, window_start_s, now_ms)
     blocks: dict[str, list[BeaconBlock]] = {}
-    for block in good_blocks(log, ranges, block_key(pipeline, window_start_s)):
+    for block in good_blocks(log, ranges, pipeline, window_start_s):
         if block.checkpoint in graph.bit:
             blocks.setdefault(block.checkpoint, []).append(block)
             sample = min(sample, block.sample)
@@ -135,24 +126,21 @@ def _records(ranges: Sequence[OffsetRange]) -> int:
     return sum(item.last - item.first + 1 for item in ranges)
 
 
-def good_blocks(log: BeaconLog, ranges: Sequence[OffsetRange], key: bytes) -> Iterator[BeaconBlock]:
-    """The good blocks with this key, each once, however often it was sent; bad ones are counted where the window is
-    closed."""
-    known: set[tuple[bytes, int]] = set()
+def good_blocks(
+    log: BeaconLog, ranges: Sequence[OffsetRange], pipeline: str, window_start_s: int
+) -> Iterator[BeaconBlock]:
+    """Yield the good blocks of a window, each once, however often it was sent; closing counts the bad ones."""
+    key, known = block_key(pipeline, window_start_s), set[tuple[bytes, int]]()
     for record in log.records(ranges):
-        block = good_block(record) if record.key == key else None
+        block = good_block(record, pipeline) if record.key == key else None
         if block is not None and (block.emitter, block.seq) not in known:
             known.add((block.emitter, block.seq))
             yield block
 
 
-def good_block(record: LogRecord) -> BeaconBlock | None:
-    """The block of a record; None where closing would set it aside."""
+def good_block(record: LogRecord, pipeline: str) -> BeaconBlock | None:
+    """Return the block of a record; None if it is none of this pipeline that closing would count."""
     try:
-        block = decode_block(record.value)
+        return check_block(record.key, record.value, record.appended_ms, {pipeline})
     except BadRecord:
         return None
-    names_it = block_key(block.pipeline, block.window_start) == record.key
-    in_time = block.window_start * 1000 <= record.appended_ms + MAX_AHEAD_MS
-    header = 1 <= block.sample <= SAMPLE_ALL and block.partitions >= 1
-    return block if names_it and in_time and header and bool(np.isfinite(block.lag_ms).all()) else None

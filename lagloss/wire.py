@@ -36,6 +36,9 @@ BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
 REPORT_TYPE: Final = "application/vnd.lagloss.report"
 """Media types of blocks and reports over HTTP."""
 MAX_BLOCK_BEACONS: Final = 8192
+RETENTION_MS: Final = 7 * 24 * 3_600_000
+"""How long the topics keep a record, and how far a window's start may lie behind the append time of the record that
+names it, in ms."""
 MAX_AHEAD_MS: Final = 120_000
 """How far a window's start may lie ahead of the append time of the record that names it, in ms."""
 

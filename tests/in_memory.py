@@ -16,10 +16,9 @@ from aggregator.plan import ReadPlan, WindowPlan
 from aggregator.reading import gather, to_read_again
 from aggregator.told import Told
 from lagloss.arithmetic import horizon
-from lagloss.definition import Definition
+from lagloss.definition import Definition, StoredPipeline
 from lagloss.evidence import EmitterState, LaneState, TallyState
 from lagloss.facts import WindowFacts
-from lagloss.store import StoredPipeline
 from tests.oracle.evidence import Record, World
 
 TARGETS = 8

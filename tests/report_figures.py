@@ -6,12 +6,12 @@ from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
-from dashboard.report.attainment import OBJECTIVES, Target, judge
 from dashboard.report.model import BurnPoint, Figures, Incidents, Report, WorstHour
 from dashboard.report.ranges import day_edges, named_range, previous
+from lagloss.error_budget import OBJECTIVES, Target, judge
 from lagloss.incident_times import Course, Times
 from lagloss.incidents import Incident
-from lagloss.periods import Coverage, Stretch
+from lagloss.periods import Coverage
 from lagloss.result import Interval
 from lagloss.rollup import Rollup
 from lagloss.sketch import Sketch
@@ -38,8 +38,9 @@ def rollup(messages: int = 1_000, lost: tuple[int, int] = (5, 7), windows: int =
 
 def figures(from_s: int, to_s: int, total: Rollup) -> Figures:
     known = Coverage((to_s - from_s) // 60, total.windows, 0, 0, (to_s - from_s) // 60 - total.windows, 0)
-    parts = [(Stretch(from_s, to_s, total), Target.of(1, chain(), from_s, to_s))]
-    return Figures(from_s, to_s, total, known, tuple(judge(objective, parts, known) for objective in OBJECTIVES))
+    parts = [(total, Target.of(1, chain(), from_s, to_s))]
+    attainments = tuple(judge(objective, parts, known.missing) for objective in OBJECTIVES)
+    return Figures(from_s, to_s, total, known, attainments)
 
 
 def incident(rule: str = "loss", text: str = "3.20% of messages lost, target 1.00%") -> Incident:

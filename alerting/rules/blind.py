@@ -20,9 +20,8 @@ from alerting.view import View
 from alerting.windows import BLIND, SEEING
 from lagloss.alert_rules import Severity
 from lagloss.definition import Definition
+from lagloss.freshness import STALE_AFTER_S, stale_after_s
 
-PATIENCE_S: Final = 180
-"""How long a closing or a report may be late before anybody is told."""
 _DAY_S: Final = 86_400
 
 
@@ -70,7 +69,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """No window has closed for its grace and a while. A pipeline that never had a window is not blind."""
+    """The pipeline is stale. One that never had a window is not blind."""
 
     kind: ClassVar[str] = "blind"
     name: ClassVar[str] = "blind/closing"
@@ -107,7 +106,7 @@ class Reports:
     unit: ClassVar[Unit] = "s"
     higher_is_worse: ClassVar[bool] = True
     inhibited_by: ClassVar[tuple[str, ...]] = ("blind/closing",)
-    target: ClassVar[float] = PATIENCE_S
+    target: ClassVar[float] = STALE_AFTER_S
 
     severity: Severity
 
@@ -127,9 +126,9 @@ class Reports:
 
 
 def blind_rules(definition: Definition) -> list[Evidence | Closing | Reports]:
-    settings, grace_s = definition.spec.alerts.blind, definition.spec.grace / 1_000
+    settings = definition.spec.alerts.blind
     if settings is None:
         return []
     out_of = OutOf(settings.breaches, settings.of, 0, definition.spec.alerts.resolve_after)
     severity = settings.severity
-    return [Closing(severity, grace_s + PATIENCE_S), Evidence(severity, out_of), Reports(severity)]
+    return [Closing(severity, stale_after_s(definition.spec.grace)), Evidence(severity, out_of), Reports(severity)]

@@ -23,9 +23,8 @@ from alerting.rules.saying import lag_places, loss_places, seconds
 from alerting.view import View
 from alerting.windows import UNKNOWN, Flags, Floats
 from lagloss.alert_rules import Severity
-from lagloss.budgets import Objective, bad_of
-from lagloss.budgets import budget as budget_of
 from lagloss.definition import Definition
+from lagloss.error_budget import Objective, bad_of, budget_of
 from lagloss.wire import WINDOW_S
 
 HOUR_S: Final = 3_600
@@ -49,7 +48,7 @@ SPANS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class BurnRate:
     """`budget`: the share of messages that may be bad."""
 
     kind: ClassVar[str] = "budget"
@@ -112,7 +111,7 @@ class Budget:
         return f"{self.objective} budget burns {value:.3g} times too fast over {spans}, limit {self.target:g}"
 
 
-def budget_rules(definition: Definition) -> list[Budget]:
+def budget_rules(definition: Definition) -> list[BurnRate]:
     """For each objective whose own rule is on and that leaves a budget at all: a target of 100 % leaves none."""
     alerts = definition.spec.alerts
     if alerts.budget is None:
@@ -125,15 +124,15 @@ def budget_rules(definition: Definition) -> list[Budget]:
     return rules
 
 
-def _of_objective(definition: Definition, objective: Objective, inhibited_by: tuple[str, ...]) -> list[Budget]:
+def _of_objective(definition: Definition, objective: Objective, inhibited_by: tuple[str, ...]) -> list[BurnRate]:
     """Its spans, each of which is silent while a shorter one speaks."""
     budget = budget_of(definition, objective)
     settings, resolve_after = definition.spec.alerts.budget, definition.spec.alerts.resolve_after
-    rules: list[Budget] = []
+    rules: list[BurnRate] = []
     if settings is not None and budget > 0:
         for spans in SPANS:
             shorter = tuple(rule.name for rule in rules)
             rules.append(
-                Budget(objective, spans, budget, settings.min_messages, resolve_after, (*inhibited_by, *shorter))
+                BurnRate(objective, spans, budget, settings.min_messages, resolve_after, (*inhibited_by, *shorter))
             )
     return rules

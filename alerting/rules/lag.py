@@ -18,8 +18,8 @@ from alerting.rules.saying import lag_places, percent
 from alerting.view import View
 from alerting.windows import IDLE, Flags, Floats, percentile_name
 from lagloss.alert_rules import LagAlert, Severity
-from lagloss.budgets import on_time_target
 from lagloss.definition import Definition
+from lagloss.error_budget import on_time_target
 from lagloss.presenting import duration
 
 

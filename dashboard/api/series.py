@@ -13,10 +13,10 @@ from dashboard.reads.panels import read_panels
 from dashboard.reads.series import MAX_BUCKETS
 from dashboard.services import Services
 from dashboard.span import Span
-from lagloss.definition import as_document
+from lagloss.definition import StoredPipeline, as_document
 from lagloss.presenting import contract_document
 from lagloss.result import rfc3339
-from lagloss.store import Store, StoredPipeline
+from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {

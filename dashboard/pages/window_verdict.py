@@ -14,8 +14,8 @@ from dashboard.reads.evidence import Gap
 from dashboard.reads.window import Change, Revision, WindowRead
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
+from lagloss.freshness import due_ms
 from lagloss.presenting import sampled
-from lagloss.wire import WINDOW_S
 
 _STATES: Final = {
     "open": "open: not judged yet",
@@ -31,7 +31,7 @@ _MAX_GAPS: Final = 8
 
 def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
     """Over a window that has no verdict, or one about nothing."""
-    window, grace_s = found.window, found.definition.spec.grace / 1_000
+    window = found.window
     if window is not None:
         if window["verdict"] == "idle":
             told = "No messages came in in this minute, and every emitter of the first node says so: nothing is lost."
@@ -39,7 +39,7 @@ def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
         return None if window["verdict"] else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
     if found.start_s > now_s:
         return alert("No such window yet", "This minute is still to come.", "blue", "…")
-    if found.start_s + WINDOW_S + grace_s > now_s:
+    if _due_s(found) > now_s:
         told = f"No beacon of this minute was told of so far. {_when_judged(found, zone)}"
         return alert("Not closed yet", told, "blue", "…")
     told = (
@@ -50,8 +50,11 @@ def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
 
 
 def _when_judged(found: WindowRead, zone: Zone) -> str:
-    judged_s = found.start_s + WINDOW_S + found.definition.spec.grace / 1_000
-    return f"It is judged at about {zone.moment(judged_s, seconds=True)}; until then there are live numbers only."
+    return f"It is judged at about {zone.moment(_due_s(found), seconds=True)}; until then there are live numbers only."
+
+
+def _due_s(found: WindowRead) -> float:
+    return due_ms(found.start_s, found.definition.spec.grace) / 1_000
 
 
 def verdict_part(found: WindowRead, zone: Zone) -> Part | None:

@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from dashboard.reads.remembered import Remembered
-from dashboard.report.attainment import OBJECTIVES, Target, judge, targets_of, targets_within
-from dashboard.report.budget import Budget
-from lagloss.budgets import Objective
-from lagloss.periods import Stretch, coverage, due_s, first_known_of, series_of
+from lagloss.definition import StoredPipeline
+from lagloss.error_budget import OBJECTIVES, Budget, Objective, Target, judge, targets_of, targets_within
+from lagloss.freshness import expected_to_s
+from lagloss.periods import coverage, first_known_of, joined, series_of
 from lagloss.rollup import Rollup, period_of
-from lagloss.store import DAY_S, Store, StoredPipeline
+from lagloss.store import DAY_S, Store
 
 BUDGET_DAYS: Final = 30
 """Error budgets are of today and the days before it (UTC), so many in all."""
@@ -34,12 +34,10 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
     first_s = first_known_of(store, names)
     found: dict[str, Budgets] = {}
     for stored in pipelines:
-        parts = list(zip(stretches[stored.name], targets[stored.name], strict=True))
-        whole = Stretch(
-            from_s, to_s, Rollup.merged(part.total for part, _ in parts), sum(part.cut for part, _ in parts)
-        )
-        known = coverage(whole, first_s.get(stored.name), due_s(stored.definition, now_s))
-        judged = [judge(objective, parts, known) for objective in OBJECTIVES]
+        parts = stretches[stored.name]
+        totals = [(part.total, target) for part, target in zip(parts, targets[stored.name], strict=True)]
+        known = coverage(joined(parts), first_s.get(stored.name), expected_to_s(now_s, stored.definition.spec.grace))
+        judged = [judge(objective, totals, known.missing) for objective in OBJECTIVES]
         found[stored.name] = {one.objective: one.budget for one in judged}
     return found
 

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import ColumnElement, Subquery, TableValuedAlias, Text, func, select, true
 from sqlalchemy.sql.selectable import LateralFromClause
 
 from lagloss import tables
-from lagloss.evidence import SILENT_AFTER_MS
+from lagloss.emitters import is_heard
+from lagloss.freshness import is_stale
 from lagloss.store import DAY_S, Store
-from lagloss.wire import WINDOW_S
-
-STALE_AFTER_GRACE_S: Final = 180
-"""A newest closed window that ended longer ago than grace and this should not be the newest."""
 
 
 class Condition(StrEnum):
@@ -112,14 +109,14 @@ def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
 
 def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
     emitter, now_ms = tables.Emitter, int(now_s * 1_000)
-    is_heard = emitter.appended_at >= now_ms - SILENT_AFTER_MS
+    heard = is_heard(now_ms)
     is_open = ~emitter.closed & is_lately(now_ms)
     return (
         select(
             emitter.pipeline,
             func.max(emitter.appended_at).label("reported_ms"),
-            func.count().filter(is_heard | is_open).label("emitters"),
-            func.count().filter(is_heard).label("reporting"),
+            func.count().filter(heard | is_open).label("emitters"),
+            func.count().filter(heard).label("reporting"),
         )
         .where(tables.is_any(emitter.pipeline, pipelines))
         .group_by(emitter.pipeline)
@@ -132,21 +129,20 @@ def is_lately(now_ms: int) -> ColumnElement[bool]:
     return tables.Emitter.appended_at >= now_ms - DAY_S * 1_000
 
 
-def condition(fresh: Freshness, grace_s: float, now_s: float, has_windows: bool, *, ends_now: bool = True) -> Condition:
+def condition(fresh: Freshness, grace_ms: int, now_s: float, has_windows: bool, *, ends_now: bool = True) -> Condition:
     """`has_windows`: whether there is anything to draw in the range that was asked for; `ends_now`: whether that range
     holds this moment, so that something should be there."""
     if fresh.newest_s is None:
         # idle is a verdict: before the first one nobody knows that nothing comes in
-        is_late = fresh.live_s is not None and now_s - fresh.live_s - WINDOW_S > grace_s + STALE_AFTER_GRACE_S
-        if not is_late:
+        if fresh.live_s is None or not is_stale(fresh.live_s, grace_ms, now_s):
             return Condition.NOT_CLOSED if fresh.reporting or fresh.live_s is not None else Condition.BLIND
         return Condition.STALE if fresh.reporting else Condition.BLIND
     if not has_windows and not ends_now:
         return Condition.NOTHING_IN_RANGE
-    is_late = now_s - fresh.newest_s - WINDOW_S > grace_s + STALE_AFTER_GRACE_S
-    if not fresh.reporting and (is_late or fresh.verdict == "unknown"):
+    stale = is_stale(fresh.newest_s, grace_ms, now_s)
+    if not fresh.reporting and (stale or fresh.verdict == "unknown"):
         return Condition.BLIND
-    if is_late:
+    if stale:
         return Condition.STALE
     if not has_windows:
         return Condition.NOTHING_IN_RANGE

@@ -14,9 +14,10 @@ from sqlalchemy.orm import InstrumentedAttribute
 from dashboard.reads.series import bucket_s
 from dashboard.span import Span
 from lagloss import tables
+from lagloss.definition import StoredPipeline
 from lagloss.graph import Graph
 from lagloss.result import rfc3339
-from lagloss.store import Store, StoredPipeline
+from lagloss.store import Store
 
 By = Literal["node", "partition"]
 NOW_S: Final = 120

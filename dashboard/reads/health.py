@@ -159,13 +159,13 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
         raise UnknownPipeline(pipeline=pipeline, known=f"are {', '.join(definitions) or 'none'}")
     names = list(definitions) if pipeline is None else [pipeline]
     fresh = read_freshness_of(store, names, now_s)
-    graces_s = {name: definitions[name].spec.grace / 1_000 for name in names}
+    graces_ms = {name: definitions[name].spec.grace for name in names}
     with store.engine.connect() as connection:
         return Health(
             now_s,
             pipeline,
             reports=read_reports(connection, ends),
-            closings=read_closings(store, graces_s, fresh, now_s),
+            closings=read_closings(store, graces_ms, fresh, now_s),
             nodes=read_nodes(store, names, now_s),
             silent_emitters=read_silent(store, names, now_s),
             hosts=read_hosts(store, names, now_s),

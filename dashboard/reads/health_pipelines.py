@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Select, func, select, text, true
+from sqlalchemy import Select, func, select, text, true
 
-from dashboard.reads.condition import STALE_AFTER_GRACE_S, Freshness, is_lately, names_of
+from dashboard.reads.condition import Freshness, is_lately, names_of
 from dashboard.reads.consumer_lag import LagNow, read_lag_now
 from lagloss import tables
-from lagloss.evidence import SILENT_AFTER_MS, STILL_EXPECTED_MS
+from lagloss.emitters import is_awaited, is_heard, is_silent
+from lagloss.freshness import STALE_AFTER_S, due_ms, newest_due_s
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
@@ -31,14 +32,14 @@ class Closing:
     newest_s: int | None
     due: int
     oldest_due_s: int | None
-    grace_s: float
+    grace_ms: int
 
     def waits_s(self, now_s: float) -> float:
         """How long the oldest due window has waited since it could be closed; 0 where none is due."""
-        return 0.0 if self.oldest_due_s is None else max(0.0, now_s - self.oldest_due_s - WINDOW_S - self.grace_s)
+        return 0.0 if self.oldest_due_s is None else max(0.0, now_s - due_ms(self.oldest_due_s, self.grace_ms) / 1_000)
 
     def is_late(self, now_s: float) -> bool:
-        return self.waits_s(now_s) > STALE_AFTER_GRACE_S
+        return self.waits_s(now_s) > STALE_AFTER_S
 
     def document(self) -> dict[str, Any]:
         return {
@@ -110,22 +111,22 @@ class Host:
 
 
 def read_closings(
-    store: Store, graces_s: Mapping[str, float], fresh: Mapping[str, Freshness], now_s: float
+    store: Store, graces_ms: Mapping[str, int], fresh: Mapping[str, Freshness], now_s: float
 ) -> list[Closing]:
     """How far each pipeline is closed: the longest waiting first."""
-    names = list(graces_s)
+    names = list(graces_ms)
     first = _read_first_tally(store, [name for name in names if fresh[name].newest_s is None])
     spans: dict[str, tuple[int, int]] = {}
     for name in names:
-        last_s = int(now_s - graces_s[name]) // WINDOW_S * WINDOW_S - WINDOW_S
+        last_s = newest_due_s(now_s * 1_000, graces_ms[name])
         newest_s = fresh[name].newest_s
         from_s = first.get(name) if newest_s is None else newest_s - LOOKED_BACK_S
         if from_s is not None and from_s <= last_s:
             spans[name] = from_s, last_s
     missing = _read_missing(store, spans)
     closings = [
-        Closing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_s)
-        for name, grace_s in graces_s.items()
+        Closing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
+        for name, grace_ms in graces_ms.items()
     ]
     return sorted(closings, key=lambda found: (-found.waits_s(now_s), found.newest_s or 0, found.pipeline))
 
@@ -171,14 +172,14 @@ def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[st
 def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Node]:
     """Every node that ever reported: what is bad first, then by when it was last heard."""
     row, now_ms = tables.Emitter, int(now_s * 1_000)
-    silent, lately = _is_silent(now_ms), is_lately(now_ms)
+    silent, lately = is_silent(now_ms), is_lately(now_ms)
     asked: Select[*tuple[Any, ...]] = (
         select(
             row.pipeline,
             row.node,
-            func.count().filter(~row.closed & (row.appended_at >= now_ms - SILENT_AFTER_MS)).label("reporting"),
+            func.count().filter(~row.closed & is_heard(now_ms)).label("reporting"),
             func.count().filter(silent & lately).label("silent"),
-            func.count().filter(silent & _is_awaited(now_ms)).label("awaited"),
+            func.count().filter(silent & is_awaited(now_ms)).label("awaited"),
             func.count().filter(silent & ~lately).label("long_dead"),
             func.count().filter(row.closed).label("closed"),
             (func.max(row.appended_at) / 1_000.0).label("reported_s"),
@@ -204,8 +205,8 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
     """Emitters that fell silent within a day, the last first; of very many the last `SILENT_LISTED`."""
     row, now_ms = tables.Emitter, int(now_s * 1_000)
     asked = (
-        select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, _is_awaited(now_ms))
-        .where(tables.is_any(row.pipeline, pipelines), _is_silent(now_ms), is_lately(now_ms))
+        select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, is_awaited(now_ms))
+        .where(tables.is_any(row.pipeline, pipelines), is_silent(now_ms), is_lately(now_ms))
         .order_by(row.appended_at.desc(), row.pipeline, row.node, row.emitter)
         .limit(SILENT_LISTED)
     )
@@ -214,14 +215,6 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
             SilentEmitter(name, node, host, emitter.hex(), appended_ms / 1_000, is_awaited)
             for name, node, host, emitter, appended_ms, is_awaited in connection.execute(asked)
         ]
-
-
-def _is_silent(now_ms: int) -> ColumnElement[bool]:
-    return ~tables.Emitter.closed & (tables.Emitter.appended_at < now_ms - SILENT_AFTER_MS)
-
-
-def _is_awaited(now_ms: int) -> ColumnElement[bool]:
-    return tables.Emitter.appended_at >= now_ms - SILENT_AFTER_MS - STILL_EXPECTED_MS
 
 
 def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Host]:

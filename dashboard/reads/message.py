@@ -14,7 +14,7 @@ from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
 from lagloss.graph import Graph
 from lagloss.result import rfc3339
 from lagloss.store import MissingMessage, Store
-from lagloss.trail import Budget, Search, Trail, read_trail, search
+from lagloss.trail import Search, SearchLimit, Trail, read_trail, search
 from lagloss.wire import SAMPLE_ALL, WINDOW_S, hash_id, signed64
 
 
@@ -85,7 +85,7 @@ def read_message(
     pipeline: str,
     asked: str,
     where: Where,
-    budget: Budget | None = None,
+    limit: SearchLimit | None = None,
 ) -> MessageRead:
     """Find a message by its id, or by the hash of it in 16 hex digits.
 
@@ -105,7 +105,7 @@ def read_message(
                 trail = read_trail(store, log, pipeline, start_s, known[0].id_hash)
                 found = Search(trail, start_s, start_s + WINDOW_S, None)
             else:
-                found = search(store, log, pipeline, ids, **asdict(where), budget=budget)
+                found = search(store, log, pipeline, ids, **asdict(where), limit=limit)
     except (KafkaUnreachable, NotConfigured, NotEnoughData) as error:
         trouble = str(error)
     trail = found.trail if found is not None else None

@@ -101,7 +101,7 @@ def _standing(
     return Standing(
         pipeline=definition.name,
         description=definition.metadata.description,
-        condition=condition(fresh, definition.spec.grace / 1_000, now_s, has_windows=newest is not None),
+        condition=condition(fresh, definition.spec.grace, now_s, has_windows=newest is not None),
         fresh=fresh,
         targets=Targets(sla.loss.max, sla.lag.percentile, sla.lag.target),
         newest=None if newest is None else _minute(newest, definition),

@@ -11,8 +11,8 @@ from dashboard.reads.happenings import Happenings, read_happenings
 from dashboard.reads.series import Series, read_series
 from dashboard.reads.terms import Terms, terms_of
 from dashboard.span import Span
-from lagloss.definition import Sla
-from lagloss.store import Store, StoredPipeline, in_force
+from lagloss.definition import Sla, StoredPipeline, in_force
+from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 
@@ -55,7 +55,7 @@ def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels
         newest = next(iter(store.windows(pipeline, fresh.newest_s, fresh.newest_s + WINDOW_S)), None)
     found = condition(
         fresh,
-        stored.definition.spec.grace / 1_000,
+        stored.definition.spec.grace,
         now_s,
         bool(series.buckets),
         ends_now=span.from_s <= now_s <= span.to_s,

@@ -14,10 +14,11 @@ from dashboard.reads.remembered import Remembered
 from dashboard.reads.sums import Rolled
 from dashboard.span import Span
 from lagloss import tables
+from lagloss.definition import StoredPipeline
 from lagloss.graph import Graph
 from lagloss.result import rfc3339
 from lagloss.rollup import PERIOD_S, Period, Rollup, period_of
-from lagloss.store import Store, StoredPipeline
+from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 
 MAX_BUCKETS: Final = 1_440

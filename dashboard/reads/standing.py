@@ -14,7 +14,7 @@ from typing import Any
 
 from dashboard.reads.budgets import Budgets
 from dashboard.reads.condition import Condition, Freshness
-from dashboard.report.budget import Budget
+from lagloss.error_budget import Budget
 from lagloss.result import rfc3339
 
 

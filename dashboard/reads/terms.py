@@ -9,9 +9,8 @@ from typing import Final
 
 from dashboard.reads.buckets import Bucket
 from dashboard.span import Span
-from lagloss.definition import Definition, LagSla, Sla
+from lagloss.definition import Definition, LagSla, Sla, StoredPipeline, in_force
 from lagloss.presenting import is_late
-from lagloss.store import StoredPipeline, in_force
 from lagloss.wire import WINDOW_S
 
 _HELD: Final = ("p50", "p95", "p99")

@@ -7,9 +7,8 @@ from html import escape
 from typing import Final
 
 from dashboard.report import wording
-from dashboard.report.attainment import Status
-from dashboard.report.budget import Share
 from dashboard.report.model import BurnPoint, Figures, Report
+from lagloss.error_budget import Share, Status
 
 WIDTH: Final = 960
 _HUES: Final = ("#c2255c", "#1864ab")

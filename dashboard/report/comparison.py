@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from dashboard import words
 from dashboard.report import wording
-from dashboard.report.attainment import Attainment
 from dashboard.report.model import Report
 from dashboard.report.parts import Cell, Section, Table
+from lagloss.error_budget import Attainment
 from lagloss.result import Lags
 
 

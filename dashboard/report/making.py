@@ -9,25 +9,27 @@ from heapq import nlargest
 from itertools import groupby, pairwise
 from typing import Final
 
-from dashboard.report.attainment import (
+from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, WorstHour
+from dashboard.report.ranges import CalendarSpan, day_edges, previous
+from lagloss.definition import StoredPipeline
+from lagloss.error_budget import (
     OBJECTIVES,
+    Budget,
     Target,
+    bad_interval,
     judge,
     target_at,
     targets_of,
     targets_within,
     unseen_estimate,
 )
-from dashboard.report.budget import Budget
-from dashboard.report.model import WORST_HOURS, BurnPoint, Figures, Incidents, Report, WorstHour
-from dashboard.report.ranges import CalendarSpan, day_edges, previous
-from lagloss.budgets import bad_interval
+from lagloss.freshness import expected_to_s
 from lagloss.incident_times import Times, overlapping_courses
 from lagloss.incidents import incidents
-from lagloss.periods import Coverage, Stretch, coverage, due_s, first_known, hour_edges, series
+from lagloss.periods import Stretch, coverage, first_known, hour_edges, joined, series
 from lagloss.result import Interval
-from lagloss.rollup import Rollup, period_of
-from lagloss.store import DAY_S, Store, StoredPipeline
+from lagloss.rollup import period_of
+from lagloss.store import DAY_S, Store
 
 HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""
@@ -41,7 +43,9 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
     """
     versions = store.versions_of(pipeline)
     definition = versions[-1].definition
-    reading = _Reading(store, pipeline, versions, first_known(store, pipeline), due_s(definition, now_s))
+    reading = _Reading(
+        store, pipeline, versions, first_known(store, pipeline), expected_to_s(now_s, definition.spec.grace)
+    )
     whole, before = reading.whole(span), previous(span)
     hours = reading.by_hour(span)
     days = [reading.figures(parts) for parts in _grouped(hours, day_edges(span))]
@@ -66,13 +70,13 @@ class _Reading:
     """What all figures of a report have in common."""
 
     def __init__(
-        self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, due_s: float
+        self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, expected_to_s: float
     ) -> None:
         self._store = store
         self._pipeline = pipeline
         self._targets = targets_of(versions)
         self._first_s = first_s
-        self._due_s = due_s
+        self._expected_to_s = expected_to_s
 
     def targets(self, span: CalendarSpan) -> list[Target]:
         return targets_within(self._targets, span.from_s, span.to_s)
@@ -94,14 +98,10 @@ class _Reading:
         return self._judged([(part, target_at(self._targets, part.from_s)) for part in parts])
 
     def _judged(self, parts: Sequence[tuple[Stretch, Target]]) -> Figures:
-        whole = Stretch(
-            parts[0][0].from_s,
-            parts[-1][0].to_s,
-            Rollup.merged(part.total for part, _ in parts),
-            sum(part.cut for part, _ in parts),
-        )
-        known: Coverage = coverage(whole, self._first_s, self._due_s)
-        attainments = tuple(judge(objective, parts, known) for objective in OBJECTIVES)
+        whole = joined([part for part, _ in parts])
+        known = coverage(whole, self._first_s, self._expected_to_s)
+        totals = [(part.total, target) for part, target in parts]
+        attainments = tuple(judge(objective, totals, known.missing) for objective in OBJECTIVES)
         return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
 
 

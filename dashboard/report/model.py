@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from dashboard import links
 from dashboard.links import Address
-from dashboard.report.attainment import Attainment, Status, Target, overall
-from dashboard.report.budget import Share
 from dashboard.report.ranges import CalendarSpan
 from dashboard.span import Span
+from lagloss.error_budget import Attainment, Share, Status, Target, overall
 from lagloss.incident_times import Times
 from lagloss.incidents import Incident
 from lagloss.periods import Coverage

@@ -16,11 +16,12 @@ from dashboard.report.producing import Producer
 from dashboard.report.runs import Claimed, RunKey, Runs
 from dashboard.report.schedule_file import ReportsFile, ReportSpec
 from dashboard.report.settling import unsettled
-from dashboard.services import Services
 from lagloss.errors import LaglossError
 from lagloss.outgoing.mail import HandedIn, hand_in
 from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
 from lagloss.result import rfc3339
+from lagloss.settings import Settings
+from lagloss.store import Store
 
 LOOK_S: Final = 20.0
 """How often it looks whether a report is due."""
@@ -43,17 +44,17 @@ class Scheduler:
     """Mails the reports of a file, from a thread of its own between `start` and `stop`."""
 
     def __init__(
-        self, services: Services, file: ReportsFile, make: Maker | None = None, runs: Runs | None = None
+        self, store: Store, settings: Settings, file: ReportsFile, make: Maker | None = None, runs: Runs | None = None
     ) -> None:
         """`make` and `runs` are for tests. Raises SecretMissing or UnusableReceiver where the file's mail server cannot
         be used."""
-        self._store = services.store
+        self._store = store
         self._file = file
         self._server = file.mail.server(SEND_TIMEOUT_S)
-        make = make or maker(services.settings.dashboard_url)
-        self._producer = Producer(services.store, file.mail.from_, make)
-        self._runs = runs or Runs(services.store.engine)
-        self._keep_days = services.settings.keep_rollups_days
+        make = make or maker(settings.dashboard_url)
+        self._producer = Producer(store, file.mail.from_, make)
+        self._runs = runs or Runs(store.engine)
+        self._keep_days = settings.keep_rollups_days
         self._forgot_s = float("-inf")
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="report-scheduler", daemon=True)

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from sqlalchemy import exists, select
 
 from dashboard.report.ranges import CalendarSpan
 from lagloss import tables
 from lagloss.definition import Definition
+from lagloss.freshness import expected_to_s
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
-
-MARGIN_S: Final = 60.0
-"""After a window's grace: closing it takes some seconds."""
 
 
 def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:
     """Pipelines, by name, with a window of this range that is not closed yet. One that nobody ever sent a
     report of has none."""
-    early = {each.name for each in pipelines if now_s < span.to_s + each.spec.grace / 1_000 + MARGIN_S}
+    early = {each.name for each in pipelines if expected_to_s(now_s, each.spec.grace) < span.to_s - WINDOW_S}
     row, window = tables.Pipeline, tables.Window
     has_reports = exists().where(tables.Emitter.pipeline == row.name)
     # every minute up to the newest due one has its window: the range's last one is closed after all others

@@ -6,14 +6,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
-from dashboard.report.attainment import Attainment, Status, Target
-from dashboard.report.budget import Budget, Share
 from dashboard.report.model import Figures, Report
 from dashboard.report.ranges import CalendarSpan
 from dashboard.words import NOTHING, Look, count, lag, share
 from dashboard.words import interval as counts
 from dashboard.zones import Zone
-from lagloss.budgets import Objective
+from lagloss.error_budget import Attainment, Budget, Objective, Share, Status, Target
 
 STATUSES: Final[dict[Status, Look]] = {
     "met": Look("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),

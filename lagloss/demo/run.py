@@ -32,6 +32,7 @@ from lagloss.demo.pipeline import (
 from lagloss.demo.view import LiveView, Picture, PlainView, View, table_of
 from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning, NotEnoughData
+from lagloss.freshness import due_ms
 from lagloss.settings import Settings
 from lagloss.store import Store
 from lagloss.up import Stack, signals_interrupt
@@ -110,7 +111,7 @@ class Demo:
         self._data_dir = stack.settings.data_dir / "pipeline"
         self._store = Store(stack.endpoints["database"])
         self._definition = load_definition(definition_path())
-        self._grace_s = self._definition.spec.grace / 1000
+        self._grace_ms = self._definition.spec.grace
         self._began_s = time.time()
         self._beacons = (time.monotonic(), 0)
         self._phase = "starting the pipeline"
@@ -154,7 +155,7 @@ class Demo:
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
-        deadline = max(truths, default=0) + 60 + self._grace_s + SETTLE_S
+        deadline = due_ms(max(truths, default=0), self._grace_ms) / 1000 + SETTLE_S
         while True:
             self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
             self._look()
@@ -203,7 +204,7 @@ class Demo:
             at for at in self._picture.live() if self._picture.windows.get(at, {}).get("state") in (None, "open")
         ]
         if waiting:
-            left_s = min(waiting) + 60 + self._grace_s - time.time()
+            left_s = due_ms(min(waiting), self._grace_ms) / 1000 - time.time()
             parts.append(f"next window closes in {left_s:.0f} s" if left_s > 0 else "a window is being closed")
         return "   ".join(parts)
 

@@ -85,8 +85,8 @@ def rate(
     """Find the traffic that one process of a node sustains within a lag target; `run --scale rated` goes by it."""
     from pipeline_under_test.rating.load_test import NodeFailed
     from pipeline_under_test.rating.load_test import rate as rated
-    from pipeline_under_test.rating.ratings import Ratings
     from pipeline_under_test.rating.search import NothingSustained
+    from pipeline_under_test.running.ratings import Ratings
 
     if node not in SCALED:
         fail(f"expected one of {', '.join(SCALED)}, found {node!r}", EXIT_USAGE)

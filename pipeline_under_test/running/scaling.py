@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from pipeline_under_test.kafka.topics import PARTITIONS
-from pipeline_under_test.rating.ratings import Rating, Ratings
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.observed import Crew, Observer, Watcher
 from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
+from pipeline_under_test.running.ratings import Rating, Ratings
 from pipeline_under_test.topology import CONSUMERS, SCALED
 
 log = logging.getLogger(__name__)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -14,7 +14,11 @@ from aggregator.closing import Closer
 from aggregator.following import ReportFollower, following
 from aggregator.metrics import Metrics
 from aggregator.reading import BlockReader
+from aggregator.retention import Retention
+from aggregator.upkeep import Upkeep
+from aggregator.watching import Watch
 from lagloss.beacon_log import BeaconLog
+from lagloss.settings import Settings
 from lagloss.store import Store
 
 
@@ -34,7 +38,9 @@ class Driven:
     """The parts of an aggregator."""
 
     store: Store
+    watch: Watch
     closer: Closer
+    metrics: Metrics
     follower: ReportFollower
     beacons: BeaconLog
     reports: BeaconLog
@@ -49,7 +55,20 @@ class Driven:
 
         wait_until(caught_up, what="for the reports to be followed")
         if refresh:
-            self.closer.watch.refresh()
+            self.watch.refresh()
+
+    def upkeep(self) -> Upkeep:
+        """What is done beside closing."""
+        engine = self.store.engine
+        retention = Retention(engine, self.closer, self.watch, self.metrics, Settings())
+        return Upkeep(engine, self.closer, self.watch, retention, self.metrics)
+
+    def another(self) -> Driven:
+        """The same with another closer, which has not looked at anything yet."""
+        metrics = Metrics()
+        watch = Watch(self.store.engine, self.store, metrics)
+        closer = Closer(self.store.engine, watch, self.closer.reader, self.beacons, metrics)
+        return replace(self, watch=watch, closer=closer, metrics=metrics)
 
 
 @contextmanager
@@ -58,11 +77,13 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     logs = BeaconLog(bootstrap, beacons), BeaconLog(bootstrap, reports)
     follower = ReportFollower(store.engine, reports, logs[1].topic_id())
     reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
-    closer = Closer(store.engine, store, reader, logs[0], Metrics())
-    closer.watch.refresh()
+    metrics = Metrics()
+    watch = Watch(store.engine, store, metrics)
+    watch.refresh()
+    closer = Closer(store.engine, watch, reader, logs[0], metrics)
     try:
-        with following(spark, bootstrap, follower, logs[1].partitions(), lambda: closer.watch.checkpoints):
-            yield Driven(store, closer, follower, *logs)
+        with following(spark, bootstrap, follower, logs[1].partitions(), lambda: watch.checkpoints):
+            yield Driven(store, watch, closer, metrics, follower, *logs)
     finally:
         for log in logs:
             log.close()

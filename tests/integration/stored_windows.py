@@ -14,13 +14,12 @@ from aggregator import closings
 from aggregator.closings import Closing
 from aggregator.followed import ReportRecord
 from aggregator.following import ReportFollower
-from aggregator.told import read_basis
 from lagloss import tables
 from lagloss.definition import parse_definition
 from lagloss.facts import CheckpointFacts, WindowFacts
 from lagloss.result import CheckpointResult, Interval, Lags, WindowResult
 from lagloss.sketch import Sketch
-from lagloss.store import DAY_S, Store
+from lagloss.store import DAY_S, Store, read_basis
 from lagloss.wire import EmitterReport, OffsetRange, Progress, Tally, encode_report
 
 NOW_S = int(time.time())

@@ -18,9 +18,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator import quarantine
-from aggregator.closing import Closer
-from aggregator.metrics import Metrics
-from aggregator.upkeep import WINDOWS_A_ROUND, Upkeep
+from aggregator.upkeep import WINDOWS_A_ROUND
 from lagloss import tables
 from lagloss.definition import Definition, parse_definition
 from lagloss.difference import difference
@@ -249,7 +247,7 @@ def test_a_recompute_request_is_answered_with_what_was_read(chain: Chain) -> Non
     chain.settle()
     chain.close(0)
     request = chain.store.request_recompute(chain.name, chain.start_s, chain.start_s + 60)
-    assert Upkeep(chain.parts.closer).answer_recompute(int(time.time() * 1000))
+    assert chain.parts.upkeep().answer_recompute(int(time.time() * 1000))
     answer = chain.store.recompute_answer(request)
     assert answer is not None
     assert (answer["windows"], answer["beacons"]) == (1, 4 * 200 + 2 * 190)
@@ -263,20 +261,20 @@ def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_p
     chain.settle()
     assert chain.close(*range(windows)) == 2 * windows
     told: list[str] = []
-    after = Closer(chain.store.engine, chain.store, chain.parts.closer.reader, chain.parts.beacons, Metrics())
+    after = chain.parts.another()
     after.watch.refresh()
     with ThreadPoolExecutor() as pool:
         asked = chain.start_s, chain.start_s + 60 * windows
         answer = pool.submit(recompute, Settings(data_dir=tmp_path), chain.store, chain.name, *asked, told.append)
         now_ms = int(time.time() * 1000)
-        wait_until(lambda: Upkeep(chain.parts.closer).answer_recompute(now_ms), what="for the request")
+        wait_until(lambda: chain.parts.upkeep().answer_recompute(now_ms), what="for the request")
         wait_until(lambda: f"{WINDOWS_A_ROUND} of {windows} windows" in told, what="to hear how far it is")
         assert not answer.done()
-        assert Upkeep(after).answer_recompute(now_ms)
+        assert after.upkeep().answer_recompute(now_ms)
         found = answer.result(20)
     assert told[0] == "waiting for the aggregator"
     assert (found["windows"], found["beacons"], found["sealed"]) == (windows, 2 * windows, 0)
-    assert not Upkeep(chain.parts.closer).answer_recompute(now_ms)
+    assert not chain.parts.upkeep().answer_recompute(now_ms)
 
 
 def test_each_revision_tells_whoever_listens(chain: Chain) -> None:

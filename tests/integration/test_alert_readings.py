@@ -12,7 +12,8 @@ from sqlalchemy import Connection, insert, update
 from alerting.readings import Readings
 from alerting.rules import rules_of
 from alerting.view import View, Waiting
-from lagloss.store import DAY_S, Store, StoredPipeline
+from lagloss.definition import StoredPipeline
+from lagloss.store import DAY_S, Store
 from lagloss.tables import Emitter, Window
 from tests.alert_views import defined
 from tests.integration.stored_windows import Stored

@@ -25,6 +25,7 @@ from aggregator.plan import ReadPlan
 from aggregator.reading import Reading
 from aggregator.recreation import notice_recreated_topics
 from aggregator.upkeep import Upkeep
+from aggregator.watching import Watch
 from lagloss import cli
 from lagloss.ranges import Watermarks
 from lagloss.result import rfc3339
@@ -128,16 +129,15 @@ def seal_by_retention(stage: Stage, sink: Sink) -> Upkeep:
     sink.resume(0)
     sink.work(13)
     stage.judge()
-    return Upkeep(stage.parts.closer)
+    return stage.parts.upkeep()
 
 
 def seal_by_new_topics(stage: Stage, sink: Sink) -> Upkeep:
     """The beacons topic is another one when the aggregator starts again."""
-    closer = stage.parts.closer
     assert notice_recreated_topics(stage.store.engine, "another", stage.parts.reports.topic_id())
-    restarted = Closer(closer.engine, stage.store, closer.reader, closer.beacons, Metrics())
+    restarted = stage.parts.another()
     restarted.watch.refresh()
-    return Upkeep(restarted)
+    return restarted.upkeep()
 
 
 @pytest.mark.usefixtures("settings")
@@ -214,7 +214,7 @@ def test_a_sink_six_hours_late_reads_two_short_ranges_a_partition_and_not_six_ho
     assert stage.window(0)["verdict"] == "ok"
     (ranges,) = reader.asked
     assert max(sum(place.partition == at for place in ranges) for at in range(BLOCK_PARTITIONS)) == 2
-    held = sum(marks.high - marks.low for marks in closer.beacons.watermarks().values())
+    held = sum(marks.high - marks.low for marks in stage.parts.beacons.watermarks().values())
     print(f"{reader.records()} records read in {len(ranges)} ranges, of {held} in the log")
     assert reader.records() < 500 < FILLER * BLOCK_PARTITIONS < held
 
@@ -300,7 +300,8 @@ def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revision
     store.apply(pipeline("[{name: srcs, to: [sink]}, {name: sink}]"), 0)
     log, reports = LogInMemory(), list[ReportRecord]()
     reader, metrics = Recording(log), Metrics()
-    closer = Closer(store.engine, store, reader, log, metrics)  # type: ignore[arg-type]
+    watch = Watch(store.engine, store, metrics)
+    closer = Closer(store.engine, watch, reader, log, metrics)  # type: ignore[arg-type]
     follower = ReportFollower(store.engine, "reports", "one")
     start_s = 1_780_000_020
     start_ms, end_ms = start_s * 1000, (start_s + HOUR * 60) * 1000

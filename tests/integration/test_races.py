@@ -10,8 +10,6 @@ from dataclasses import dataclass
 import pytest
 
 from aggregator.catchup import Catchup
-from aggregator.closing import Closer
-from aggregator.metrics import Metrics
 from aggregator.plan import ReadPlan
 from aggregator.reading import BlockReader, Reading
 from lagloss.wire import OffsetRange
@@ -54,12 +52,12 @@ def test_of_two_closers_the_one_that_knows_less_leaves_the_row_alone(chain: Chai
     send_all(chain, window=1)
     chain.settle()
     window, parts = (chain.name, chain.start_s), chain.parts
-    other = Closer(parts.store.engine, parts.store, parts.closer.reader, parts.beacons, Metrics())
+    other = parts.another()
 
     def other_closes() -> None:
         send_late(chain)
         other.watch.refresh()
-        other.close_windows([window], int(time.time() * 1000))
+        other.closer.close_windows([window], int(time.time() * 1000))
 
     interrupt(chain, other_closes)
     chain.close(0)

@@ -16,7 +16,6 @@ from dashboard.report.ranges import CalendarSpan
 from dashboard.report.runs import GIVE_UP_AFTER_S, Runs
 from dashboard.report.schedule_file import ReportsFile
 from dashboard.report.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
-from dashboard.services import Services
 from lagloss import tables
 from lagloss.outgoing.backoff import backoff_s
 from lagloss.report_tables import ReportRun
@@ -63,7 +62,7 @@ def part(_store: Store, pipeline: str, _span: CalendarSpan, _formats: tuple[str,
 
 def scheduler(store: Store, file: ReportsFile, make: Callable[..., Part] | None = part, **more: float) -> Scheduler:
     """One that knows its schedule since the week before MONDAY, and tries again at once."""
-    made = Scheduler(Services(store, Settings()), file, make, Runs(store.engine, **{"first_retry_s": 0.0, **more}))
+    made = Scheduler(store, Settings(), file, make, Runs(store.engine, **{"first_retry_s": 0.0, **more}))
     made.look(MONDAY - 1)
     return made
 
@@ -290,7 +289,7 @@ def test_a_running_scheduler_mails_by_itself_and_lets_go_of_a_run_when_it_is_sto
     daily = reports(mailbox, rrule="FREQ=DAILY", range="last-week", zone="UTC")
     scheduler(store, daily)
     change(store, "UPDATE report_run SET due_at = due_at - interval '1 day'")
-    running = Scheduler(Services(store, Settings()), daily, slow)
+    running = Scheduler(store, Settings(), daily, slow)
     running.start()
     assert making.wait(30)
     stopping = threading.Thread(target=running.stop, args=(30.0,))
@@ -300,7 +299,7 @@ def test_a_running_scheduler_mails_by_itself_and_lets_go_of_a_run_when_it_is_sto
     stopping.join(30)
     assert mailbox.mails == []
 
-    successor = Scheduler(Services(store, Settings()), daily, part)
+    successor = Scheduler(store, Settings(), daily, part)
     successor.start()
     wait_for(lambda: bool(mailbox.mails), timeout_s=10, what="the mail")
     successor.stop()

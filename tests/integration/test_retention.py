@@ -19,6 +19,7 @@ from aggregator.reading import BlockReader
 from aggregator.retention import CONSUMER_LAG, HISTORY, NAMES, TALLY, WINDOW, Retention, days_of
 from aggregator.rollups import SETTLE_MS
 from aggregator.upkeep import Upkeep
+from aggregator.watching import Watch
 from lagloss import tables
 from lagloss.beacon_log import BeaconLog
 from lagloss.settings import Settings
@@ -36,7 +37,9 @@ DAY_MS = DAY_S * 1000
 class Pruned(Stored):
     """A database with the closer and the retention that work on it."""
 
+    watch: Watch
     closer: Closer
+    metrics: Metrics
     retention: Retention
 
     def days(self, table: Any) -> list[int]:
@@ -54,15 +57,18 @@ class Pruned(Stored):
             rollups.roll_up(self.store.engine, NOW_MS + at * SETTLE_MS)
 
     def metric(self, name: str, **labels: str) -> float | None:
-        return self.closer.metrics.registry.get_sample_value(name, labels)
+        return self.metrics.registry.get_sample_value(name, labels)
 
 
 @pytest.fixture
 def pruned(spark: SparkSession, kafka_bootstrap: str, store: Store) -> Iterator[Pruned]:
     create_topics(kafka_bootstrap)
     beacons = BeaconLog(kafka_bootstrap, BEACONS)
-    closer = Closer(store.engine, store, BlockReader(spark, kafka_bootstrap, BEACONS, 8), beacons, Metrics())
-    yield Pruned(store=store, closer=closer, retention=Retention(closer, Settings()))
+    engine, metrics = store.engine, Metrics()
+    watch = Watch(engine, store, metrics)
+    closer = Closer(engine, watch, BlockReader(spark, kafka_bootstrap, BEACONS, 8), beacons, metrics)
+    retention = Retention(engine, closer, watch, metrics, Settings())
+    yield Pruned(store=store, watch=watch, closer=closer, metrics=metrics, retention=retention)
     beacons.close()
 
 
@@ -165,11 +171,11 @@ def test_a_window_that_is_sealed_by_age_is_off_the_agenda(pruned: Pruned) -> Non
     start = days_ago(9)
     pruned.report("one", start * 1000 + 70_000, [start])
     pruned.close(start)
-    pruned.closer.watch.refresh()
+    pruned.watch.refresh()
     pruned.retention.round(NOW_MS)
     with pruned.store.engine.connect() as connection:
         assert unfinished.read_states(connection, [("chain", start)]) == {("chain", start): "sealed"}
-    assert start not in pruned.closer.watch.agendas["chain"].to_close(NOW_MS, NOW_MS)
+    assert start not in pruned.watch.agendas["chain"].to_close(NOW_MS, NOW_MS)
 
 
 def test_a_day_in_use_is_left_for_the_next_round(pruned: Pruned) -> None:
@@ -252,7 +258,7 @@ def test_emitters_that_no_window_knows_any_more_go_with_their_work_in_hand(prune
     pruned.report("ended last", ago[10], closed=True, progress=work_in_hand(ago[10]))
     pruned.report("silent", ago[1], progress=work_in_hand(ago[1]))
     pruned.report("lives", NOW_MS, [days_ago(1)], progress=work_in_hand(NOW_MS))
-    pruned.closer.watch.refresh()
+    pruned.watch.refresh()
     pruned.retention.round(NOW_MS)
     assert emitters(pruned) == {"ended last", "silent", "lives"}
     # what waits in partition 3 is late, however long nobody takes it in; no definition has a node `gone`
@@ -295,7 +301,7 @@ def test_upkeep_rolls_up_and_prunes_beside_closing(pruned: Pruned) -> None:
     with pruned.store.engine.begin() as connection:
         ensure_days(connection, [days_ago(40)])
     pruned.close(days_ago(1), now_ms=NOW_MS - SETTLE_MS)
-    Upkeep(pruned.closer, Settings()).tick(NOW_MS)
+    Upkeep(pruned.store.engine, pruned.closer, pruned.watch, pruned.retention, pruned.metrics).tick(NOW_MS)
     assert list(pruned.store.rollups("chain", "hour", 0, TODAY_S)) == [days_ago(1)]
     assert set(pruned.days(WINDOW)) == {1, 0, -1}  # today's and tomorrow's are made ahead
     # its day is next

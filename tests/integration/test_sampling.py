@@ -57,7 +57,7 @@ class Shop:
             spec: {{sample: {sample}, nodes: [{{name: src, to: [snk]}}, {{name: snk}}]}}
         """
         self.parts.store.apply(parse_definition(text), at_ms)
-        self.parts.closer.watch.refresh()
+        self.parts.watch.refresh()
         with closing(SampleAnnouncer(self.bootstrap)) as announcer:
             self.upkeep.announce_samples(announcer)
 
@@ -97,7 +97,7 @@ def parts(spark: SparkSession, kafka_bootstrap: str, module_database_url: str) -
 @pytest.fixture
 def shop(parts: Driven, kafka_bootstrap: str) -> Shop:
     name = f"shop-{uuid.uuid4().hex[:8]}"
-    return Shop(kafka_bootstrap, parts, Upkeep(parts.closer), name, int(time.time()) // 60 * 60 - 300)
+    return Shop(kafka_bootstrap, parts, parts.upkeep(), name, int(time.time()) // 60 * 60 - 300)
 
 
 def test_a_tenth_of_the_ids_tells_of_all_messages_and_its_interval_holds_the_loss(shop: Shop) -> None:

@@ -302,4 +302,4 @@ def fresh(**known: Any) -> Freshness:
 def test_why_there_is_nothing_or_how_old_it_is_is_told_apart(
     known: dict[str, Any], has_windows: bool, ends_now: bool, wanted: Condition
 ) -> None:
-    assert condition(fresh(**known), 60, NOW, has_windows, ends_now=ends_now) == wanted
+    assert condition(fresh(**known), 60_000, NOW, has_windows, ends_now=ends_now) == wanted

@@ -13,7 +13,7 @@ from lagloss.beacon_log import BeaconLog
 from lagloss.definition import parse_definition
 from lagloss.errors import NotEnoughData
 from lagloss.store import Store
-from lagloss.trail import Budget, read_trail, search
+from lagloss.trail import SearchLimit, read_trail, search
 from lagloss.wire import OffsetRange, hash_id
 from tests.conftest import Topics
 from tests.integration.logged_blocks import Logged
@@ -65,13 +65,13 @@ def test_a_search_that_its_budget_ends_says_how_far_it_came_and_goes_on_from_the
     store: Store, minutes: list[Logged], log: BeaconLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lagloss.trail._BATCH_WINDOWS", 1)
-    few = Budget(beacons=2 * 3 * len(IDS))  # two minutes of them
-    found = search(store, log, "trail", [hash_id(WANTED)], budget=few)
+    few = SearchLimit(beacons=2 * 3 * len(IDS))  # two minutes of them
+    found = search(store, log, "trail", [hash_id(WANTED)], limit=few)
     assert (found.trail, found.is_cut) == (None, True)
     assert (found.from_s, found.to_s) == (minutes[3].start_s, minutes[4].start_s + 60)
-    found = search(store, log, "trail", [hash_id(WANTED)], before_s=found.from_s, budget=few)
+    found = search(store, log, "trail", [hash_id(WANTED)], before_s=found.from_s, limit=few)
     assert (found.from_s, found.is_cut) == (minutes[1].start_s, True)
-    found = search(store, log, "trail", [hash_id(WANTED)], before_s=found.from_s, budget=few)
+    found = search(store, log, "trail", [hash_id(WANTED)], before_s=found.from_s, limit=few)
     assert (found.trail is not None, found.is_cut) == (True, False)
 
 

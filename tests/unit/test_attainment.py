@@ -13,14 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.report.attainment import FOREVER_S, Target, judge, overall, target_at, targets_of, targets_within
-from dashboard.report.budget import Budget
-from lagloss.budgets import budget
-from lagloss.definition import Definition, parse_definition
-from lagloss.periods import Coverage, Stretch
+from lagloss.definition import Definition, StoredPipeline, parse_definition
+from lagloss.error_budget import (
+    FOREVER_S,
+    Budget,
+    Target,
+    budget_of,
+    judge,
+    overall,
+    target_at,
+    targets_of,
+    targets_within,
+)
 from lagloss.result import Interval
 from lagloss.rollup import Rollup
-from lagloss.store import StoredPipeline
 from tests.window_documents import CHAIN
 
 HOUR_S = 3_600
@@ -35,12 +41,8 @@ def target(loss: float = 0.01, percentile: float = 95) -> Target:
     return Target.of(1, definition(loss, percentile), 0, HOUR_S)
 
 
-def known(total: Rollup, missing: int = 0) -> Coverage:
-    return Coverage(total.windows + missing, total.windows, 0, 0, missing, 0)
-
-
 def status(total: Rollup, of: Target, missing: int = 0) -> str:
-    return judge("loss", [(Stretch(0, HOUR_S, total), of)], known(total, missing)).status
+    return judge("loss", [(total, of)], missing).status
 
 
 def loss(low: int, high: int, messages: int = 1_000, unknown: int = 0, pending: int = 0) -> Rollup:
@@ -84,7 +86,7 @@ def test_what_is_spent_of_a_budget_says_the_same_as_the_status(
     certain: int, perhaps: int, unknown: int, missing: int
 ) -> None:
     total = loss(certain, certain + perhaps, unknown=unknown)
-    one = judge("loss", [(Stretch(0, HOUR_S, total), target(0.02))], known(total, missing))
+    one = judge("loss", [(total, target(0.02))], missing)
     assert one.budget is not None
     spent, left = one.budget.spent, one.budget.left
     assert spent is not None
@@ -101,7 +103,7 @@ def test_a_budget_is_exact_however_floats_round(share: float, messages: int) -> 
 
 
 def test_a_target_of_all_messages_leaves_no_budget() -> None:
-    one = judge("loss", [(Stretch(0, HOUR_S, loss(1, 1)), target(0))], known(loss(1, 1)))
+    one = judge("loss", [(loss(1, 1), target(0))], 0)
     assert (one.status, one.budget) == ("missed", Budget(0, Interval(1, 1)))
     nothing = {"min": None, "max": None}
     assert one.document()["budget"] == {"messages": 0, "spent": nothing, "left": nothing}
@@ -109,7 +111,7 @@ def test_a_target_of_all_messages_leaves_no_budget() -> None:
 
 def test_what_is_late_spends_the_budget_of_the_lag() -> None:
     total = timed(late=40)
-    one = judge("on-time", [(Stretch(0, HOUR_S, total), target())], known(total))
+    one = judge("on-time", [(total, target())], 0)
     assert one.budget is not None
     assert (one.status, one.bad.min, one.allowed, one.budget.spent) == ("met", 40, 50, {"min": 0.8, "max": 0.8})
     assert one.good == {"min": 0.96, "max": 0.96}
@@ -118,7 +120,7 @@ def test_what_is_late_spends_the_budget_of_the_lag() -> None:
 
 def test_what_may_have_been_on_time_all_the_same_is_not_late_for_certain() -> None:
     def fared(total: Rollup) -> tuple[str, Interval]:
-        one = judge("on-time", [(Stretch(0, HOUR_S, total), target())], known(total))
+        one = judge("on-time", [(total, target())], 0)
         return one.status, one.bad
 
     assert fared(timed(late=51)) == ("missed", Interval(51, 51))
@@ -151,7 +153,7 @@ def test_whatever_became_of_what_is_not_certain_the_status_was_right(
         on_time=counted["on time"],
         on_time_of=len(fates) - counted["filtered"] - counted["dead"],
     )
-    one = judge("on-time", [(Stretch(0, HOUR_S, total), target(percentile=percentile))], known(total))
+    one = judge("on-time", [(total, target(percentile=percentile))], 0)
     ends = [luck.choice(FATES) if fate in ("perhaps", "pending") else fate for fate in fates]
     kept = [fate for fate in ends if fate not in ("filtered", "dead")]
     bad = sum(fate != "on time" for fate in kept)
@@ -163,18 +165,18 @@ def test_whatever_became_of_what_is_not_certain_the_status_was_right(
 
 def test_each_version_is_judged_by_its_own_target() -> None:
     parts = [
-        (Stretch(0, HOUR_S, loss(10, 10)), target(0.01)),
-        (Stretch(HOUR_S, 2 * HOUR_S, loss(90, 90)), target(0.1)),
+        (loss(10, 10), target(0.01)),
+        (loss(90, 90), target(0.1)),
     ]
-    one = judge("loss", parts, known(loss(0, 0)))
+    one = judge("loss", parts, 0)
     assert (one.status, one.allowed, one.target) == ("met", 110, 1 - 110 / 2_000)
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 5_000)), min_size=1, max_size=8))
 def test_a_whole_spends_what_its_parts_spend(found: list[tuple[int, int, int]]) -> None:
-    parts = [(Stretch(0, HOUR_S, loss(low, low + more, of)), target(0.03)) for low, more, of in found]
-    whole = judge("loss", parts, known(loss(0, 0)))
-    each = [judge("loss", [part], known(part[0].total)) for part in parts]
+    parts = [(loss(low, low + more, of), target(0.03)) for low, more, of in found]
+    whole = judge("loss", parts, 0)
+    each = [judge("loss", [part], 0) for part in parts]
     assert whole.bad.min == sum(one.bad.min for one in each)
     assert whole.bad.max == sum(one.bad.max for one in each)
     assert whole.allowed == pytest.approx(sum(one.allowed for one in each))
@@ -183,10 +185,7 @@ def test_a_whole_spends_what_its_parts_spend(found: list[tuple[int, int, int]]) 
 
 def test_the_worst_objective_says_how_all_fared() -> None:
     def of(*statuses: str) -> str:
-        made = [
-            judge("loss", [(Stretch(0, HOUR_S, loss(*_BY_STATUS[name])), target())], known(loss(0, 0)))
-            for name in statuses
-        ]
+        made = [judge("loss", [(loss(*_BY_STATUS[name]), target())], 0) for name in statuses]
         return overall(made)
 
     assert of("met", "missed") == "missed"
@@ -229,6 +228,6 @@ def test_a_version_that_no_window_began_in_leaves_no_trace() -> None:
 
 def test_alerts_and_reports_speak_of_one_budget() -> None:
     own = parse_definition(CHAIN + "  alerts: {onTime: {target: 0.9}}\n")
-    assert budget(own, "on-time") == pytest.approx(0.1)
+    assert budget_of(own, "on-time") == pytest.approx(0.1)
     assert Target.of(1, own, 0, 60).budget("on-time") == Fraction(1, 10)
-    assert budget(definition(percentile=99), "on-time") == pytest.approx(0.01)
+    assert budget_of(definition(percentile=99), "on-time") == pytest.approx(0.01)

@@ -27,11 +27,10 @@ from dashboard.reads.terms import Terms, terms_of
 from dashboard.span import Span
 from dashboard.zones import Zone
 from lagloss import hops
-from lagloss.definition import Definition, parse_definition
+from lagloss.definition import Definition, StoredPipeline, parse_definition
 from lagloss.graph import Graph
 from lagloss.hops import Hop
 from lagloss.rollup import Rollup
-from lagloss.store import StoredPipeline
 from tests.window_documents import CHAIN, chain, clicks, document
 
 START = 1_795_250_400

@@ -20,7 +20,7 @@ from dashboard.reads.condition import Condition, Freshness
 from dashboard.reads.condition import condition as condition_of
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, worst_first
-from dashboard.report.budget import Budget
+from lagloss.error_budget import Budget
 from lagloss.result import Interval
 
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)

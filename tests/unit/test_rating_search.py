@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_under_test.rating.ratings import Ratings
 from pipeline_under_test.rating.search import LOWEST_RATE, TOLERANCE, NothingSustained, Trial, highest_sustained
 from pipeline_under_test.rating.traffic import Done, Waiting
+from pipeline_under_test.running.ratings import Ratings
 
 TARGET_S = 2.0
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pipeline_under_test.rating.ratings import Ratings
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.policies import Policy, Rules
+from pipeline_under_test.running.ratings import Ratings
 from pipeline_under_test.running.scaling import Scaler, Scaling
 from pipeline_under_test.topology import CONN_GA, EVENT_NORM, EVENT_ROUTER, SCALED
 from tests.fakes.queues import Queues
