@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 import uuid
@@ -26,6 +27,9 @@ from tests.programs import SKIPPED
 # How long an example takes says more about the machine's other work than about the code.
 hypothesis.settings.register_profile("lagloss", deadline=None)
 hypothesis.settings.load_profile("lagloss")
+
+# For JVMs that live for seconds or minutes: else they spend half of it on compiling well what they will hardly run.
+os.environ["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip()
 
 TEMPLATE = "migrated_template"
 QUICK_IN_A_BROWSER = "test_dashboard_shell.py"

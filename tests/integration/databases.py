@@ -8,6 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 from sqlalchemy import Engine, Table, insert, select, text
+from sqlalchemy.exc import OperationalError
+from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from lagloss.facts import WindowFacts, merge_patterns
 from lagloss.store import ensure_days
@@ -35,8 +37,10 @@ def dump(engine: Engine) -> Rows:
         return {table.name: [dict(row) for row in connection.execute(select(table)).mappings()] for table in ALL}
 
 
+@retry(retry=retry_if_exception_type(OperationalError), stop=stop_after_attempt(5), reraise=True)
 def restore(engine: Engine, backup: Rows) -> None:
-    """Put every table back to what it was, in one transaction, as pg_restore does while clients stay connected."""
+    """Put every table back to what it was, in one transaction, as pg_restore does while clients stay connected. Where
+    it meets one of them in a deadlock, PostgreSQL may end either: it begins anew."""
     with engine.begin() as connection:
         names = ", ".join(f'"{table.name}"' for table in ALL)
         connection.execute(text(f"TRUNCATE {names} CASCADE"))

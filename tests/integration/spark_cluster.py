@@ -19,8 +19,6 @@ from lagloss.java import find_java
 from lagloss.processes import LOOPBACK, choose_port, spawn, terminate
 
 SPARK_HOME = Path(pyspark.__file__).parent
-SHORT_LIVED = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
-"""For a JVM that lives for some seconds: it spends most of them on compiling well what it will hardly run."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ def spark_cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """A cluster that is starting (drivers wait for it), whose processes know nothing of this one's Python path."""
     port = choose_port("the Spark master")
     url = f"spark://{LOOPBACK}:{port}"
-    env = {"SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": "2.13", "PYTHONPATH": "", **SHORT_LIVED}
+    env = {"SPARK_HOME": str(SPARK_HOME), "SPARK_SCALA_VERSION": "2.13", "PYTHONPATH": ""}
 
     def start(name: str, main: str, *arguments: str | Path) -> subprocess.Popen[bytes]:
         java = [find_java(), "-Xmx256m", "-XX:+UseSerialGC", "-cp", f"{SPARK_HOME}/jars/*"]

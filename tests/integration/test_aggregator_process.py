@@ -25,7 +25,6 @@ from tests.conftest import fresh_database
 from tests.integration.closers import driven, wait_until
 from tests.integration.databases import differences, dump
 from tests.integration.dying_aggregator import POINTS, WINDOWS_A_READ
-from tests.integration.spark_cluster import SHORT_LIVED
 
 MINUTES = 20
 A_MINUTE = 300
@@ -43,7 +42,6 @@ def aggregator(
         "LAGLOSS_DATA_DIR": str(folder),
         "LAGLOSS_METRICS_PORT": str(port),
         "LAGLOSS_SPARK_DRIVER_MEMORY": "1g",
-        **SHORT_LIVED,
     }
     process = spawn([sys.executable, "-m", *module], folder / "aggregator.log", env=env)
     process.url = f"http://127.0.0.1:{port}"  # type: ignore[attr-defined]

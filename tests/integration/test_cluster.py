@@ -28,7 +28,7 @@ from lagloss.store import Store
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from tests.conftest import fresh_database
 from tests.integration.closers import driven, wait_until
-from tests.integration.spark_cluster import SHORT_LIVED, SPARK_HOME, Cluster, bare_python, spark_cluster
+from tests.integration.spark_cluster import SPARK_HOME, Cluster, bare_python, spark_cluster
 from tests.integration.test_aggregator_process import MINUTES, define, rows
 
 A_MINUTE = 500
@@ -64,7 +64,6 @@ def aggregator(
         "LAGLOSS_SPARK_UI": "true",
         "PYSPARK_PYTHON": str(bare_python(folder / "python")),
         "PYSPARK_SUBMIT_ARGS": f"--conf spark.ui.port={page} pyspark-shell",
-        **SHORT_LIVED,
     }
     command = [sys.executable, "-m", "lagloss.cli", "aggregator", "--master", cluster.url, "--data-dir", folder]
     process = spawn(command, folder / "aggregator.log", env=env)
@@ -161,7 +160,7 @@ def test_inside_spark_submit_its_settings_win(jars: None, tmp_path: Path) -> Non
     connector = ",".join(map(str, spark_jars()))
     done = subprocess.run(
         [SPARK_SUBMIT, "--master", "local[1]", "--jars", connector, *options, aggregator_main.__file__],
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "LAGLOSS_DATA_DIR": str(tmp_path / "data"), **SHORT_LIVED},
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "LAGLOSS_DATA_DIR": str(tmp_path / "data")},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

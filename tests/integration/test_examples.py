@@ -21,7 +21,6 @@ from confluent_kafka.admin import AdminClient, OffsetSpec
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire import EmitterReport, decode_block, decode_report, hash_id
 from tests.integration.kafka_log import read_all, wait_for
-from tests.integration.spark_cluster import SHORT_LIVED
 
 ROOT = Path(__file__).parents[2]
 MESSAGES = 40
@@ -67,7 +66,7 @@ def left_by(bootstrap: str, pipeline: str) -> Left:
 @contextmanager
 def started(bootstrap: str, example: str, pipeline: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """The example as a process, killed at the end if it still runs."""
-    environment = {**os.environ, "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT), **SHORT_LIVED}
+    environment = {**os.environ, "LAGLOSS_KAFKA_BOOTSTRAP": bootstrap, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, ROOT / "examples" / f"{example}.py", "--pipeline", pipeline, *words],
         env=environment,

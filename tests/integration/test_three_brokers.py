@@ -19,7 +19,6 @@ from lagloss.store import Store
 from lagloss.topics import BEACONS, REPORTS, create_topics
 from tests.conftest import fresh_database
 from tests.integration.closers import wait_until
-from tests.integration.spark_cluster import SHORT_LIVED
 from tests.integration.test_aggregator_process import aggregator, define, metric
 
 NAME = "three"
@@ -29,8 +28,6 @@ BEFORE, DURING = 10, 5
 
 @pytest.fixture
 def three_brokers(jars: None, own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedKafka]:
-    for name, value in SHORT_LIVED.items():
-        monkeypatch.setenv(name, value)
     monkeypatch.setenv("LAGLOSS_VERIFY_SHARE", "1")  # windows without a loss are proven, but shall be read here
     with EmbeddedKafka(own_dir, brokers=3, heap_mb=192) as kafka:
         yield kafka
