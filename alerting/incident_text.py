@@ -80,7 +80,7 @@ def _state(incident: Incident) -> str:
     if incident.state != "open":
         return incident.state + _with(", ", incident.resolved_because)
     taken = f"acknowledged by {incident.acknowledged_by}" if incident.acknowledged_at else "open"
-    return taken + _with(", withheld: ", incident.withheld)
+    return taken + (f", withheld: {incident.withheld}" if incident.withheld else "")
 
 
 def times_cells(times: Times) -> list[str]:

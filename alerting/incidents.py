@@ -14,6 +14,7 @@ from alerting.judging import KnownIncident
 from alerting.message import IncidentFacts
 from lagloss.alert_tables import Incident
 from lagloss.incident_changes import note_change
+from lagloss.incidents import Withheld
 from lagloss.tables import table_of
 from lagloss.wire import WINDOW_S
 
@@ -25,7 +26,7 @@ class Written:
     """An incident's row. `withheld`: why nobody is told of it at the moment."""
 
     facts: IncidentFacts
-    withheld: str | None
+    withheld: Withheld | None
 
     @property
     def is_open(self) -> bool:
@@ -83,12 +84,14 @@ def write(connection: Connection, facts: IncidentFacts, change: str, at: datetim
     note_change(connection, facts, change, at, note=note)
 
 
-def withhold(connection: Connection, incident: uuid.UUID, why: str | None) -> None:
-    connection.execute(update(table_of(Incident)).where(Incident.id == incident).values(withheld=why))
+def withhold(connection: Connection, incident: uuid.UUID, why: Withheld | None) -> None:
+    columns = ("kind", "ref", "by", "reason")
+    values = {f"withheld_{name}": None if why is None else getattr(why, name) for name in columns}
+    connection.execute(update(table_of(Incident)).where(Incident.id == incident).values(**values))
 
 
 def _written(row: Row[Any]) -> Written:
-    return Written(IncidentFacts(**{name: getattr(row, name) for name in _FACTS}), row.withheld)
+    return Written(IncidentFacts(**{name: getattr(row, name) for name in _FACTS}), Withheld.of_row(row))
 
 
 def ranges(windows: Iterable[int]) -> list[list[int]]:

@@ -16,9 +16,10 @@ from alerting.message import Links, incident_body
 from alerting.planning import Habits, Standing, Told, plan, seconds_told
 from alerting.routing import Route, destinations
 from alerting.rules import Rule
-from alerting.withholding import ActiveSilence, Circumstances, Maintenance, inhibited_by_blind, why_withheld
+from alerting.withholding import ActiveSilence, Circumstances, Maintenance, why_withheld
 from lagloss.alert_tables import Incident, Silence
 from lagloss.incident_changes import note_change
+from lagloss.incidents import Withheld
 from lagloss.matchers import Matcher, labels_of
 from lagloss.store import StoredPipeline
 from lagloss.tables import table_of
@@ -80,13 +81,15 @@ class Teller:
             if written.is_open or any(row.action != "resolve" for row in told.get(written.facts.id, []))
         ]
 
-    def _note_withheld(self, connection: Connection, written: Written, withheld: str | None, now: datetime) -> None:
+    def _note_withheld(
+        self, connection: Connection, written: Written, withheld: Withheld | None, now: datetime
+    ) -> None:
         if withheld == written.withheld:
             return
         incidents.withhold(connection, written.facts.id, withheld)
         if written.is_open:
             change = "released" if withheld is None else "withheld"
-            note_change(connection, written.facts, change, now, note=withheld)
+            note_change(connection, written.facts, change, now, note=None if withheld is None else str(withheld))
 
     def _queue(
         self,
@@ -95,7 +98,7 @@ class Teller:
         told: Sequence[Told],
         labels: Mapping[str, str],
         links: Links,
-        withheld: str | None,
+        withheld: Withheld | None,
         now: datetime,
     ) -> None:
         facts = written.facts
@@ -138,7 +141,7 @@ def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
             table.c.pipeline.in_(upstream),
             table.c.state == "open",
             table.c.kind == BLIND,
-            table.c.withheld.is_distinct_from(inhibited_by_blind(pipeline.name)),
+            (table.c.withheld_kind.is_distinct_from("upstream")) | (table.c.withheld_ref != pipeline.name),
         )
     )
     return set(rows.scalars())

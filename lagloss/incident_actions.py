@@ -17,7 +17,7 @@ from sqlalchemy import Connection, Row, func, insert, select, update
 from lagloss import alert_tables, tables
 from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss.incident_changes import note_change
-from lagloss.incidents import find, incident_table
+from lagloss.incidents import Withheld, find, incident_table
 from lagloss.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
 from lagloss.store import ALERTS_CHANNEL, Store
 from lagloss.tables import table_of
@@ -38,6 +38,10 @@ class Silence:
     starts_at: datetime
     ends_at: datetime
     ended_by: str | None = None
+
+    def withholds(self) -> Withheld:
+        """Return what an incident that it matches is withheld by."""
+        return Withheld("silence", self.id, self.author, self.reason)
 
     def document(self) -> dict[str, Any]:
         """As `lagloss alerts silences --json` prints it."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 from uuid import UUID
 
@@ -33,6 +33,36 @@ WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """Why an incident's receivers are not notified. `ref`: the silence's id, or the name of the maintenance, of the
+    open rule, of the blind pipeline upstream. `by`: author of the silence; `reason`: of a silence or maintenance."""
+
+    kind: Literal["silence", "maintenance", "rule", "upstream"]
+    ref: str
+    by: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Row[Any]) -> Withheld | None:
+        """Read the columns of `incident`; None if nothing withholds it."""
+        if row.withheld_kind is None:
+            return None
+        return cls(row.withheld_kind, row.withheld_ref, row.withheld_by, row.withheld_reason)
+
+    def __str__(self) -> str:
+        """The sentence for people, the same in documents and on pages."""
+        match self.kind:
+            case "silence":
+                return f"silence {self.ref} by {self.by}: {self.reason}"
+            case "maintenance":
+                return f"maintenance {self.ref}: {self.reason}"
+            case "rule":
+                return f"inhibited: {self.ref} is open and tells of it"
+            case "upstream":
+                return f"inhibited: {self.ref}, which this pipeline follows, is blind"
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
     """One row of `incident`. `text`: value against target; `unit`: ratio, ms, s or times. `where`: worst first.
     Windows: starts in epoch s. `runbook`: its pipeline's own, if it has one."""
@@ -48,7 +78,7 @@ class Incident:
     resolved_because: str | None
     acknowledged_at: datetime | None
     acknowledged_by: str | None
-    withheld: str | None
+    withheld: Withheld | None
     value: float
     worst: float
     target: float
@@ -82,7 +112,7 @@ class Incident:
             "resolved_because": self.resolved_because,
             "acknowledged_at": moment(self.acknowledged_at),
             "acknowledged_by": self.acknowledged_by,
-            "withheld": self.withheld,
+            "withheld": None if self.withheld is None else str(self.withheld),
             "breach": {"value": self.value, "worst": self.worst, "target": self.target, "text": self.text},
             "since": rfc3339(self.first_window_s),
             "windows": {
@@ -196,7 +226,7 @@ def _incident(row: Row[Any], runbooks: str | None) -> Incident:
         resolved_because=detail.get("resolved_because"),
         acknowledged_at=row.acknowledged_at,
         acknowledged_by=row.acknowledged_by,
-        withheld=row.withheld,
+        withheld=Withheld.of_row(row),
         value=row.value,
         worst=row.worst,
         target=row.target,

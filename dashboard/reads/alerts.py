@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
@@ -16,7 +15,7 @@ from lagloss import alert_tables
 from lagloss.incident_actions import Silence, pipeline_labels, silences
 from lagloss.incident_record import Record, read_record
 from lagloss.incident_times import Times, courses
-from lagloss.incidents import WORST_FIRST, Incident, chosen_incidents, incident_table
+from lagloss.incidents import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss.matchers import Matcher, labels_of, match_all
 from lagloss.result import rfc3339
 from lagloss.store import Store
@@ -25,8 +24,6 @@ from lagloss.tables import table_of
 Document = dict[str, Any]
 
 _pending_table = table_of(alert_tables.PendingBreach)
-_NAMED_SILENCE: Final = re.compile(r"silence (\S+) by ")
-"""How the alerter names the silence that withholds an incident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +34,18 @@ class OpenIncident:
     silence: Silence | None = None
 
     @property
-    def withheld(self) -> str | None:
-        """Why nobody is told; None: its receivers are."""
+    def withheld(self) -> Withheld | None:
+        """Why its receivers are not notified; None: they are."""
         if self.silence is not None:
-            return f"silence {self.silence.id} by {self.silence.author}: {self.silence.reason}"
+            return self.silence.withholds()
         why = self.incident.withheld
-        # of a silence that has ended the alerter has yet to hear
-        return None if why is None or _NAMED_SILENCE.match(why) else why
+        # a silence that has ended stays in the row until the alerter's next look
+        return None if why is None or why.kind == "silence" else why
 
     def document(self) -> Document:
         silence = None if self.silence is None else self.silence.document()
-        return {**self.incident.document(), "withheld": self.withheld, "silence": silence}
+        withheld = None if self.withheld is None else str(self.withheld)
+        return {**self.incident.document(), "withheld": withheld, "silence": silence}
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,8 +45,8 @@ def served(module_database_url: str) -> Iterator[Served]:
     hour = timedelta(hours=1)
     with store.engine.begin() as connection:
         firing = store_incident(connection, opened_at=now - hour / 4, detail={"notes": [HTML]})
-        why = "inhibited: lag is open and tells of it"
-        store_incident(connection, rule="on-time", kind="on-time", severity="warning", opened_at=now, withheld=why)
+        why = {"withheld_kind": "rule", "withheld_ref": "lag"}
+        store_incident(connection, rule="on-time", kind="on-time", severity="warning", opened_at=now, **why)
         for number in range(60):
             opened = now - hour * (2 + number / 10)
             store_incident(connection, opened_at=opened, resolved_at=opened + hour / 6, because="recovered")

@@ -18,7 +18,7 @@ from dashboard.runbook_page import runbook_html
 from dashboard.who import Person
 from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
-from lagloss.incidents import Incident, place_words
+from lagloss.incidents import Incident, Withheld, place_words
 from lagloss.runbooks import KINDS, runbook
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -89,10 +89,18 @@ def test_a_silence_says_until_when_and_one_that_has_ended_withholds_nothing() ->
     assert "do=silence&" not in text
     assert "nobody is told: silence 0f by bob: known" in text
     assert "2026-11-21 15:00:00 CET" in text
-    assert OpenIncident(incident(withheld="silence 0f by bob: known")).withheld is None
-    assert (
-        OpenIncident(incident(withheld="maintenance nightly: compaction")).withheld == "maintenance nightly: compaction"
-    )
+    assert OpenIncident(incident(withheld=silence.withholds())).withheld is None
+    nightly = Withheld("maintenance", "nightly", reason="compaction")
+    assert str(OpenIncident(incident(withheld=nightly)).withheld) == "maintenance nightly: compaction"
+
+
+def test_a_silence_is_known_by_its_kind_whatever_its_words() -> None:
+    odd = Silence("by hand: 1", ["rule=loss"], "a\nb: c by d", "silence: by", NOW, NOW + timedelta(hours=2))
+    stored = incident(withheld=odd.withholds())
+    assert OpenIncident(stored, odd).document()["withheld"] == "silence by hand: 1 by silence: by: a\nb: c by d"
+    assert OpenIncident(stored).withheld is None
+    like = Withheld("maintenance", "silence", reason="silence 0f by bob: known")
+    assert OpenIncident(incident(withheld=like)).withheld == like
 
 
 def test_only_the_first_ten_are_shown_and_the_rest_is_counted() -> None:
