@@ -17,7 +17,7 @@ from lagloss import incident_actions, incident_times, incidents, rehearsal
 from lagloss.cli_options import AsJson, DataDir, open_store, out
 from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
 from lagloss.fields import parse_duration_ms
-from lagloss.incident_record import read_record
+from lagloss.incident_changes import read_record
 from lagloss.result import rfc3339
 from lagloss.settings import Settings
 from lagloss.times import moment, parse_time_s

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from lagloss.incident_times import Times
-from lagloss.incidents import Document, Incident, place_words
+from lagloss.incidents import Document, Incident, example_words, place_words
 from lagloss.presenting import duration
 
 SHORT_ID: Final = 8
@@ -58,8 +58,7 @@ def _sections(document: Document) -> dict[str, list[str]]:
 
 
 def _example(example: Mapping[str, Any]) -> str:
-    name = example.get("message_id") or example.get("id_hash")
-    return f"{name}  {example['kind']} at {', '.join(example['places'])}, last seen at {example['last_checkpoint']}"
+    return f"{example.get('message_id') or example.get('id_hash')}  {example_words(example)}"
 
 
 def cells(incident: Incident) -> tuple[str, ...]:

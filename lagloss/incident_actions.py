@@ -58,18 +58,18 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
         IncidentIsResolved: it is over.
     """
     with store.engine.begin() as connection:
-        row = find(connection, prefix, lock=True)
-        if row.state != "open":
-            raise IncidentIsResolved(id=row.id, at=moment(row.resolved_at))
-        if row.acknowledged_at is not None:
-            raise AlreadyAcknowledged(id=row.id, by=row.acknowledged_by, at=moment(row.acknowledged_at))
+        found = find(connection, prefix, lock=True)
+        if not found.is_open:
+            raise IncidentIsResolved(id=found.id, at=moment(found.resolved_at))
+        if found.acknowledged_at is not None:
+            raise AlreadyAcknowledged(id=found.id, by=found.acknowledged_by, at=moment(found.acknowledged_at))
         at = _now(connection)
         connection.execute(
-            update(incident_table).where(incident_table.c.id == row.id).values(acknowledged_at=at, acknowledged_by=by)
+            update(incident_table).where(incident_table.c.id == found.id).values(acknowledged_at=at, acknowledged_by=by)
         )
-        note_change(connection, row, "acknowledged", at, by=by, note=note)
-        notify(connection, f"acknowledged/{row.id}")
-    return UUID(str(row.id))
+        note_change(connection, found, "acknowledged", at, by=by, note=note)
+        notify(connection, f"acknowledged/{found.id}")
+    return found.id
 
 
 def silence(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Final, Literal
 from urllib.parse import quote
@@ -64,8 +64,14 @@ class Withheld:
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """One row of `incident`. `text`: value against target; `unit`: ratio, ms, s or times. `where`: worst first.
-    Windows: starts in epoch s. `runbook`: its pipeline's own, if it has one."""
+    """A row of `incident`: what alerting writes, the command line, the dashboard, and reports read.
+
+    Windows: starts in epoch s. `value` (of the last window), `worst`, and `target` are in the rule's `unit`. `detail`:
+    `what`, `unit`, and `text` (value against target) of the rule; `where` (worst first), `examples`, `messages`, and
+    `lost` of the newest breached windows; `breaches` as ranges of windows, `windows` (their number), `worst_window`,
+    `notes`, `resolved_because`. Properties read it, since rows of older versions lack some of that. `runbooks`:
+    address of the pipeline's own, from its newest definition.
+    """
 
     id: UUID
     pipeline: str
@@ -75,23 +81,74 @@ class Incident:
     state: str
     opened_at: datetime
     resolved_at: datetime | None
-    resolved_because: str | None
     acknowledged_at: datetime | None
     acknowledged_by: str | None
-    withheld: Withheld | None
+    first_window_s: int
+    last_window_s: int
     value: float
     worst: float
     target: float
-    text: str
-    first_window_s: int
-    last_window_s: int
-    worst_window_s: int | None
-    unit: str
-    windows: int
-    where: list[Document]
-    examples: list[Document]
-    notes: list[str]
-    runbook: str | None
+    detail: Mapping[str, Any]
+    withheld: Withheld | None = None
+    runbooks: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Row[Any], runbooks: str | None = None) -> Incident:
+        """Read a row of `incident`."""
+        same = {name: getattr(row, name) for name in _SAME}
+        windows = {"first_window_s": row.first_window, "last_window_s": row.last_window}
+        return cls(**same, **windows, withheld=Withheld.of_row(row), runbooks=runbooks)
+
+    def row(self) -> Document:
+        """Return the columns of `incident`, without those of `withheld`."""
+        same = {name: getattr(self, name) for name in _SAME}
+        return {**same, "first_window": self.first_window_s, "last_window": self.last_window_s}
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def resolved_because(self) -> str | None:
+        return self.detail.get("resolved_because")
+
+    @property
+    def text(self) -> str:
+        text: str | None = self.detail.get("text")
+        # rows without a text are older than all rules but that of loss
+        return text or f"{self.value:.2%} of messages lost, target {self.target:.2%}"
+
+    @property
+    def unit(self) -> str:
+        """`ratio`, `ms`, `s` or `times`."""
+        return str(self.detail.get("unit", "ratio"))
+
+    @property
+    def windows(self) -> int:
+        """Number of windows that breach."""
+        windows: int | None = self.detail.get("windows")
+        return windows or sum((last - first) // WINDOW_S + 1 for first, last in self.detail.get("breaches", ()))
+
+    @property
+    def worst_window_s(self) -> int | None:
+        return self.detail.get("worst_window")
+
+    @property
+    def where(self) -> list[Document]:
+        return self.detail.get("where") or []
+
+    @property
+    def examples(self) -> list[Document]:
+        return self.detail.get("examples") or []
+
+    @property
+    def notes(self) -> list[str]:
+        return self.detail.get("notes") or []
+
+    @property
+    def runbook(self) -> str | None:
+        """The page of its kind among the pipeline's own runbooks, if it has some."""
+        return f"{self.runbooks.rstrip('/')}/{self.kind}" if self.runbooks else None
 
     def links(self, dashboard_url: str) -> dict[str, str | None]:
         """The dashboard at its last window and at the incident, and its runbook; null where no address is known."""
@@ -102,7 +159,7 @@ class Incident:
         }
 
     def document(self) -> Document:
-        """As `lagloss alerts list --json` prints it."""
+        """Return what `lagloss alerts list --json` prints; `details` and notifications add to it."""
         return {
             "id": str(self.id),
             **labels_of(self),
@@ -122,6 +179,15 @@ class Incident:
             },
             "where": self.where,
         }
+
+    def details(self, dashboard_url: str) -> Document:
+        """Return the document with examples, notes, and links."""
+        more = {"examples": self.examples, "notes": self.notes, "links": self.links(dashboard_url)}
+        return {**self.document(), **more}
+
+
+_SAME: Final = tuple(field.name for field in fields(Incident) if field.name in incident_table.c)
+"""Fields that are columns of the same name."""
 
 
 def incidents(
@@ -151,7 +217,7 @@ def chosen_incidents(
     asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
     with store.engine.connect() as connection:
         runbooks = _own_runbooks(connection)
-        return [_incident(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
+        return [Incident.of_row(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
 
 
 def incident(store: Store, prefix: str) -> Incident:
@@ -162,12 +228,11 @@ def incident(store: Store, prefix: str) -> Incident:
         AmbiguousIncident: several do.
     """
     with store.engine.connect() as connection:
-        row = find(connection, prefix)
-        return _incident(row, _own_runbooks(connection).get(row.pipeline))
+        return find(connection, prefix)
 
 
-def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]:
-    """The row of `incident`; see `incident`. `lock`: for the transaction."""
+def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident:
+    """Read it within a transaction; see `incident`. `lock`: its row, for the transaction."""
     table, wanted = incident_table, prefix.strip().lower()
     if not _ID.fullmatch(wanted):
         raise UnknownIncident(id=prefix)
@@ -177,7 +242,7 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]
         raise UnknownIncident(id=prefix)
     if len(rows) > 1:
         raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
-    return rows[0]
+    return Incident.of_row(rows[0], _own_runbooks(connection).get(rows[0].pipeline))
 
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
@@ -198,8 +263,14 @@ def runbook_link(dashboard_url: str, kind: str) -> str | None:
 
 def place_words(place: Mapping[str, Any]) -> str:
     """`link src->mid: 94 lost, 98% of the loss`, as far as it is known."""
-    name = f"{place['kind']} {place['name']}"
+    name = f"{place.get('kind', '')} {place.get('name', '')}"
     return f"{name}: {place['text']}" if place.get("text") else name
+
+
+def example_words(example: Mapping[str, Any]) -> str:
+    """`lost at link src->mid, last seen at src.out`, as far as it is known; the caller names the message."""
+    places, last = ", ".join(map(str, example.get("places") or ())), example.get("last_checkpoint")
+    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{f', last seen at {last}' if last else ''}"
 
 
 def _own_runbooks(connection: Connection) -> dict[str, str]:
@@ -210,40 +281,3 @@ def _own_runbooks(connection: Connection) -> dict[str, str]:
     for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):
         found[name] = address
     return {name: address for name, address in found.items() if address}
-
-
-def _incident(row: Row[Any], runbooks: str | None) -> Incident:
-    detail = row.detail
-    return Incident(
-        id=row.id,
-        pipeline=row.pipeline,
-        rule=row.rule,
-        kind=row.kind,
-        severity=row.severity,
-        state=row.state,
-        opened_at=row.opened_at,
-        resolved_at=row.resolved_at,
-        resolved_because=detail.get("resolved_because"),
-        acknowledged_at=row.acknowledged_at,
-        acknowledged_by=row.acknowledged_by,
-        withheld=Withheld.of_row(row),
-        value=row.value,
-        worst=row.worst,
-        target=row.target,
-        # rows of before there were other rules have no text; all of them are of loss
-        text=detail.get("text") or f"{row.value:.2%} of messages lost, target {row.target:.2%}",
-        first_window_s=row.first_window,
-        last_window_s=row.last_window,
-        worst_window_s=detail.get("worst_window"),
-        unit=detail.get("unit", "ratio"),
-        windows=detail.get("windows") or _count(detail.get("breaches", [])),
-        where=detail.get("where") or [],
-        examples=detail.get("examples") or [],
-        notes=detail.get("notes") or [],
-        runbook=f"{runbooks.rstrip('/')}/{row.kind}" if runbooks else None,
-    )
-
-
-def _count(ranges: list[list[int]]) -> int:
-    """Windows in ranges of their starts, first and last."""
-    return sum((last - first) // WINDOW_S + 1 for first, last in ranges)

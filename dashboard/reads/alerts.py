@@ -13,7 +13,7 @@ from dashboard.reads.incident_filters import PAGE_SIZE, Filters, within
 from dashboard.span import Span
 from lagloss import alert_tables
 from lagloss.incident_actions import Silence, pipeline_labels, silences
-from lagloss.incident_record import Record, read_record
+from lagloss.incident_changes import Record, read_record
 from lagloss.incident_times import Times, courses
 from lagloss.incidents import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss.matchers import Matcher, labels_of, match_all
@@ -28,7 +28,8 @@ _pending_table = table_of(alert_tables.PendingBreach)
 
 @dataclass(frozen=True, slots=True)
 class OpenIncident:
-    """An open incident, and the silence that keeps it from being told, if it is one that does."""
+    """An incident, and while it is open the silence that matches it now: the alerter, which goes by the same, writes
+    that into the row a moment later."""
 
     incident: Incident
     silence: Silence | None = None
@@ -78,18 +79,6 @@ class History:
     page: int
     total: int
     times: Times
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One incident with all that happened to it, and how it stands now."""
-
-    opened: OpenIncident
-    record: Record
-
-    def document(self, dashboard_url: str) -> Document:
-        """As `lagloss alerts show --json` prints it, and its silence."""
-        return {**self.record.document(dashboard_url), **self.opened.document()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +172,8 @@ def read_history(store: Store, filters: Filters, span: Span, page: int = 1, size
     return History(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
 
 
-def read_incident(store: Store, incident_id: str) -> Told:
-    """One incident.
+def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, Record]:
+    """Read one incident with its silence, and its record.
 
     Raises:
         UnknownIncident: no id begins so.
@@ -192,11 +181,11 @@ def read_incident(store: Store, incident_id: str) -> Told:
     """
     found = read_record(store, incident_id)
     [opened] = _opened(store, [found.incident], silences(store))
-    return Told(opened, found)
+    return opened, found
 
 
 def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
-    """With the silences that match: the alerter goes by the same, and says so a moment later."""
+    """Add the silences that match."""
     if not holding:
         return [OpenIncident(each) for each in found]
     with store.engine.connect() as connection:
@@ -207,7 +196,7 @@ def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence])
         known = labels_of(of, labels.get(of.pipeline))
         return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
 
-    return [OpenIncident(each, keeping(each) if each.state == "open" else None) for each in found]
+    return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
 
 
 def _resolved(filters: Filters, span: Span) -> list[ColumnElement[bool]]:

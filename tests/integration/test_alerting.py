@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from alerting.evaluating import Evaluator
-from alerting.message import Links
 from alerting.notifying import Teller
 from alerting.planning import Habits
 from alerting.routing import Escalation, Route
@@ -32,7 +31,7 @@ EVERYTHING = Route((), ("hook",))
 
 
 def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
-    return Evaluator(store, Teller(routes or (EVERYTHING,), **more), Links("http://127.0.0.1:8050"))
+    return Evaluator(store, Teller(routes or (EVERYTHING,), **more), "http://127.0.0.1:8050")
 
 
 def queued(store: Store) -> list[tuple[str, str, str]]:

@@ -30,11 +30,10 @@ ID = UUID("0a000000-0000-4000-8000-000000000001")
 def incident(**more: Any) -> Incident:
     given: dict[str, Any] = {
         "id": ID, "pipeline": "clicks", "rule": "loss", "kind": "loss", "severity": "critical", "state": "open",
-        "opened_at": NOW - timedelta(minutes=9), "resolved_at": None, "resolved_because": None,
-        "acknowledged_at": None, "acknowledged_by": None, "withheld": None, "value": 0.03, "worst": 0.05,
-        "target": 0.01, "text": "3.00% of messages lost, target 1.00%", "unit": "ratio",
+        "opened_at": NOW - timedelta(minutes=9), "resolved_at": None, "acknowledged_at": None, "acknowledged_by": None,
         "first_window_s": int(NOW.timestamp()) - 720, "last_window_s": int(NOW.timestamp()) - 660,
-        "worst_window_s": None, "windows": 2, "where": [], "examples": [], "notes": [], "runbook": None,
+        "value": 0.03, "worst": 0.05, "target": 0.01,
+        "detail": {"text": "3.00% of messages lost, target 1.00%", "unit": "ratio", "windows": 2},
     }  # fmt: skip
     return Incident(**{**given, **more})
 

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from alerting.message import incident_body
-from tests.unit.test_alert_message import LINKS, OPEN
+from lagloss.incident_changes import Record
+from tests.unit.test_alert_message import DASHBOARD, OPEN
 
 EXAMPLE = "message_id id_hash kind places last_checkpoint last_seen"
 PLACE = "kind name share text lost"
@@ -24,7 +25,7 @@ def names(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_a_notification_has_these_fields_in_this_order() -> None:
-    body = json.loads(json.dumps(incident_body(OPEN, "opened", {"team": "checkout"}, LINKS)))
+    body = json.loads(json.dumps(incident_body(OPEN, "opened", {"team": "checkout"}, DASHBOARD)))
     assert names(body) == {
         "": "version type summary incident breach since windows where examples notes links commands",
         "incident": "id pipeline rule kind severity state labels opened_at resolved_at resolved_because "
@@ -36,3 +37,15 @@ def test_a_notification_has_these_fields_in_this_order() -> None:
         "links": LINK_NAMES,
         "commands": "acknowledge silence",
     }
+
+
+def test_list_and_show_print_these_fields_in_this_order() -> None:
+    listed = (
+        "id pipeline rule kind severity state opened_at resolved_at resolved_because acknowledged_at acknowledged_by "
+        "withheld breach since windows where"
+    )
+    parts = {"breach": "value worst target text", "windows": "first last count", "where": PLACE}
+    assert names(OPEN.document()) == {"": listed, **parts}
+    shown = json.loads(json.dumps(Record(OPEN, [], []).document(DASHBOARD)))
+    more = {"": f"{listed} examples notes links changes deliveries", "examples": EXAMPLE, "links": LINK_NAMES}
+    assert names(shown) == {**parts, **more}
