@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from alerting.assessment import Place
+from lagloss import format as fmt
 from lagloss.incidents import Incident
 from lagloss.result import rfc3339
 from lagloss.store import MissingMessage
@@ -86,7 +87,7 @@ def _summary(incident: Incident) -> str:
     if not incident.is_open:
         return f"{pipeline}: {rule} is no longer watched ({because}); it was {incident.text}"
     place = next(iter(incident.where), None)
-    share = f" ({place['share']:.0%})" if place and place["share"] is not None else ""
+    share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
     most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""
     return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}"
 

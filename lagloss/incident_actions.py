@@ -15,6 +15,7 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from lagloss import alert_tables, tables
+from lagloss import format as fmt
 from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss.incident_changes import note_change
 from lagloss.incidents import Withheld, find, incident_table
@@ -105,7 +106,7 @@ def matched_words(about: Sequence[UUID]) -> str:
     """Of a silence: `it matches 2 open incidents`."""
     if not about:
         return "it matches no incident that is open now"
-    return f"it matches {len(about)} open incident{'' if len(about) == 1 else 's'}"
+    return f"it matches {fmt.counted(len(about), 'open incident')}"
 
 
 def unsilence(store: Store, silence_id: str, by: str) -> None:

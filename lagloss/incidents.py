@@ -13,6 +13,7 @@ from uuid import UUID
 from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
 
 from lagloss import alert_tables, tables
+from lagloss import format as fmt
 from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss.matchers import labels_of
 from lagloss.result import rfc3339
@@ -116,7 +117,7 @@ class Incident:
     def text(self) -> str:
         text: str | None = self.detail.get("text")
         # rows without a text are older than all rules but that of loss
-        return text or f"{self.value:.2%} of messages lost, target {self.target:.2%}"
+        return text or f"{fmt.percent(self.value)} of messages lost, target {fmt.percent(self.target)}"
 
     @property
     def unit(self) -> str:
@@ -262,7 +263,7 @@ def runbook_link(dashboard_url: str, kind: str) -> str | None:
 
 
 def place_words(place: Mapping[str, Any]) -> str:
-    """`link src->mid: 94 lost, 98% of the loss`, as far as it is known."""
+    """`link src->mid: 94 lost, 98 % of the loss`, as far as it is known."""
     name = f"{place.get('kind', '')} {place.get('name', '')}"
     return f"{name}: {place['text']}" if place.get("text") else name
 

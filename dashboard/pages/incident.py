@@ -11,7 +11,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html, no_update
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages import incident_forms, notices
 from dashboard.pages.act_links import why_not
@@ -26,6 +26,7 @@ from dashboard.shell import Shell
 from dashboard.span import Span
 from dashboard.who import Person, asking
 from dashboard.zones import Zone
+from lagloss import format as fmt
 from lagloss.deliveries import Delivery
 from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss.incident_changes import Record
@@ -72,10 +73,10 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
 def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
     incident = opened.incident
     facts = {
-        "Breach": [f"{incident.text}; at worst {words.amount(incident.worst, incident.unit)}"],
+        "Breach": [f"{incident.text}; at worst {fmt.amount(incident.worst, incident.unit)}"],
         "Since": [
             when(incident.first_window_s, here.zone),
-            f", {words.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
+            f", {fmt.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
             _window("", incident.pipeline, incident.last_window_s, here),
         ],
         "State": _state(incident, here.zone),
@@ -163,7 +164,7 @@ def _timeline(record: Record, zone: Zone) -> Part:
                     html.Strong(f" {change.change}"),
                     f" by {change.by}" if change.by else "",
                     f": {change.note}" if change.note else "",
-                    f" (then {words.amount(change.value, unit)}, at worst {words.amount(change.worst, unit)})",
+                    f" (then {fmt.amount(change.value, unit)}, at worst {fmt.amount(change.worst, unit)})",
                 ]
             )
             for change in record.changes
@@ -183,7 +184,7 @@ def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
             each.change,
             str(each.attempts),
             at(each.done_at or each.created_at, zone),
-            html.Span(each.last_error or words.NOTHING, className="breaks"),
+            html.Span(each.last_error or fmt.NOTHING, className="breaks"),
         ]
         for each in deliveries
     ]

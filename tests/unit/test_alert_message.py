@@ -77,7 +77,7 @@ def test_the_body_says_what_since_when_where_and_gives_examples_links_and_comman
     }
     assert body["commands"]["silence"].startswith("lagloss alerts silence pipeline=chain rule=loss")
     assert body["summary"] == (
-        "chain: 10.00% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (75%)"
+        "chain: 10.00% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (75 %)"
     )
 
 
