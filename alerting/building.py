@@ -11,7 +11,6 @@ from sqlalchemy import Engine, func, select
 
 from alerting.alerting_file import AlertingFile, MaintenanceSpec, RouteSpec, load_alerting
 from alerting.evaluating import Evaluator
-from alerting.message import Links
 from alerting.metrics import Metrics
 from alerting.notifying import Teller
 from alerting.outbox import Outbox
@@ -51,7 +50,7 @@ def build(settings: Settings) -> Alerting:
     evaluator = Evaluator(
         store,
         teller(file, transports),
-        Links(dashboard),
+        dashboard,
         lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
     )
     senders = [

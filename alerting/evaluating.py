@@ -15,14 +15,14 @@ from sqlalchemy import Connection
 
 from alerting import incidents, pending
 from alerting.assessment import SHOWN_WINDOWS, Assessment, Begun, Place
-from alerting.incidents import Written
 from alerting.judging import Change, judge
-from alerting.message import MAX_EXAMPLES, MAX_NOTES, Evidence, IncidentFacts, Links
+from alerting.message import MAX_EXAMPLES, MAX_NOTES, Evidence
 from alerting.notifying import Teller
 from alerting.readings import Readings
 from alerting.rules import Rule, rules_of
 from alerting.view import HORIZON_S, View
 from lagloss.definition import StoredPipeline
+from lagloss.incidents import Incident
 from lagloss.result import rfc3339
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
@@ -38,11 +38,11 @@ _log = structlog.get_logger("lagloss.alerting")
 
 @dataclass(slots=True)
 class Evaluator:
-    """Used by one thread. `links.dashboard` is where messages lead to."""
+    """Used by one thread. `dashboard_url` is where messages lead to."""
 
     store: Store
     teller: Teller
-    links: Links = field(default_factory=Links)
+    dashboard_url: str = ""
     rule_failed: Callable[[str], None] = lambda _: None
     """Called with the pipeline's name when one of its rules raises; its other rules are judged all the same."""
     _readings: Readings = field(init=False)
@@ -58,19 +58,20 @@ class Evaluator:
         with self.store.engine.begin() as connection:
             now = incidents.lock(connection, pipeline.name)
             view = self._readings.view(pipeline, now.timestamp())
-            known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S)
-            work = _Work(connection, self.store, pipeline.name, now, known, pipeline.applied_at_ms / 1_000)
+            runbooks = pipeline.definition.spec.alerts.runbook
+            known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S, runbooks)
+            work = _Work(connection, self.store, pipeline.name, now, known, pipeline.applied_at_ms / 1_000, runbooks)
             for rule in rules.values():
                 assessment = self._assess(rule, view)
                 if assessment is not None:
                     work.judge(rule, assessment)
-            for written in work.open():
-                if written.facts.rule not in rules:
-                    work.end(written, "rule removed")
+            for incident in work.open():
+                if incident.rule not in rules:
+                    work.end(incident, "rule removed")
             pending.write(connection, pipeline.name, work.pending())
-            tells_of = {written.facts.rule for written in work.open()}
+            tells_of = {incident.rule for incident in work.open()}
             for known in work.stages():
-                self.teller.tell(connection, pipeline, known, tells_of, rules, self._links_of(pipeline), now)
+                self.teller.tell(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
         return work.changes
 
     def read_along(self, pipeline: StoredPipeline) -> None:
@@ -82,15 +83,15 @@ class Evaluator:
         names, changes = set(self.store.names()), []
         with self.store.engine.begin() as connection:
             pending.forget_deleted(connection)
-            gone = {written.facts.pipeline for written in incidents.open_incidents(connection)} - names
+            gone = incidents.pipelines_with_open(connection) - names
         for name in sorted(gone):
             with self.store.engine.begin() as connection:
                 now = incidents.lock(connection, name)
                 known = incidents.read(connection, name, int(now.timestamp()) - HORIZON_S)
                 work = _Work(connection, self.store, name, now, known)
-                for written in work.open():
-                    work.end(written, "deleted")
-                self.teller.tell_of_deleted(connection, work.known, self.links, now)
+                for incident in work.open():
+                    work.end(incident, "deleted")
+                self.teller.tell_of_deleted(connection, work.known, self.dashboard_url, now)
             changes += work.changes
         self._readings.forget(names)
         return changes
@@ -104,10 +105,6 @@ class Evaluator:
             self.rule_failed(view.definition.name)
             return None
 
-    def _links_of(self, pipeline: StoredPipeline) -> Links:
-        runbook = pipeline.definition.spec.alerts.runbook
-        return replace(self.links, runbooks=runbook) if runbook else self.links
-
 
 @dataclass(slots=True)
 class _Work:
@@ -117,13 +114,14 @@ class _Work:
     store: Store
     pipeline: str
     now: datetime
-    known: list[Written]
+    known: list[Incident]
     rules_since_s: float = 0.0
+    runbooks: str | None = None
     changes: list[str] = field(default_factory=list)
-    _opened: dict[uuid.UUID, Written] = field(default_factory=dict)
+    _opened: dict[uuid.UUID, Incident] = field(default_factory=dict)
     _begun: list[tuple[Rule, Begun]] = field(default_factory=list)
 
-    def stages(self) -> list[list[Written]]:
+    def stages(self) -> list[list[Incident]]:
         """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
         already, as they were then: what was lost is to be heard of, late as it is. But not of what was over long ago,
         or before its rule was there."""
@@ -131,70 +129,60 @@ class _Work:
         passing = [
             each
             for each in self.known
-            if not each.is_open and each.facts.id in self._opened and each.facts.last_window + WINDOW_S >= from_s
+            if not each.is_open and each.id in self._opened and each.last_window_s + WINDOW_S >= from_s
         ]
-        return [*([[self._opened[each.facts.id] for each in passing]] if passing else []), self.known]
+        return [*([[self._opened[each.id] for each in passing]] if passing else []), self.known]
 
-    def open(self) -> list[Written]:
-        return [written for written in self.known if written.is_open]
+    def open(self) -> list[Incident]:
+        return [incident for incident in self.known if incident.is_open]
 
     def pending(self) -> list[tuple[Rule, Begun]]:
         """Rules that breach in too few windows yet; of one with an open incident, that tells it."""
-        is_open = {written.facts.rule for written in self.open()}
+        is_open = {incident.rule for incident in self.open()}
         return [(rule, begun) for rule, begun in self._begun if rule.name not in is_open]
 
     def judge(self, rule: Rule, assessment: Assessment) -> None:
         if assessment.begun is not None:
             self._begun.append((rule, assessment.begun))
         for _ in range(_CHANGES_AT_MOST):
-            of_rule = [written for written in self.known if written.facts.rule == rule.name]
-            is_open = next((written.known() for written in of_rule if written.is_open), None)
-            resolved = [written.known() for written in of_rule if not written.is_open]
+            of_rule = [incident for incident in self.known if incident.rule == rule.name]
+            is_open = next((incidents.known(incident) for incident in of_rule if incident.is_open), None)
+            resolved = [incidents.known(incident) for incident in of_rule if not incident.is_open]
             change = judge(rule.higher_is_worse, assessment, is_open, resolved, self.now.timestamp())
             if change is None:
                 return
             self._make(rule, change, assessment.places)
 
-    def end(self, written: Written, why: str) -> None:
-        facts = replace(
-            written.facts,
-            state="resolved",
-            resolved_at=self.now,
-            detail={**written.facts.detail, "resolved_because": why},
-        )
-        self._write(facts, "resolved", why)
+    def end(self, incident: Incident, why: str) -> None:
+        detail = {**incident.detail, "resolved_because": why}
+        self._write(replace(incident, state="resolved", resolved_at=self.now, detail=detail), "resolved", why)
 
     def _make(self, rule: Rule, change: Change, places: Sequence[Place]) -> None:
-        before = next((written.facts for written in self.known if written.facts.id == change.incident), None)
-        facts = self._facts(rule, change, places, before)
-        self._write(facts, change.kind, change.why)
+        before = next((incident for incident in self.known if incident.id == change.incident), None)
+        self._write(self._changed(rule, change, places, before), change.kind, change.why)
 
-    def _write(self, facts: IncidentFacts, change: str, note: str) -> None:
-        incidents.write(self.connection, facts, change, self.now, note)
-        withheld = next((written.withheld for written in self.known if written.facts.id == facts.id), None)
-        self.known = [written for written in self.known if written.facts.id != facts.id]
-        self.known.insert(0, Written(facts, withheld))
+    def _write(self, incident: Incident, change: str, note: str) -> None:
+        incidents.write(self.connection, incident, change, self.now, note)
+        self.known = [incident, *(other for other in self.known if other.id != incident.id)]
         if change in ("opened", "reopened"):
-            self._opened[facts.id] = self.known[0]
-        self.changes.append(f"{facts.rule} {change}")
+            self._opened[incident.id] = incident
+        self.changes.append(f"{incident.rule} {change}")
         _log.info(
             f"incident_{change}",
             pipeline=self.pipeline,
-            rule=facts.rule,
-            incident=str(facts.id),
-            value=facts.value,
-            worst=facts.worst,
-            target=facts.target,
+            rule=incident.rule,
+            incident=str(incident.id),
+            value=incident.value,
+            worst=incident.worst,
+            target=incident.target,
             why=note or None,
         )
 
-    def _facts(
-        self, rule: Rule, change: Change, places: Sequence[Place], before: IncidentFacts | None
-    ) -> IncidentFacts:
+    def _changed(self, rule: Rule, change: Change, places: Sequence[Place], before: Incident | None) -> Incident:
         is_open = change.kind != "resolved"
         taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
-        windows = change.breaches or ((before.first_window, before.last_window) if before else ())  # revised away
-        return IncidentFacts(
+        windows = change.breaches or ((before.first_window_s, before.last_window_s) if before else ())  # revised away
+        return Incident(
             id=uuid.uuid4() if before is None else before.id,
             pipeline=self.pipeline,
             rule=rule.name,
@@ -205,12 +193,14 @@ class _Work:
             resolved_at=None if is_open else self.now,
             acknowledged_at=taken.acknowledged_at if taken else None,
             acknowledged_by=taken.acknowledged_by if taken else None,
-            first_window=min(windows),
-            last_window=max(windows),
+            first_window_s=min(windows),
+            last_window_s=max(windows),
             value=change.value,
             worst=change.worst,
             target=rule.target,
             detail=self._detail(rule, change, places, before.detail if before else {}),
+            withheld=before.withheld if before else None,
+            runbooks=self.runbooks,
         )
 
     def _detail(self, rule: Rule, change: Change, places: Sequence[Place], before: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,12 +12,13 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from alerting.incident_text import cells, clock, details, times_cells
+from alerting.incident_text import cells, details, times_cells
+from lagloss import format as fmt
 from lagloss import incident_actions, incident_times, incidents, rehearsal
 from lagloss.cli_options import AsJson, DataDir, open_store, out
 from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
 from lagloss.fields import parse_duration_ms
-from lagloss.incident_record import read_record
+from lagloss.incident_changes import read_record
 from lagloss.result import rfc3339
 from lagloss.settings import Settings
 from lagloss.times import moment, parse_time_s
@@ -114,7 +115,13 @@ def silences(as_json: AsJson = False, data_dir: DataDir = None) -> None:
         return
     table = Table("id", "matchers", "until (UTC)", "author", "reason", box=None)
     for each in found:
-        row = (each.id, " ".join(each.matchers), clock(each.ends_at), each.author, each.reason)
+        row = (
+            each.id,
+            " ".join(each.matchers),
+            fmt.clock(each.ends_at.timestamp(), date=True),
+            each.author,
+            each.reason,
+        )
         table.add_row(*(escape(cell) for cell in row))
     out().print(table)
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Any, Final
 
+from lagloss import format as fmt
 from lagloss.incident_times import Times
-from lagloss.incidents import Document, Incident, place_words
-from lagloss.presenting import duration
+from lagloss.incidents import Document, Incident, example_words, place_words
 
 SHORT_ID: Final = 8
 """Digits of an id that are shown in a list: enough to find it by."""
@@ -58,8 +57,7 @@ def _sections(document: Document) -> dict[str, list[str]]:
 
 
 def _example(example: Mapping[str, Any]) -> str:
-    name = example.get("message_id") or example.get("id_hash")
-    return f"{name}  {example['kind']} at {', '.join(example['places'])}, last seen at {example['last_checkpoint']}"
+    return f"{example.get('message_id') or example.get('id_hash')}  {example_words(example)}"
 
 
 def cells(incident: Incident) -> tuple[str, ...]:
@@ -70,7 +68,7 @@ def cells(incident: Incident) -> tuple[str, ...]:
         incident.pipeline,
         incident.rule,
         incident.text,
-        clock(datetime.fromtimestamp(incident.first_window_s, UTC)),
+        fmt.clock(incident.first_window_s, date=True),
         place_words(incident.where[0]) if incident.where else "",
         _state(incident),
     )
@@ -80,7 +78,7 @@ def _state(incident: Incident) -> str:
     if incident.state != "open":
         return incident.state + _with(", ", incident.resolved_because)
     taken = f"acknowledged by {incident.acknowledged_by}" if incident.acknowledged_at else "open"
-    return taken + _with(", withheld: ", incident.withheld)
+    return taken + (f", withheld: {incident.withheld}" if incident.withheld else "")
 
 
 def times_cells(times: Times) -> list[str]:
@@ -88,22 +86,13 @@ def times_cells(times: Times) -> list[str]:
     return [
         str(times.incidents),
         str(times.acknowledged),
-        _told(times.mean_to_acknowledge_s),
-        _told(times.median_to_acknowledge_s),
+        fmt.duration_s(times.mean_to_acknowledge_s),
+        fmt.duration_s(times.median_to_acknowledge_s),
         str(times.repaired),
-        _told(times.mean_to_resolve_s),
-        _told(times.median_to_resolve_s),
+        fmt.duration_s(times.mean_to_resolve_s),
+        fmt.duration_s(times.median_to_resolve_s),
         str(times.revised),
     ]
-
-
-def clock(at: datetime) -> str:
-    """`2026-11-21 08:40`, in UTC."""
-    return at.astimezone(UTC).strftime("%Y-%m-%d %H:%M")
-
-
-def _told(seconds: float | None) -> str:
-    return "–" if seconds is None else duration(1_000 * seconds)
 
 
 def _with(before: str, text: str | None) -> str:

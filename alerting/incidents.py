@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
 
-from sqlalchemy import Connection, Row, insert, select, text, update
+from sqlalchemy import Connection, insert, select, text, update
 
 from alerting.judging import KnownIncident
-from alerting.message import IncidentFacts
-from lagloss.alert_tables import Incident
+from lagloss import alert_tables
 from lagloss.incident_changes import note_change
+from lagloss.incidents import Incident, Withheld
 from lagloss.tables import table_of
 from lagloss.wire import WINDOW_S
 
-_FACTS: Final = tuple(name for name in IncidentFacts.__dataclass_fields__)
+_table = table_of(alert_tables.Incident)
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """An incident's row. `withheld`: why nobody is told of it at the moment."""
-
-    facts: IncidentFacts
-    withheld: str | None
-
-    @property
-    def is_open(self) -> bool:
-        return self.facts.state == "open"
-
-    def known(self) -> KnownIncident:
-        """What judging needs of it."""
-        resolved = self.facts.resolved_at
-        breaches = frozenset(expanded(self.facts.detail["breaches"]))
-        return KnownIncident(self.facts.id, self.facts.worst, breaches, resolved.timestamp() if resolved else None)
+def known(incident: Incident) -> KnownIncident:
+    """Return what judging needs of it."""
+    resolved = incident.resolved_at
+    breaches = frozenset(expanded(incident.detail["breaches"]))
+    return KnownIncident(incident.id, incident.worst, breaches, resolved.timestamp() if resolved else None)
 
 
 def lock(connection: Connection, pipeline: str) -> datetime:
@@ -55,40 +42,37 @@ def take_turn(connection: Connection, pipeline: str) -> None:
     )
 
 
-def read(connection: Connection, pipeline: str, horizon_s: int) -> list[Written]:
+def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | None = None) -> list[Incident]:
     """Open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the newest
-    resolved first. Locked: whoever acknowledges one meanwhile waits, and is not overwritten."""
-    table = table_of(Incident)
-    rows = connection.execute(
-        select(table)
-        .where(table.c.pipeline == pipeline, (table.c.state == "open") | (table.c.last_window >= horizon_s))
-        .order_by(table.c.resolved_at.desc())
+    resolved first. Locked: whoever acknowledges one meanwhile waits, and is not overwritten. `runbooks`: its own."""
+    row = _table.c
+    asked = (
+        select(_table)
+        .where(row.pipeline == pipeline, (row.state == "open") | (row.last_window >= horizon_s))
+        .order_by(row.resolved_at.desc())
         .with_for_update()
     )
-    return [_written(row) for row in rows]
+    return [Incident.of_row(found, runbooks) for found in connection.execute(asked)]
 
 
-def open_incidents(connection: Connection) -> list[Written]:
-    """All that are open, of whatever pipeline."""
-    table = table_of(Incident)
-    return [_written(row) for row in connection.execute(select(table).where(table.c.state == "open"))]
+def pipelines_with_open(connection: Connection) -> set[str]:
+    """Names of the pipelines that have open incidents."""
+    return set(connection.execute(select(_table.c.pipeline).where(_table.c.state == "open")).scalars())
 
 
-def write(connection: Connection, facts: IncidentFacts, change: str, at: datetime, note: str = "") -> None:
+def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:
     """The row as it is from now on (a new one if there is none), and what happened to it."""
-    values = {name: getattr(facts, name) for name in _FACTS}
-    changed = connection.execute(update(table_of(Incident)).where(Incident.id == facts.id).values(**values))
+    values = incident.row()
+    changed = connection.execute(update(_table).where(_table.c.id == incident.id).values(**values))
     if not changed.rowcount:
-        connection.execute(insert(Incident).values(**values))
-    note_change(connection, facts, change, at, note=note)
+        connection.execute(insert(_table).values(**values))
+    note_change(connection, incident, change, at, note=note)
 
 
-def withhold(connection: Connection, incident: uuid.UUID, why: str | None) -> None:
-    connection.execute(update(table_of(Incident)).where(Incident.id == incident).values(withheld=why))
-
-
-def _written(row: Row[Any]) -> Written:
-    return Written(IncidentFacts(**{name: getattr(row, name) for name in _FACTS}), row.withheld)
+def withhold(connection: Connection, incident: uuid.UUID, why: Withheld | None) -> None:
+    columns = ("kind", "ref", "by", "reason")
+    values = {f"withheld_{name}": None if why is None else getattr(why, name) for name in columns}
+    connection.execute(update(_table).where(_table.c.id == incident).values(**values))
 
 
 def ranges(windows: Iterable[int]) -> list[list[int]]:

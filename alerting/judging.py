@@ -15,7 +15,7 @@ REOPEN_S: Final = 900
 
 @dataclass(frozen=True, slots=True)
 class KnownIncident:
-    """An incident as it is written. `breaches`: starts (epoch s) of the windows that are breaches of it now."""
+    """What judging needs of an incident, stored or replayed. `breaches`: starts (epoch s) of its windows as of now."""
 
     id: UUID
     worst: float

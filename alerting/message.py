@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
-from uuid import UUID
 
 from alerting.assessment import Place
-from lagloss.incidents import dashboard_link, incident_link, runbook_link
+from lagloss import format as fmt
+from lagloss.incidents import Incident
 from lagloss.result import rfc3339
 from lagloss.store import MissingMessage
 from lagloss.times import moment
@@ -24,15 +24,6 @@ MAX_PLACES: Final = 10
 MAX_NOTES: Final = 20
 
 Document = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Where a message leads to. `runbooks`: a pipeline's own, with a page of each kind; empty: those of the
-    dashboard."""
-
-    dashboard: str = ""
-    runbooks: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,104 +44,52 @@ class Evidence:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class IncidentFacts:
-    """An incident's row. `detail`: what `Evidence.document` gives, and `what`, `unit`, `text` (of the value) from the
-    rule, `worst_window` (epoch s or null), `windows` (how many breached), `notes`, `resolved_because`."""
-
-    id: UUID
-    pipeline: str
-    rule: str
-    kind: str
-    severity: str
-    state: str
-    opened_at: datetime
-    resolved_at: datetime | None
-    acknowledged_at: datetime | None
-    acknowledged_by: str | None
-    first_window: int
-    last_window: int
-    value: float
-    worst: float
-    target: float
-    detail: Mapping[str, Any]
-
-
-def incident_body(facts: IncidentFacts, change: str, labels: Mapping[str, str], links: Links) -> Document:
-    """`labels`: those of the definition's metadata. `change`: why it is sent."""
-    detail = facts.detail
+def incident_body(incident: Incident, change: str, labels: Mapping[str, str], dashboard_url: str) -> Document:
+    """Lay out an incident's document for receivers. `labels`: of the definition's metadata; `change`: why now."""
+    document, detail = incident.details(dashboard_url), incident.detail
+    named = ("id", "pipeline", "rule", "kind", "severity", "state")
+    dated = ("opened_at", "resolved_at", "resolved_because", "acknowledged_at", "acknowledged_by")
+    worst_s = incident.worst_window_s
     return {
         "version": VERSION,
         "type": f"incident.{change}",
-        "summary": _summary(facts),
+        "summary": _summary(incident),
         "incident": {
-            "id": str(facts.id),
-            "pipeline": facts.pipeline,
-            "rule": facts.rule,
-            "kind": facts.kind,
-            "severity": facts.severity,
-            "state": facts.state,
+            **{name: document[name] for name in named},
             "labels": dict(labels),
-            "opened_at": moment(facts.opened_at),
-            "resolved_at": moment(facts.resolved_at),
-            "resolved_because": detail.get("resolved_because"),
-            "acknowledged_at": moment(facts.acknowledged_at),
-            "acknowledged_by": facts.acknowledged_by,
+            **{name: document[name] for name in dated},
         },
         "breach": {
-            "what": detail.get("what", facts.kind),
-            "unit": detail.get("unit", "ratio"),
-            "value": facts.value,
-            "worst": facts.worst,
-            "target": facts.target,
-            "text": detail.get("text", ""),
-            "window_start": rfc3339(facts.last_window),
-            "window_end": rfc3339(facts.last_window + WINDOW_S),
-            "worst_window_start": None if detail.get("worst_window") is None else rfc3339(detail["worst_window"]),
+            "what": detail.get("what", incident.kind),
+            "unit": incident.unit,
+            **document["breach"],
+            "window_start": rfc3339(incident.last_window_s),
+            "window_end": rfc3339(incident.last_window_s + WINDOW_S),
+            "worst_window_start": None if worst_s is None else rfc3339(worst_s),
             "messages": detail.get("messages"),
             "lost": detail.get("lost"),
         },
-        "since": rfc3339(facts.first_window),
-        "windows": {
-            "first": rfc3339(facts.first_window),
-            "last": rfc3339(facts.last_window),
-            "count": detail.get("windows", 1),
-        },
-        "where": list(detail.get("where", ())),
-        "examples": list(detail.get("examples", ())),
-        "notes": list(detail.get("notes", ())),
-        "links": {
-            "dashboard": dashboard_link(links.dashboard, facts.pipeline, facts.last_window),
-            "incident": incident_link(links.dashboard, facts.id),
-            "runbook": f"{links.runbooks.rstrip('/')}/{facts.kind}"
-            if links.runbooks
-            else runbook_link(links.dashboard, facts.kind),
-        },
+        **{name: document[name] for name in ("since", "windows", "where", "examples", "notes", "links")},
         "commands": {
-            "acknowledge": f"lagloss alerts ack {facts.id}",
-            "silence": f"lagloss alerts silence pipeline={facts.pipeline} rule={facts.rule} --for 2h --reason '…' "
-            "--author …",
+            "acknowledge": f"lagloss alerts ack {incident.id}",
+            "silence": f"lagloss alerts silence pipeline={incident.pipeline} rule={incident.rule} --for 2h "
+            "--reason '…' --author …",
         },
     }
 
 
-def _summary(facts: IncidentFacts) -> str:
-    detail = facts.detail
-    text = f"{facts.pipeline}: {detail.get('text') or facts.rule}"
-    because = detail.get("resolved_because")
+def _summary(incident: Incident) -> str:
+    pipeline, rule, because = incident.pipeline, incident.rule, incident.resolved_because
     if because == "revised":
-        return (
-            f"{facts.pipeline}: no breach of {facts.rule} after all: its windows were closed again, or the rule changed"
-        )
+        return f"{pipeline}: no breach of {rule} after all: its windows were closed again, or the rule changed"
     if because == "recovered":
-        worst = detail.get("text") or facts.rule
-        return f"{facts.pipeline}: {facts.rule} is well again after {detail.get('windows', 1)} min; at worst {worst}"
-    if facts.state == "resolved":
-        return f"{facts.pipeline}: {facts.rule} is no longer watched ({because}); it was {detail.get('text')}"
-    place = next(iter(detail.get("where", ())), None)
-    share = f" ({place['share']:.0%})" if place and place["share"] is not None else ""
+        return f"{pipeline}: {rule} is well again after {incident.windows} min; at worst {incident.text}"
+    if not incident.is_open:
+        return f"{pipeline}: {rule} is no longer watched ({because}); it was {incident.text}"
+    place = next(iter(incident.where), None)
+    share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
     most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""
-    return f"{text}, since {rfc3339(facts.first_window)}{most}"
+    return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}"
 
 
 def _place(place: Place) -> Document:

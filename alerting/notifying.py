@@ -11,15 +11,15 @@ import structlog
 from sqlalchemy import Connection, select
 
 from alerting import incidents, outbox
-from alerting.incidents import Written
-from alerting.message import Links, incident_body
+from alerting.message import incident_body
 from alerting.planning import Habits, Standing, Told, plan, seconds_told
 from alerting.routing import Route, destinations
 from alerting.rules import Rule
-from alerting.withholding import ActiveSilence, Circumstances, Maintenance, inhibited_by_blind, why_withheld
-from lagloss.alert_tables import Incident, Silence
+from alerting.withholding import ActiveSilence, Circumstances, Maintenance, why_withheld
+from lagloss import alert_tables
 from lagloss.definition import StoredPipeline
 from lagloss.incident_changes import note_change
+from lagloss.incidents import Incident, Withheld
 from lagloss.matchers import Matcher, labels_of
 from lagloss.tables import table_of
 
@@ -40,10 +40,10 @@ class Teller:
         self,
         connection: Connection,
         pipeline: StoredPipeline,
-        known: Sequence[Written],
+        known: Sequence[Incident],
         open_rules: Collection[str],
         rules: Mapping[str, Rule],
-        links: Links,
+        dashboard_url: str,
         now: datetime,
     ) -> None:
         """Queues what is due of the pipeline's incidents, in the transaction that changed them. `open_rules`: rules
@@ -55,65 +55,68 @@ class Teller:
         around = Circumstances(
             silences=_silences(connection, now),
             maintenance=self.maintenance,
-            open_rules={*open_rules, *(written.facts.rule for written in known if written.is_open)},
+            open_rules={*open_rules, *(incident.rule for incident in known if incident.is_open)},
             blind_upstream=_blind(connection, pipeline),
         )
-        for written, told in concerned:
-            rule = rules.get(written.facts.rule)
+        for incident, told in concerned:
+            rule = rules.get(incident.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
-            matched = labels_of(written.facts, labels)
-            withheld = why_withheld(matched, inhibited_by, around, now) if written.is_open else None
-            self._note_withheld(connection, written, withheld, now)
-            self._queue(connection, written, told, labels, links, withheld, now)
+            matched = labels_of(incident, labels)
+            withheld = why_withheld(matched, inhibited_by, around, now) if incident.is_open else None
+            self._note_withheld(connection, incident, withheld, now)
+            self._queue(connection, incident, told, labels, dashboard_url, withheld, now)
 
-    def tell_of_deleted(self, connection: Connection, known: Sequence[Written], links: Links, now: datetime) -> None:
+    def tell_of_deleted(
+        self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
+    ) -> None:
         """The same of a pipeline that is no more: its incidents are over."""
-        for written, told in self._concerned(connection, known):
-            self._queue(connection, written, told, {}, links, None, now)
+        for incident, told in self._concerned(connection, known):
+            self._queue(connection, incident, told, {}, dashboard_url, None, now)
 
-    def _concerned(self, connection: Connection, known: Sequence[Written]) -> list[tuple[Written, list[Told]]]:
+    def _concerned(self, connection: Connection, known: Sequence[Incident]) -> list[tuple[Incident, list[Told]]]:
         """Incidents that somebody may have to hear of: open ones, and those whose end not all have been told."""
-        told = outbox.told_of(connection, [written.facts.id for written in known])
+        told = outbox.told_of(connection, [incident.id for incident in known])
         return [
-            (written, told.get(written.facts.id, []))
-            for written in known
-            if written.is_open or any(row.action != "resolve" for row in told.get(written.facts.id, []))
+            (incident, told.get(incident.id, []))
+            for incident in known
+            if incident.is_open or any(row.action != "resolve" for row in told.get(incident.id, []))
         ]
 
-    def _note_withheld(self, connection: Connection, written: Written, withheld: str | None, now: datetime) -> None:
-        if withheld == written.withheld:
+    def _note_withheld(
+        self, connection: Connection, incident: Incident, withheld: Withheld | None, now: datetime
+    ) -> None:
+        if withheld == incident.withheld:
             return
-        incidents.withhold(connection, written.facts.id, withheld)
-        if written.is_open:
+        incidents.withhold(connection, incident.id, withheld)
+        if incident.is_open:
             change = "released" if withheld is None else "withheld"
-            note_change(connection, written.facts, change, now, note=withheld)
+            note_change(connection, incident, change, now, note=None if withheld is None else str(withheld))
 
     def _queue(
         self,
         connection: Connection,
-        written: Written,
+        incident: Incident,
         told: Sequence[Told],
         labels: Mapping[str, str],
-        links: Links,
-        withheld: str | None,
+        dashboard_url: str,
+        withheld: Withheld | None,
         now: datetime,
     ) -> None:
-        facts = written.facts
         told_s = seconds_told(told, now)
-        unacknowledged_s = None if facts.acknowledged_at else told_s
-        goes_to = destinations(self.routes, labels_of(written.facts, labels), unacknowledged_s)
-        change = "opened" if written.is_open else "resolved"
-        body = incident_body(facts, change, labels, links)
-        standing = Standing(written.is_open, facts.acknowledged_at is not None, change, body, withheld)
+        unacknowledged_s = None if incident.acknowledged_at else told_s
+        goes_to = destinations(self.routes, labels_of(incident, labels), unacknowledged_s)
+        change = "opened" if incident.is_open else "resolved"
+        body = incident_body(incident, change, labels, dashboard_url)
+        standing = Standing(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
         orders = plan(standing, told, goes_to, self.habits, now)
-        outbox.queue(connection, facts.id, body, orders)
+        outbox.queue(connection, incident.id, body, orders)
         escalated = [order.receiver for order in orders if order.change == "escalated"]
         if escalated:
-            note_change(connection, facts, "escalated", now, note=f"to {', '.join(escalated)}")
+            note_change(connection, incident, "escalated", now, note=f"to {', '.join(escalated)}")
 
 
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
-    table = table_of(Silence)
+    table = table_of(alert_tables.Silence)
     rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
     found = []
     for row in rows:
@@ -132,13 +135,13 @@ def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
     upstream = pipeline.definition.spec.alerts.upstream
     if not upstream:
         return set()
-    table = table_of(Incident)
+    table = table_of(alert_tables.Incident)
     rows = connection.execute(
         select(table.c.pipeline).where(
             table.c.pipeline.in_(upstream),
             table.c.state == "open",
             table.c.kind == BLIND,
-            table.c.withheld.is_distinct_from(inhibited_by_blind(pipeline.name)),
+            (table.c.withheld_kind.is_distinct_from("upstream")) | (table.c.withheld_ref != pipeline.name),
         )
     )
     return set(rows.scalars())

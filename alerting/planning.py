@@ -13,6 +13,7 @@ from typing import Final
 
 from alerting.notification import Action, Document
 from alerting.routing import Destination
+from lagloss.incidents import Withheld
 
 FALLBACK_AFTER_S: Final = 300.0
 """A receiver that has not taken a trigger for so long is told of through the fallback, though it is tried on."""
@@ -28,7 +29,7 @@ class Standing:
     is_acknowledged: bool
     change: str
     body: Document
-    withheld: str | None = None
+    withheld: Withheld | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from alerting.notification import Notification
+from lagloss.incidents import example_words, place_words
 from lagloss.one_line import one_line
 
 MAX_TITLE: Final = 200
@@ -108,7 +109,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Lin
     if body.get("since"):
         count = _part(body, "windows").get("count")
         yield _line("Since", f"{body['since']}{f', {count} windows' if count and count != 1 else ''}")
-    yield from _listed("Where", [_place(place) for place in _list(body, "where")])
+    yield from _listed("Where", [place_words(place) for place in _list(body, "where")])
     yield from _listed("Example", [_example(example) for example in _list(body, "examples")])
     for note in _list(body, "notes"):
         yield _line("Note", note)
@@ -139,18 +140,9 @@ def _breach(body: Mapping[str, Any]) -> Iterator[Line]:
         yield _line("Lost", f"{low if low == high else f'{low} to {high}'} of {messages} messages")
 
 
-def _place(place: Mapping[str, Any]) -> str:
-    return f"{place.get('kind', '')} {place.get('name', '')}: {place.get('text', '')}"
-
-
 def _example(example: Mapping[str, Any]) -> str:
-    name = example.get("message_id") or example.get("id_hash")
-    places = ", ".join(map(str, example.get("places") or ()))
-    last = f", last seen at {example['last_checkpoint']}" if example.get("last_checkpoint") else ""
     # the id comes last: however long it is, the rest can be read
-    return (
-        f"{example.get('kind', '')} at {places}{last}: {name}" if places else f"{example.get('kind', '')}{last}: {name}"
-    )
+    return f"{example_words(example)}: {example.get('message_id') or example.get('id_hash')}"
 
 
 def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:

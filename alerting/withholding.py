@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from dateutil.rrule import rrule
 
+from lagloss.incidents import Withheld
 from lagloss.matchers import Matcher, match_all
 
 
@@ -52,22 +53,17 @@ class Circumstances:
 
 def why_withheld(
     labels: Mapping[str, str], inhibited_by: Sequence[str], around: Circumstances, now: datetime
-) -> str | None:
-    """Why nobody is told, in words; None if its receivers are."""
+) -> Withheld | None:
+    """Return the first of what withholds an incident with these labels; None if its receivers are notified."""
     for silence in around.silences:
         if match_all(silence.matchers, labels):
-            return f"silence {silence.id} by {silence.author}: {silence.reason}"
+            return Withheld("silence", silence.id, silence.author, silence.reason)
     for window in around.maintenance:
         if match_all(window.matchers, labels) and window.is_on(now):
-            return f"maintenance {window.name}: {window.reason}"
+            return Withheld("maintenance", window.name, reason=window.reason)
     for rule in inhibited_by:
         if rule in around.open_rules:
-            return f"inhibited: {rule} is open and tells of it"
+            return Withheld("rule", rule)
     for pipeline in sorted(around.blind_upstream):
-        return inhibited_by_blind(pipeline)
+        return Withheld("upstream", pipeline)
     return None
-
-
-def inhibited_by_blind(pipeline: str) -> str:
-    """What is said of the incidents of those that follow it."""
-    return f"inhibited: {pipeline}, which this pipeline follows, is blind"

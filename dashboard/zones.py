@@ -8,6 +8,7 @@ from functools import cache
 from typing import Final
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
+from lagloss import format as fmt
 from lagloss.errors import BadZone
 
 UTC_NAME: Final = "UTC"
@@ -79,8 +80,7 @@ class Zone:
 
     def clock(self, epoch_s: float, *, seconds: bool = False, date: bool = False) -> str:
         """`09:40`, `09:40:07` or `2026-11-21 09:40`; `label` says in which zone."""
-        form = ("%Y-%m-%d " if date else "") + ("%H:%M:%S" if seconds else "%H:%M")
-        return self.at(epoch_s).strftime(form)
+        return fmt.clock(epoch_s, self.info, seconds=seconds, date=date)
 
     def label(self, epoch_s: float) -> str:
         """What the zone is called then: `UTC`, `CET`, or `UTC+05:45` where it has no letters of its own."""

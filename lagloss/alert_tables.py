@@ -35,7 +35,14 @@ class Incident(Base):
     value: Mapped[float] = mapped_column(comment="of its last window, in the rule's unit")
     worst: Mapped[float]
     target: Mapped[float]
-    withheld: Mapped[str | None] = mapped_column(comment="why nobody is told now; null: its receivers are")
+    withheld_kind: Mapped[str | None] = mapped_column(
+        comment="why nobody is told now: silence, maintenance, rule or upstream; null: its receivers are"
+    )
+    withheld_ref: Mapped[str | None] = mapped_column(
+        comment="the silence's id, or the name of the maintenance, the open rule, the blind pipeline"
+    )
+    withheld_by: Mapped[str | None] = mapped_column(comment="author of the silence")
+    withheld_reason: Mapped[str | None] = mapped_column(comment="of the silence or the maintenance")
     detail: Mapped[dict[str, Any]] = mapped_column(comment="breaches as ranges of windows, where, examples, notes")
 
 

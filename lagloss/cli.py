@@ -17,6 +17,7 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
+from lagloss import format as fmt
 from lagloss.cli_options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
 from lagloss.result import rfc3339
@@ -135,7 +136,9 @@ def windows(
     data_dir: DataDir = None,
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
-    from lagloss.presenting import breaches, contract_document, windows_table
+    from lagloss.cli_tables import windows_table
+    from lagloss.sla import breaches
+    from lagloss.window_document import contract_document
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with open_store(Settings.load(data_dir=data_dir)) as store:
@@ -265,9 +268,7 @@ def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, B
 
 def _sample_note(sample: float) -> str:
     """Return a note for counts of a sample, which are not scaled; empty without sampling."""
-    from lagloss.presenting import percent_of_ids
-
-    return f" (of a sample of {percent_of_ids(sample)})" if sample < 1 else ""
+    return f" (of a sample of {fmt.percent(sample)})" if sample < 1 else ""
 
 
 def _window_start(moment: str) -> int:

@@ -15,9 +15,10 @@ from uuid import UUID
 from sqlalchemy import Connection, Row, func, insert, select, update
 
 from lagloss import alert_tables, tables
+from lagloss import format as fmt
 from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss.incident_changes import note_change
-from lagloss.incidents import find, incident_table
+from lagloss.incidents import Withheld, find, incident_table
 from lagloss.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
 from lagloss.store import ALERTS_CHANNEL, Store
 from lagloss.tables import table_of
@@ -39,6 +40,10 @@ class Silence:
     ends_at: datetime
     ended_by: str | None = None
 
+    def withholds(self) -> Withheld:
+        """Return what an incident that it matches is withheld by."""
+        return Withheld("silence", self.id, self.author, self.reason)
+
     def document(self) -> dict[str, Any]:
         """As `lagloss alerts silences --json` prints it."""
         return {**asdict(self), "starts_at": moment(self.starts_at), "ends_at": moment(self.ends_at)}
@@ -54,18 +59,18 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
         IncidentIsResolved: it is over.
     """
     with store.engine.begin() as connection:
-        row = find(connection, prefix, lock=True)
-        if row.state != "open":
-            raise IncidentIsResolved(id=row.id, at=moment(row.resolved_at))
-        if row.acknowledged_at is not None:
-            raise AlreadyAcknowledged(id=row.id, by=row.acknowledged_by, at=moment(row.acknowledged_at))
+        found = find(connection, prefix, lock=True)
+        if not found.is_open:
+            raise IncidentIsResolved(id=found.id, at=moment(found.resolved_at))
+        if found.acknowledged_at is not None:
+            raise AlreadyAcknowledged(id=found.id, by=found.acknowledged_by, at=moment(found.acknowledged_at))
         at = _now(connection)
         connection.execute(
-            update(incident_table).where(incident_table.c.id == row.id).values(acknowledged_at=at, acknowledged_by=by)
+            update(incident_table).where(incident_table.c.id == found.id).values(acknowledged_at=at, acknowledged_by=by)
         )
-        note_change(connection, row, "acknowledged", at, by=by, note=note)
-        notify(connection, f"acknowledged/{row.id}")
-    return UUID(str(row.id))
+        note_change(connection, found, "acknowledged", at, by=by, note=note)
+        notify(connection, f"acknowledged/{found.id}")
+    return found.id
 
 
 def silence(
@@ -101,7 +106,7 @@ def matched_words(about: Sequence[UUID]) -> str:
     """Of a silence: `it matches 2 open incidents`."""
     if not about:
         return "it matches no incident that is open now"
-    return f"it matches {len(about)} open incident{'' if len(about) == 1 else 's'}"
+    return f"it matches {fmt.counted(len(about), 'open incident')}"
 
 
 def unsilence(store: Store, silence_id: str, by: str) -> None:

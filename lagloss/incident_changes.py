@@ -1,15 +1,18 @@
-"""What happens to incidents, as it is written down and read: opened, acknowledged, withheld, resolved."""
+"""Changes of incidents, from opened to resolved, as they are noted and read; the record of one with its deliveries."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from sqlalchemy import Connection, insert, select
 
 from lagloss import alert_tables
+from lagloss.deliveries import Delivery, deliveries
+from lagloss.incidents import Incident, incident
 from lagloss.store import Store
 from lagloss.tables import table_of
 from lagloss.times import moment
@@ -32,24 +35,9 @@ class Change:
         return {**asdict(self), "at": moment(self.at)}
 
 
-class Numbers(Protocol):
-    """What a change keeps of an incident as it was then: a row of `incident` has it."""
-
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def value(self) -> float: ...
-    @property
-    def worst(self) -> float: ...
-    @property
-    def first_window(self) -> int: ...
-    @property
-    def last_window(self) -> int: ...
-
-
 def note_change(
     connection: Connection,
-    incident: Numbers,
+    of: Incident,
     change: str,
     at: datetime,
     *,
@@ -59,15 +47,15 @@ def note_change(
     """Writes down that something happened to an incident; `by` None: the alerter did it."""
     connection.execute(
         insert(change_table).values(
-            incident_id=incident.id,
+            incident_id=of.id,
             at=at,
             change=change,
             by=by,
             note=note or None,
-            value=incident.value,
-            worst=incident.worst,
-            first_window=incident.first_window,
-            last_window=incident.last_window,
+            value=of.value,
+            worst=of.worst,
+            first_window=of.first_window_s,
+            last_window=of.last_window_s,
         )
     )
 
@@ -78,3 +66,31 @@ def changes(store: Store, incident_id: UUID) -> list[Change]:
     asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:
         return [Change(row.at, row.change, row.by, row.note, row.value, row.worst) for row in connection.execute(asked)]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An incident with its changes and deliveries, oldest first: what `show` and its page add to `Incident`."""
+
+    incident: Incident
+    changes: Sequence[Change]
+    deliveries: Sequence[Delivery]
+
+    def document(self, dashboard_url: str) -> dict[str, Any]:
+        """Return what `lagloss alerts show --json` prints."""
+        return {
+            **self.incident.details(dashboard_url),
+            "changes": [change.document() for change in self.changes],
+            "deliveries": [delivery.document() for delivery in self.deliveries],
+        }
+
+
+def read_record(store: Store, prefix: str) -> Record:
+    """Read the record of the one incident whose id begins so.
+
+    Raises:
+        UnknownIncident: no id begins so.
+        AmbiguousIncident: several do.
+    """
+    found = incident(store, prefix)
+    return Record(found, changes(store, found.id), deliveries(store, found.id))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.parse import quote
 from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
 
 from lagloss import alert_tables, tables
+from lagloss import format as fmt
 from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss.matchers import labels_of
 from lagloss.result import rfc3339
@@ -33,9 +34,45 @@ WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
 
 
 @dataclass(frozen=True, slots=True)
+class Withheld:
+    """Why an incident's receivers are not notified. `ref`: the silence's id, or the name of the maintenance, of the
+    open rule, of the blind pipeline upstream. `by`: author of the silence; `reason`: of a silence or maintenance."""
+
+    kind: Literal["silence", "maintenance", "rule", "upstream"]
+    ref: str
+    by: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Row[Any]) -> Withheld | None:
+        """Read the columns of `incident`; None if nothing withholds it."""
+        if row.withheld_kind is None:
+            return None
+        return cls(row.withheld_kind, row.withheld_ref, row.withheld_by, row.withheld_reason)
+
+    def __str__(self) -> str:
+        """The sentence for people, the same in documents and on pages."""
+        match self.kind:
+            case "silence":
+                return f"silence {self.ref} by {self.by}: {self.reason}"
+            case "maintenance":
+                return f"maintenance {self.ref}: {self.reason}"
+            case "rule":
+                return f"inhibited: {self.ref} is open and tells of it"
+            case "upstream":
+                return f"inhibited: {self.ref}, which this pipeline follows, is blind"
+
+
+@dataclass(frozen=True, slots=True)
 class Incident:
-    """One row of `incident`. `text`: value against target; `unit`: ratio, ms, s or times. `where`: worst first.
-    Windows: starts in epoch s. `runbook`: its pipeline's own, if it has one."""
+    """A row of `incident`: what alerting writes, the command line, the dashboard, and reports read.
+
+    Windows: starts in epoch s. `value` (of the last window), `worst`, and `target` are in the rule's `unit`. `detail`:
+    `what`, `unit`, and `text` (value against target) of the rule; `where` (worst first), `examples`, `messages`, and
+    `lost` of the newest breached windows; `breaches` as ranges of windows, `windows` (their number), `worst_window`,
+    `notes`, `resolved_because`. Properties read it, since rows of older versions lack some of that. `runbooks`:
+    address of the pipeline's own, from its newest definition.
+    """
 
     id: UUID
     pipeline: str
@@ -45,23 +82,74 @@ class Incident:
     state: str
     opened_at: datetime
     resolved_at: datetime | None
-    resolved_because: str | None
     acknowledged_at: datetime | None
     acknowledged_by: str | None
-    withheld: str | None
+    first_window_s: int
+    last_window_s: int
     value: float
     worst: float
     target: float
-    text: str
-    first_window_s: int
-    last_window_s: int
-    worst_window_s: int | None
-    unit: str
-    windows: int
-    where: list[Document]
-    examples: list[Document]
-    notes: list[str]
-    runbook: str | None
+    detail: Mapping[str, Any]
+    withheld: Withheld | None = None
+    runbooks: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Row[Any], runbooks: str | None = None) -> Incident:
+        """Read a row of `incident`."""
+        same = {name: getattr(row, name) for name in _SAME}
+        windows = {"first_window_s": row.first_window, "last_window_s": row.last_window}
+        return cls(**same, **windows, withheld=Withheld.of_row(row), runbooks=runbooks)
+
+    def row(self) -> Document:
+        """Return the columns of `incident`, without those of `withheld`."""
+        same = {name: getattr(self, name) for name in _SAME}
+        return {**same, "first_window": self.first_window_s, "last_window": self.last_window_s}
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def resolved_because(self) -> str | None:
+        return self.detail.get("resolved_because")
+
+    @property
+    def text(self) -> str:
+        text: str | None = self.detail.get("text")
+        # rows without a text are older than all rules but that of loss
+        return text or f"{fmt.percent(self.value)} of messages lost, target {fmt.percent(self.target)}"
+
+    @property
+    def unit(self) -> str:
+        """`ratio`, `ms`, `s` or `times`."""
+        return str(self.detail.get("unit", "ratio"))
+
+    @property
+    def windows(self) -> int:
+        """Number of windows that breach."""
+        windows: int | None = self.detail.get("windows")
+        return windows or sum((last - first) // WINDOW_S + 1 for first, last in self.detail.get("breaches", ()))
+
+    @property
+    def worst_window_s(self) -> int | None:
+        return self.detail.get("worst_window")
+
+    @property
+    def where(self) -> list[Document]:
+        return self.detail.get("where") or []
+
+    @property
+    def examples(self) -> list[Document]:
+        return self.detail.get("examples") or []
+
+    @property
+    def notes(self) -> list[str]:
+        return self.detail.get("notes") or []
+
+    @property
+    def runbook(self) -> str | None:
+        """The page of its kind among the pipeline's own runbooks, if it has some."""
+        return f"{self.runbooks.rstrip('/')}/{self.kind}" if self.runbooks else None
 
     def links(self, dashboard_url: str) -> dict[str, str | None]:
         """The dashboard at its last window and at the incident, and its runbook; null where no address is known."""
@@ -72,7 +160,7 @@ class Incident:
         }
 
     def document(self) -> Document:
-        """As `lagloss alerts list --json` prints it."""
+        """Return what `lagloss alerts list --json` prints; `details` and notifications add to it."""
         return {
             "id": str(self.id),
             **labels_of(self),
@@ -82,7 +170,7 @@ class Incident:
             "resolved_because": self.resolved_because,
             "acknowledged_at": moment(self.acknowledged_at),
             "acknowledged_by": self.acknowledged_by,
-            "withheld": self.withheld,
+            "withheld": None if self.withheld is None else str(self.withheld),
             "breach": {"value": self.value, "worst": self.worst, "target": self.target, "text": self.text},
             "since": rfc3339(self.first_window_s),
             "windows": {
@@ -92,6 +180,15 @@ class Incident:
             },
             "where": self.where,
         }
+
+    def details(self, dashboard_url: str) -> Document:
+        """Return the document with examples, notes, and links."""
+        more = {"examples": self.examples, "notes": self.notes, "links": self.links(dashboard_url)}
+        return {**self.document(), **more}
+
+
+_SAME: Final = tuple(field.name for field in fields(Incident) if field.name in incident_table.c)
+"""Fields that are columns of the same name."""
 
 
 def incidents(
@@ -121,7 +218,7 @@ def chosen_incidents(
     asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
     with store.engine.connect() as connection:
         runbooks = _own_runbooks(connection)
-        return [_incident(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
+        return [Incident.of_row(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
 
 
 def incident(store: Store, prefix: str) -> Incident:
@@ -132,12 +229,11 @@ def incident(store: Store, prefix: str) -> Incident:
         AmbiguousIncident: several do.
     """
     with store.engine.connect() as connection:
-        row = find(connection, prefix)
-        return _incident(row, _own_runbooks(connection).get(row.pipeline))
+        return find(connection, prefix)
 
 
-def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]:
-    """The row of `incident`; see `incident`. `lock`: for the transaction."""
+def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident:
+    """Read it within a transaction; see `incident`. `lock`: its row, for the transaction."""
     table, wanted = incident_table, prefix.strip().lower()
     if not _ID.fullmatch(wanted):
         raise UnknownIncident(id=prefix)
@@ -147,7 +243,7 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Row[Any]
         raise UnknownIncident(id=prefix)
     if len(rows) > 1:
         raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
-    return rows[0]
+    return Incident.of_row(rows[0], _own_runbooks(connection).get(rows[0].pipeline))
 
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
@@ -167,9 +263,15 @@ def runbook_link(dashboard_url: str, kind: str) -> str | None:
 
 
 def place_words(place: Mapping[str, Any]) -> str:
-    """`link src->mid: 94 lost, 98% of the loss`, as far as it is known."""
-    name = f"{place['kind']} {place['name']}"
+    """`link src->mid: 94 lost, 98 % of the loss`, as far as it is known."""
+    name = f"{place.get('kind', '')} {place.get('name', '')}"
     return f"{name}: {place['text']}" if place.get("text") else name
+
+
+def example_words(example: Mapping[str, Any]) -> str:
+    """`lost at link src->mid, last seen at src.out`, as far as it is known; the caller names the message."""
+    places, last = ", ".join(map(str, example.get("places") or ())), example.get("last_checkpoint")
+    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{f', last seen at {last}' if last else ''}"
 
 
 def _own_runbooks(connection: Connection) -> dict[str, str]:
@@ -180,40 +282,3 @@ def _own_runbooks(connection: Connection) -> dict[str, str]:
     for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):
         found[name] = address
     return {name: address for name, address in found.items() if address}
-
-
-def _incident(row: Row[Any], runbooks: str | None) -> Incident:
-    detail = row.detail
-    return Incident(
-        id=row.id,
-        pipeline=row.pipeline,
-        rule=row.rule,
-        kind=row.kind,
-        severity=row.severity,
-        state=row.state,
-        opened_at=row.opened_at,
-        resolved_at=row.resolved_at,
-        resolved_because=detail.get("resolved_because"),
-        acknowledged_at=row.acknowledged_at,
-        acknowledged_by=row.acknowledged_by,
-        withheld=row.withheld,
-        value=row.value,
-        worst=row.worst,
-        target=row.target,
-        # rows of before there were other rules have no text; all of them are of loss
-        text=detail.get("text") or f"{row.value:.2%} of messages lost, target {row.target:.2%}",
-        first_window_s=row.first_window,
-        last_window_s=row.last_window,
-        worst_window_s=detail.get("worst_window"),
-        unit=detail.get("unit", "ratio"),
-        windows=detail.get("windows") or _count(detail.get("breaches", [])),
-        where=detail.get("where") or [],
-        examples=detail.get("examples") or [],
-        notes=detail.get("notes") or [],
-        runbook=f"{runbooks.rstrip('/')}/{row.kind}" if runbooks else None,
-    )
-
-
-def _count(ranges: list[list[int]]) -> int:
-    """Windows in ranges of their starts, first and last."""
-    return sum((last - first) // WINDOW_S + 1 for first, last in ranges)

@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Column, Table
 
+from lagloss import format as fmt
 from lagloss.arithmetic import missing_places
 from lagloss.graph import Graph, Place
-from lagloss.presenting import duration
 from lagloss.result import rfc3339
 from lagloss.window_blocks import WindowBlocks
 from lagloss.wire import F32, U64, hash_id, share_of
@@ -99,7 +99,7 @@ def _cell(message: Message, checkpoint: str) -> str:
     if checkpoint not in message.lags_ms:
         return "·"
     more = message.duplicates.get(checkpoint)
-    return f"● {duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "")
+    return f"● {fmt.duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "")
 
 
 def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_ROWS) -> Matrix:

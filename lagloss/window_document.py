@@ -24,3 +24,17 @@ def losses_by_place(window: WindowDocument) -> dict[str, tuple[int, int]]:
     found = {f"node {node['name']}": node["lost"] for node in window["nodes"]}
     found |= {f"link {link['from']}->{link['to']}": link["lost"] for link in window["links"]}
     return {place: (lost["min"], lost["max"]) for place, lost in found.items() if lost and lost["max"]}
+
+
+def contract_document(window: dict[str, Any]) -> dict[str, Any]:
+    """A window's fields in the order and number that the command line promises."""
+    promised = {
+        "pipeline": window["pipeline"],
+        "window_start": window["window_start"],
+        "state": window["state"],
+        "revision": window["revision"],
+    }
+    rest = {name: value for name, value in window.items() if name not in (*promised, "history", "closed_at")}
+    names = ("verdict", "reasons", "proof", "sample")  # the last is not in documents of older versions
+    head: dict[str, Any] = {name: rest.pop(name) for name in names if name in rest}
+    return {**promised, **head, "closed_at": window["closed_at"], **rest}

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from rich.table import Column, Table
 
+from lagloss import format as fmt
 from lagloss.cli_options import out
-from lagloss.presenting import duration
 
 MAX_DIFFERENCES: Final = 20
 
@@ -56,7 +56,7 @@ def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
             lost = (str(injected["lost"]), interval(measured["lost"]))
             counts = (str(injected["messages"]), *lost, str(measured["duplicates"]))
         result = "as expected" if outcome["ok"] else f"{len(outcome['problems'])} problems"
-        lag = duration(outcome["max_lag_ms"])
+        lag = fmt.duration(outcome["max_lag_ms"])
         table.add_row(outcome["scenario"], *counts, str(outcome["false_losses"]), lag, result)
     console.print(table)
     for outcome in found:

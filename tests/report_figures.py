@@ -45,9 +45,9 @@ def figures(from_s: int, to_s: int, total: Rollup) -> Figures:
 
 def incident(rule: str = "loss", text: str = "3.20% of messages lost, target 1.00%") -> Incident:
     return Incident(
-        UUID(int=1), "chain", rule, "loss", "critical", "resolved", NOON, NOON + timedelta(minutes=9), "recovered",
-        None, None, None, 0.03, 0.05, 0.01, text, int(NOW_S), int(NOW_S),
-        int(NOW_S), "ratio", 1, [WHERE], [], [], None,
+        UUID(int=1), "chain", rule, "loss", "critical", "resolved", NOON, NOON + timedelta(minutes=9), None, None,
+        int(NOW_S), int(NOW_S), 0.03, 0.05, 0.01,
+        {"text": text, "worst_window": int(NOW_S), "windows": 1, "where": [WHERE], "resolved_because": "recovered"},
     )  # fmt: skip
 
 

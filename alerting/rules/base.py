@@ -43,5 +43,5 @@ class Rule(Protocol):
         ...
 
     def text(self, value: float) -> str:
-        """A value against the target, as people read it: `3.20% of messages lost, target 1.00%`."""
+        """A value against the target, as people read it: `3.2 % of messages lost, target 1 %`."""
         ...

@@ -15,9 +15,9 @@ import numpy as np
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, Stretch, by_the_clock, of_last
-from alerting.rules.saying import percent, seconds
 from alerting.view import View
 from alerting.windows import BLIND, SEEING
+from lagloss import format as fmt
 from lagloss.alert_rules import Severity
 from lagloss.definition import Definition
 from lagloss.freshness import STALE_AFTER_S, stale_after_s
@@ -64,7 +64,7 @@ class Evidence:
 
     def text(self, value: float) -> str:
         allowed = f"{self.out_of.breaches - 1} of {self.out_of.of} may be"
-        return f"{percent(value)} of the last windows cannot be judged for want of evidence, {allowed}"
+        return f"{fmt.percent(value)} of the last windows cannot be judged for want of evidence, {allowed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,8 @@ class Closing:
         return []
 
     def text(self, value: float) -> str:
-        return f"no window has closed since the one that ended {seconds(value)} ago, limit {seconds(self.target)}"
+        waits, limit = fmt.against(fmt.duration_s, value, self.target)
+        return f"no window has closed since the one that ended {waits} ago, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +116,16 @@ class Reports:
         too_long = sorted(
             (-silence_s, node) for node, silence_s in silent_s.items() if min(silence_s, view.watched_s) > self.target
         )
-        places = tuple(Place("node", node, None, f"no report for {seconds(-silence)}") for silence, node in too_long)
+        texts = [(node, f"no report for {fmt.duration_s(-silence)}") for silence, node in too_long]
+        places = tuple(Place("node", node, None, text) for node, text in texts)
         return by_the_clock(view, max(silent_s.values(), default=0.0), bool(too_long), places)
 
     def where(self, breached: Sequence[Document]) -> list[Place]:
         return []
 
     def text(self, value: float) -> str:
-        return f"no report for {seconds(value)} from a node that reported yesterday, limit {seconds(self.target)}"
+        silence, limit = fmt.against(fmt.duration_s, value, self.target)
+        return f"no report for {silence} from a node that reported yesterday, limit {limit}"
 
 
 def blind_rules(definition: Definition) -> list[Evidence | Closing | Reports]:

@@ -19,9 +19,10 @@ import numpy as np
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import Stretch
-from alerting.rules.saying import lag_places, loss_places, seconds
+from alerting.rules.places import lag_places, loss_places
 from alerting.view import View
 from alerting.windows import UNKNOWN, Flags, Floats
+from lagloss import format as fmt
 from lagloss.alert_rules import Severity
 from lagloss.definition import Definition
 from lagloss.error_budget import Objective, bad_of, budget_of
@@ -107,7 +108,7 @@ class BurnRate:
         return loss_places(breached) if self.objective == "loss" else lag_places(breached)
 
     def text(self, value: float) -> str:
-        spans = f"{self.spans.name} and the last {seconds(self.spans.short_s)}"
+        spans = f"{self.spans.name} and the last {fmt.duration_s(self.spans.short_s)}"
         return f"{self.objective} budget burns {value:.3g} times too fast over {spans}, limit {self.target:g}"
 
 

@@ -14,13 +14,13 @@ import numpy as np
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, Stretch
-from alerting.rules.saying import lag_places, percent
+from alerting.rules.places import lag_places
 from alerting.view import View
 from alerting.windows import IDLE, Flags, Floats, percentile_name
+from lagloss import format as fmt
 from lagloss.alert_rules import LagAlert, Severity
 from lagloss.definition import Definition
 from lagloss.error_budget import on_time_target
-from lagloss.presenting import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class Lag:
         return [Place(*self.place, None, self.what)]
 
     def text(self, value: float) -> str:
-        return f"{self.what} {duration(value)}, target {duration(self.target)}"
+        lag, target = fmt.against(fmt.duration, value, self.target)
+        return f"{self.what} {lag}, target {target}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class OnTime:
         return lag_places(breached)
 
     def text(self, value: float) -> str:
-        return f"{percent(value)} of messages within {duration(self.within_ms)}, target {percent(self.target)}"
+        share, target = fmt.against(fmt.percent, value, self.target)
+        return f"{share} of messages within {fmt.duration(self.within_ms)}, target {target}"
 
 
 def lag_rules(definition: Definition) -> list[Lag | OnTime]:

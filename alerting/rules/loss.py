@@ -14,9 +14,10 @@ import numpy as np
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, Stretch, making_up
-from alerting.rules.saying import loss_places, percent
+from alerting.rules.places import loss_places
 from alerting.view import View
 from alerting.windows import IDLE, LOSS, OK, Flags, Floats
+from lagloss import format as fmt
 from lagloss.alert_rules import LossAlert, Severity
 from lagloss.definition import Definition
 
@@ -36,7 +37,8 @@ class _Loss:
         return loss_places(breached)
 
     def text(self, value: float) -> str:
-        return f"{percent(value)} of messages lost, target {percent(self.target)}"
+        lost, target = fmt.against(fmt.percent, value, self.target)
+        return f"{lost} of messages lost, target {target}"
 
 
 class Loss(_Loss):

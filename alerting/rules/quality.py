@@ -11,11 +11,11 @@ import numpy as np
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Rule, Unit
 from alerting.rules.counting import OutOf, Stretch, by_the_clock
-from alerting.rules.saying import PlaceKind, checkpoint_places, percent, seconds
+from alerting.rules.places import PlaceKind, checkpoint_places
 from alerting.view import View
+from lagloss import format as fmt
 from lagloss.alert_rules import DeadLettersAlert, DuplicatesAlert, NegativeLagAlert, Severity
 from lagloss.definition import Definition
-from lagloss.presenting import duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,8 @@ class PerMessage:
         )
 
     def text(self, value: float) -> str:
-        return f"{self.what} {percent(value)}, limit {percent(self.target)}"
+        share, limit = fmt.against(fmt.percent, value, self.target)
+        return f"{self.what} {share}, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +86,15 @@ class PendingAge:
         return []
 
     def text(self, value: float) -> str:
-        return f"a message has been pending for {seconds(value)}, limit {seconds(self.target)}"
+        age, limit = fmt.against(fmt.duration_s, value, self.target)
+        return f"a message has been pending for {age}, limit {limit}"
 
 
 def _place(label: str, count: int, messages: int) -> Place:
     """Of a label such as `link a->b`; a retrier is a node."""
     word, _, name = label.partition(" ")
     kind: PlaceKind = "link" if word == "link" else "node"
-    return Place(kind, name, count / messages, f"{count} pending, {count / messages:.0%} of them")
+    return Place(kind, name, count / messages, f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +126,13 @@ class NegativeLag:
                 if lag is not None and lag < self.target:
                     lowest[there["name"]] = min(lag, lowest.get(there["name"], 0.0))
         return [
-            Place("checkpoint", name, None, f"median lag {duration(lag)}")
+            Place("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
             for name, lag in sorted(lowest.items(), key=lambda found: found[1])
         ]
 
     def text(self, value: float) -> str:
-        return f"median lag of a checkpoint {duration(value)}, limit {duration(self.target)}: a clock is wrong"
+        lag, limit = fmt.against(fmt.duration, value, self.target)
+        return f"median lag of a checkpoint {lag}, limit {limit}: a clock is wrong"
 
 
 def quality_rules(definition: Definition) -> list[Rule]:

@@ -17,8 +17,8 @@ import numpy as np
 from alerting.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import by_the_clock
-from alerting.rules.saying import seconds
 from alerting.view import View
+from lagloss import format as fmt
 from lagloss.alert_rules import Severity
 from lagloss.definition import Definition
 from lagloss.graph import Graph
@@ -46,7 +46,7 @@ class Staleness:
         awaited = {name for name, at in newest.items() if self._awaited_s(view, at) > self.target}
         late = sorted(((stale[name], name) for name in awaited if stale[name] > self.target), reverse=True)
         places = tuple(
-            Place("checkpoint", name, None, f"newest event {seconds(stale_s)} ago") for stale_s, name in late
+            Place("checkpoint", name, None, f"newest event {fmt.duration_s(stale_s)} ago") for stale_s, name in late
         )
         value = late[0][0] if late else max(stale.values(), default=None)
         return by_the_clock(view, value, bool(late), places)
@@ -75,7 +75,8 @@ class Staleness:
         return []
 
     def text(self, value: float) -> str:
-        return f"newest event delivered {seconds(value)} ago while messages come in, limit {seconds(self.target)}"
+        stale, limit = fmt.against(fmt.duration_s, value, self.target)
+        return f"newest event delivered {stale} ago while messages come in, limit {limit}"
 
 
 def staleness_rules(definition: Definition) -> list[Staleness]:

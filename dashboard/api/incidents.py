@@ -140,19 +140,21 @@ def _add_incident(routes: APIRouter, services: Services) -> None:
     store, threads = services.store, services.threads
     url = services.settings.dashboard_url
 
+    async def whole(incident_id: UUID) -> dict[str, Any]:
+        opened, record = await threads.read(alerts.read_incident, store, str(incident_id))
+        return {**record.document(url), **opened.document()}
+
     @routes.get("/incidents/{incident_id}", responses=documented(404, 422, 503))
     async def incident(incident_id: IncidentId) -> dict[str, Any]:
         """All of one incident, as `lagloss alerts show --json` prints it."""
-        found = await threads.read(alerts.read_incident, store, str(incident_id))
-        return found.document(url)
+        return await whole(incident_id)
 
     @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
     async def acknowledge(incident_id: IncidentId, given: Acknowledgement | None = None) -> dict[str, Any]:
         """Takes it: no escalation, no reminders any more. 409: somebody was faster, or it is over."""
         asked = given or Acknowledgement()
         await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
-        found = await threads.read(alerts.read_incident, store, str(incident_id))
-        return found.document(url)
+        return await whole(incident_id)
 
 
 def _add_silences(routes: APIRouter, services: Services) -> None:

@@ -14,9 +14,9 @@ from dashboard.reads.series import MAX_BUCKETS
 from dashboard.services import Services
 from dashboard.span import Span
 from lagloss.definition import StoredPipeline, as_document
-from lagloss.presenting import contract_document
 from lagloss.result import rfc3339
 from lagloss.store import Store
+from lagloss.window_document import contract_document
 from lagloss.wire import WINDOW_S
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from dashboard import words
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import Frame, carrier, line
 from dashboard.figures.look import hues, safe
 from dashboard.reads.consumer_lag import LagBucket, Of
+from lagloss import format as fmt
 from lagloss.graph import Graph
 
 _LAST: Final = 1_002
@@ -46,4 +46,4 @@ def add_consumer_lag(drawing: Drawing, frame: Frame, yaxis: str) -> None:
 def _told(of: Of, bucket: LagBucket) -> str:
     if bucket.offsets_max == 0:
         return f"{safe(of.node)} 0"
-    return f"{safe(of.node)} {words.count(bucket.offsets_max)}, {words.lag(bucket.behind_max_ms)} behind"
+    return f"{safe(of.node)} {fmt.count(bucket.offsets_max)}, {fmt.duration(bucket.behind_max_ms)} behind"

@@ -9,10 +9,10 @@ from typing import Any, Final
 import networkx as nx
 import plotly.graph_objects as go
 
-from dashboard import words
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.look import Colours, base_layout, colours, hues, safe
 from dashboard.reads.buckets import Bucket
+from lagloss import format as fmt
 from lagloss.graph import Graph
 from lagloss.hops import Hop
 from lagloss.result import Interval
@@ -89,7 +89,7 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
 
 def lost_words(lost: Interval | None) -> str:
     """`30 lost`, `20–25 lost`; empty where nothing was."""
-    return "" if lost is None else f"{words.interval({'min': lost.min, 'max': lost.max})} lost"
+    return "" if lost is None else f"{fmt.count_interval({'min': lost.min, 'max': lost.max})} lost"
 
 
 def _node_told(node: str, graph: Graph, total: Bucket | None) -> list[str]:
@@ -97,13 +97,13 @@ def _node_told(node: str, graph: Graph, total: Bucket | None) -> list[str]:
         return ["retrier"]
     if total is None:
         return []
-    return [f"process {words.lag(total.lags.hops.get(Hop('process', node)))}"]
+    return [f"process {fmt.duration(total.lags.hops.get(Hop('process', node)))}"]
 
 
 def _link_told(source: str, target: str, total: Bucket | None) -> list[str]:
     if total is None:
         return []
-    return [words.lag(total.lags.hops.get(Hop("queue", target, source)))]
+    return [fmt.duration(total.lags.hops.get(Hop("queue", target, source)))]
 
 
 def _add_node(

@@ -12,6 +12,7 @@ from dashboard import words
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.reads.stays import Stay
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 
 _NODE: Final = "#4c78d8"
 _LINK: Final = "#d9822b"
@@ -115,7 +116,7 @@ def _told(stay: Stay, zone: Zone) -> str:
     replay = f", replay {stay.replay}" if stay.replay else ""
     at_s = stay.from_ms / 1_000
     lines = (
-        f"{words.place_label(stay.place)}{again}{replay}: {words.lag(stay.length_ms)}",
+        f"{words.place_label(stay.place)}{again}{replay}: {fmt.duration(stay.length_ms)}",
         f"from {zone.moment(at_s, seconds=True)}",
         f"({utc(at_s, seconds=True)})",
     )

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard import words
 from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
@@ -15,6 +14,7 @@ from dashboard.figures.look import CERTAIN, moments, numbers
 from dashboard.reads.buckets import Bucket
 from dashboard.reads.terms import Term
 from dashboard.words import VERDICTS
+from lagloss import format as fmt
 
 _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""
@@ -56,7 +56,7 @@ def _bars(
 
 
 def _target(term: Term) -> str:
-    return f"SLA loss ≤ {words.share(term.sla.loss.max)}"
+    return f"SLA loss ≤ {fmt.percent(term.sla.loss.max)}"
 
 
 def drawn_loss(bucket: Bucket) -> tuple[float, float] | None:
@@ -87,9 +87,9 @@ def _loss_words(bucket: Bucket) -> str:
     if bucket.messages is None:
         return "not known"
     ratio = bucket.loss_ratio
-    lost = words.interval({"min": bucket.lost.min, "max": bucket.lost.max})
-    share = words.share_interval(None if ratio is None else {"min": ratio[0], "max": ratio[1]})
-    return f"{share} ({lost} of {words.count(bucket.messages)})"
+    lost = fmt.count_interval({"min": bucket.lost.min, "max": bucket.lost.max})
+    share = fmt.percent_interval(None if ratio is None else {"min": ratio[0], "max": ratio[1]})
+    return f"{share} ({lost} of {fmt.count(bucket.messages)})"
 
 
 def add_verdicts(drawing: Drawing, frame: Frame) -> None:

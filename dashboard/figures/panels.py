@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from dashboard import words
 from dashboard.figures import happened, loss, stack
 from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
 from dashboard.figures.drawing import Drawing
@@ -16,6 +15,7 @@ from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.reads.buckets import Bucket
 from dashboard.reads.terms import Term, is_held, told_percentile
 from dashboard.zones import utc
+from lagloss import format as fmt
 from lagloss import hops
 from lagloss.graph import Graph
 from lagloss.hops import Hop
@@ -44,7 +44,7 @@ _LEGEND: Final[Mapping[str, Any]] = {
     "maxheight": _LEGEND_PX,
 }  # fmt: skip
 """Below the panels, which are looked at first."""
-_UNTOLD: Final = f"<b>{words.NOTHING} messages</b>: nobody has told whether any came in"
+_UNTOLD: Final = f"<b>{fmt.NOTHING} messages</b>: nobody has told whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
@@ -153,8 +153,8 @@ def _add_messages(drawing: Drawing, frame: Frame) -> None:
 def _messages_told(bucket: Bucket) -> str:
     ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead"),
             (bucket.pending, "pending")]  # fmt: skip
-    rest = ", ".join(f"{words.count(number)} {word}" for number, word in ends if number or word == "delivered")
-    told = _UNTOLD if bucket.messages is None else f"<b>{words.messages(bucket.messages)} expected</b>: {rest}"
+    rest = ", ".join(f"{fmt.count(number)} {word}" for number, word in ends if number or word == "delivered")
+    told = _UNTOLD if bucket.messages is None else f"<b>{fmt.counted(bucket.messages, 'message')} expected</b>: {rest}"
     whole = bucket.length_s // WINDOW_S
     return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
 
@@ -190,8 +190,8 @@ def _add_lags(drawing: Drawing, frame: Frame) -> tuple[float | None, str]:
 
 
 def _lags_told(frame: Frame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
-    told = [f"<b>E2E {frame.terms.percentile(bucket)} {words.lag(frame.terms.lag_ms(bucket))}</b>"]
-    told += [f"{safe(hop.label)} {words.lag(on_path[hop])}" for hop in order if hop in on_path]
+    told = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
+    told += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
     return "<br>".join(told)
 
 
@@ -216,7 +216,7 @@ def _add_lag_targets(drawing: Drawing, frame: Frame, highest_ms: float, unit_ms:
 def _lag_target(term: Term) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
     lag = term.sla.lag
-    label = f"SLA p{lag.percentile:g} ≤ {words.lag(lag.target)}"
+    label = f"SLA p{lag.percentile:g} ≤ {fmt.duration(lag.target)}"
     return label if is_held(lag) else f"{label}, by the on-time share; the line is {told_percentile(lag)}"
 
 

@@ -8,9 +8,9 @@ from typing import Final
 
 import plotly.graph_objects as go
 
-from dashboard import words
 from dashboard.figures.drawing import Drawing, bar, pie
 from dashboard.figures.look import base_layout, colours, faded, hatch, hues, lag_unit, safe
+from lagloss import format as fmt
 from lagloss.graph import Graph
 from lagloss.hops import Hop
 
@@ -48,7 +48,8 @@ def pie_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
                 labels=[safe(share.hop.label) for share in known],
                 values=[share.p95_ms for share in known],
                 text=[
-                    f"{safe(share.hop.label)}: {words.lag(share.p95_ms)}, {words.share(share.share)}" for share in known
+                    f"{safe(share.hop.label)}: {fmt.duration(share.p95_ms)}, {fmt.percent(share.share)}"
+                    for share in known
                 ],
                 hovertemplate="%{text}<extra></extra>",
                 texttemplate="%{percent:.0%}",
@@ -119,8 +120,8 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
 
 def _told(share: HopShare) -> str:
     if share.share is None:
-        return words.lag(share.p95_ms)
-    return f"{words.lag(share.p95_ms)} · {words.share(share.share)}"
+        return fmt.duration(share.p95_ms)
+    return f"{fmt.duration(share.p95_ms)} · {fmt.percent(share.share)}"
 
 
 def _colour(hop: Hop, hue: Mapping[str, str]) -> str:

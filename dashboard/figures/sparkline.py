@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from dashboard import words
 from dashboard.reads.standing import Hour, Targets
+from lagloss import format as fmt
 
 HOUR_PX: Final = 5
 HEIGHT_PX: Final = 28
@@ -51,24 +51,20 @@ def spoken(hours: Sequence[Hour], targets: Targets) -> str:
     lags = [hour.lag_ms for hour in hours if hour.lag_ms is not None]
     if not lags and all(hour.loss_ratio is None for hour in hours):
         return f"nothing is known of the last {len(hours)} hours"
-    low, high = (words.lag(min(lags)), words.lag(max(lags))) if lags else (words.NOTHING, words.NOTHING)
+    low, high = (fmt.duration(min(lags)), fmt.duration(max(lags))) if lags else (fmt.NOTHING, fmt.NOTHING)
     lag = low if low == high else f"{low} to {high}"
     lossy = [hour.loss_ratio for hour in hours if hour.loss_ratio]
     above = sum(ratio > targets.loss for ratio in lossy)
     said = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
     if len(lags) < len(hours):
-        said.append(f"{_hours(len(hours) - len(lags))} without")
+        said.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
     if targets.lag_percentile != _PERCENTILE:
         said.append(f"its target is of p{targets.lag_percentile:g}")
     if above:
-        said.append(f"loss above the target in {_hours(above)}")
+        said.append(f"loss above the target in {fmt.counted(above, 'hour')}")
     if len(lossy) > above:
-        said.append(f"loss within it in {_hours(len(lossy) - above)}")
+        said.append(f"loss within it in {fmt.counted(len(lossy) - above, 'hour')}")
     return "; ".join(said if lossy else [*said, "no certain loss"])
-
-
-def _hours(number: int) -> str:
-    return f"{number} hour{'' if number == 1 else 's'}"
 
 
 def _x(position: int) -> float:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from dashboard.figures.look import Colours
 from dashboard.zones import Zone
+from lagloss import format as fmt
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class TimeAxis:
 
     def clock(self, epoch_s: float) -> str:
         """`2026-11-21 09:40`, as the axis has it."""
-        return datetime.fromtimestamp(epoch_s + self.offset_s, UTC).strftime("%Y-%m-%d %H:%M")
+        return fmt.clock(epoch_s + self.offset_s, date=True)
 
     def layout(self, colours: Colours, hover: str) -> dict[str, Any]:
         """`hover`: what stands behind the time where the mouse is."""

@@ -10,7 +10,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.band import at, cards, failures, pipeline_link, severity_badge, when
@@ -19,11 +19,11 @@ from dashboard.reads.alerts import Board, History, Pending
 from dashboard.reads.deliveries import Deliveries, Leader
 from dashboard.reads.incident_filters import PAGE_SIZE
 from dashboard.who import Person
+from lagloss import format as fmt
 from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
 from lagloss.incident_times import Times
 from lagloss.incidents import Incident
-from lagloss.presenting import duration
 
 LEADS_FOR_S: Final = 30.0
 """An alerter that has not said for so long that it is well does not lead any more: it says so every 2 s."""
@@ -153,8 +153,8 @@ def _times(times: Times) -> Part:
 
 def _mean(mean_s: float | None, median_s: float | None) -> str:
     if mean_s is None or median_s is None:
-        return words.NOTHING
-    return f"{duration(1_000 * mean_s)} ({duration(1_000 * median_s)})"
+        return fmt.NOTHING
+    return f"{fmt.duration_s(mean_s)} ({fmt.duration_s(median_s)})"
 
 
 def _resolved(incident: Incident, here: Address) -> list[Part]:
@@ -168,8 +168,8 @@ def _resolved(incident: Incident, here: Address) -> list[Part]:
         html.Span(incident.rule, className="mono"),
         incident.text,
         f"by {incident.acknowledged_by}" if incident.acknowledged_at else "by nobody",
-        words.NOTHING if lasted is None else words.lag(1_000 * lasted),
-        incident.resolved_because or words.NOTHING,
+        fmt.NOTHING if lasted is None else fmt.duration_s(lasted),
+        incident.resolved_because or fmt.NOTHING,
     ]
 
 
@@ -194,7 +194,7 @@ def _delivery(each: Delivery, here: Address) -> list[Part]:
         each.change,
         str(each.attempts),
         html.Span(told),
-        html.Span(each.last_error or words.NOTHING, className="breaks"),
+        html.Span(each.last_error or fmt.NOTHING, className="breaks"),
     ]
 
 

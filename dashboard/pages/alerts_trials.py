@@ -11,7 +11,7 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard import acts, words
+from dashboard import acts
 from dashboard.backtesting import backtest
 from dashboard.links import Address
 from dashboard.pages import notices
@@ -24,6 +24,7 @@ from dashboard.shell import Shell
 from dashboard.span import shown_span
 from dashboard.who import asking
 from dashboard.zones import Zone
+from lagloss import format as fmt
 from lagloss.errors import LaglossError, NoAlerter
 from lagloss.rehearsal import WAIT_S, Outcome
 from lagloss.times import parse_time_s
@@ -191,9 +192,9 @@ def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
     from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
     number = len(found["incidents"])
     told = (
-        f"{number} incident{'' if number == 1 else 's'} of {found['pipeline']}, {zone.moment(from_s)} to "
-        f"{zone.moment(to_s)}, on {words.count(found['windows'])} windows "
-        f"({words.count(found['revisions'])} of them revised later)."
+        f"{fmt.counted(number, 'incident')} of {found['pipeline']}, {zone.moment(from_s)} to "
+        f"{zone.moment(to_s)}, on {fmt.count(found['windows'])} windows "
+        f"({fmt.count(found['revisions'])} of them revised later)."
     )
     heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
     shown = table("incidents that would have been", heads, [_would_be(each, zone) for each in found["incidents"]])
@@ -216,5 +217,5 @@ def _would_be(each: Mapping[str, Any], zone: Zone) -> list[Part]:
         html.Span([html.Span(each["rule"], className="mono"), silent]),
         each["text"],
         str(each["windows"]["count"]),
-        ", ".join(f"{place['kind']} {place['name']}" for place in each["where"][:3]) or words.NOTHING,
+        ", ".join(f"{place['kind']} {place['name']}" for place in each["where"][:3]) or fmt.NOTHING,
     ]

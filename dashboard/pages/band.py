@@ -10,13 +10,14 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.base import Part, badge, icon, moment
 from dashboard.reads.alerts import OpenIncident
 from dashboard.who import Person
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 from lagloss.deliveries import Delivery
 from lagloss.incidents import Incident, place_words
 
@@ -51,7 +52,7 @@ def band(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: f
     """The open incidents of a pipeline above its charts, in the order given; None when there is none."""
     if not opened:
         return None
-    number = f"{len(opened)} open incident{'' if len(opened) == 1 else 's'}"
+    number = fmt.counted(len(opened), "open incident")
     rest = len(opened) - _SHOWN
     of = opened[0].incident.pipeline
     more = dmc.Anchor(f"and {rest} more", href=here.to(links.ALERTS, pipeline=of).href, size="sm") if rest > 0 else None
@@ -103,7 +104,7 @@ def at(moment_: datetime, zone: Zone) -> Part:
 
 
 def _since(incident: Incident, zone: Zone, now_s: float) -> list[Any]:
-    return ["since ", when(incident.first_window_s, zone), f", {words.ago(now_s - incident.first_window_s)}"]
+    return ["since ", when(incident.first_window_s, zone), f", {fmt.ago(now_s - incident.first_window_s)}"]
 
 
 def taken(incident: Incident, zone: Zone) -> list[Any]:
@@ -156,7 +157,7 @@ def failures(failed: Sequence[Delivery], here: Address, now_s: float) -> Part | 
             dmc.List([dmc.ListItem(_failure(each, here.zone)) for each in found], size="sm"),
             dmc.Text(["Nobody was told by these. See that a receiver works: ", trial], size="sm", mt="xs"),
         ],
-        title=f"{number} notification{'' if number == 1 else 's'} not delivered in the last 7 days",
+        title=f"{fmt.counted(number, 'notification')} not delivered in the last 7 days",
         color="red.9" if still else "orange",
         variant="filled" if still else "light",
         autoContrast=True,
@@ -181,7 +182,7 @@ def _failure(of: Broken, zone: Zone) -> list[Any]:
     newest = of.newest
     about = f"{newest.pipeline} {newest.rule} ({newest.change})" if newest.pipeline else newest.change
     told: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason known'} · {about} · "]
-    told.append(at(newest.done_at, zone) if newest.done_at else words.NOTHING)
+    told.append(at(newest.done_at, zone) if newest.done_at else fmt.NOTHING)
     if of.count > 1:
         told.append(f" · and {of.count - 1} more")
     if of.works_since:

@@ -8,13 +8,14 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.light import Light, element, link
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert
 from dashboard.reads.consumer_lag import LagNow
 from dashboard.reads.health import Health, Problem
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 from lagloss.skew import AGREE_WITHIN_MS
 
 SHOWN: Final = 30
@@ -30,12 +31,12 @@ def verdict(health: Health) -> Part:
         told = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
         silent = sum(node.silent for node in health.nodes)
         if silent:
-            fell = "1 emitter fell" if silent == 1 else f"{words.count(silent)} emitters fell"
+            fell = "1 emitter fell" if silent == 1 else f"{fmt.count(silent)} emitters fell"
             told += f" {fell} silent within a day, and others of the node report: see below."
         if health.reports.behind is None:
             told += " Whether reports wait to be followed is not known."
         return alert(f"lagloss is well{of}", told, "teal", "✔")
-    title = f"{len(health.problems)} thing{'' if len(health.problems) == 1 else 's'} to look at{of}"
+    title = f"{fmt.counted(len(health.problems), 'thing')} to look at{of}"
     return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
 
 
@@ -81,7 +82,7 @@ def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Light:
         element("tr", *(element("td", cell) for cell in cells), class_="bad" if is_bad else None)
         for is_bad, cells in rows[:SHOWN]
     ]
-    more = f"and {words.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
+    more = f"and {fmt.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
     found = element("table", element("thead", head), element("tbody", *body), class_="facts")
     # what is wider than a narrow screen can be scrolled by itself, with the keyboard too
     box = element("div", found, class_="scrolls", tabindex="0", role="group", aria_label=", ".join(columns))
@@ -96,13 +97,13 @@ def _status(is_bad: bool, good: str, bad: str) -> Light:
 def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Light:
     """How long ago, with the moment beside it on hover."""
     if epoch_s is None:
-        return words.NOTHING
+        return fmt.NOTHING
     return element("time", _aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
 
 
 def _aged(seconds: float) -> str:
     """Coarse, so that rows do not change with every refresh."""
-    return "within a minute" if seconds < 60 else words.ago(seconds // 60 * 60)
+    return "within a minute" if seconds < 60 else fmt.ago(seconds // 60 * 60)
 
 
 def _reports(health: Health, zone: Zone) -> Light:
@@ -110,7 +111,7 @@ def _reports(health: Health, zone: Zone) -> Light:
     if told.behind is None:
         behind = f"not known: {told.why}"
     else:
-        behind = "none waits" if not told.behind else f"{words.count(told.behind)} wait to be followed"
+        behind = "none waits" if not told.behind else f"{fmt.count(told.behind)} wait to be followed"
     rows: list[Row] = [
         (False, ["newest report followed, appended", _at(told.appended_s, zone, health.now_s)]),
         (told.is_stuck(health.now_s), ["reports not followed yet", behind]),
@@ -122,12 +123,12 @@ def _closings(health: Health, here: Address) -> Light:
     rows: list[Row] = []
     for found in health.closings:
         is_late = found.is_late(health.now_s)
-        waits = words.lag(1_000 * found.waits_s(health.now_s)) if is_late else words.NOTHING
+        waits = fmt.duration_s(found.waits_s(health.now_s)) if is_late else fmt.NOTHING
         at = link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
         newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
         is_unknown = found.newest_s is None and not found.due  # nothing came in yet that could be closed
-        status = words.NOTHING if is_unknown else _status(is_late, "in time", "late")
-        rows.append((is_late, [at, status, newest, words.NOTHING if is_unknown else words.count(found.due), waits]))
+        status = fmt.NOTHING if is_unknown else _status(is_late, "in time", "late")
+        rows.append((is_late, [at, status, newest, fmt.NOTHING if is_unknown else fmt.count(found.due), waits]))
     columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
     return _table(columns, rows, "No pipeline is declared yet.")
 
@@ -141,9 +142,9 @@ def _nodes(health: Health, here: Address) -> Light:
             link(node.pipeline, here.to(links.HEALTH, pipeline=node.pipeline).href),
             node.node,
             _status(node.is_bad, "heard" if node.reporting else "ended", "silent"),
-            words.count(node.reporting),
+            fmt.count(node.reporting),
             silent,
-            words.count(node.closed),
+            fmt.count(node.closed),
             _at(node.reported_s, here.zone, health.now_s),
             _consumer_lag(node.consumer_lag),
         ]
@@ -176,8 +177,8 @@ def _silent(health: Health, here: Address) -> Light:
 
 def _consumer_lag(lag: LagNow | None) -> str:
     if lag is None or lag.offsets is None:
-        return words.NOTHING
-    return f"{words.count(lag.offsets)} ({words.lag(lag.behind_ms)} behind)" if lag.offsets else "0"
+        return fmt.NOTHING
+    return f"{fmt.count(lag.offsets)} ({fmt.duration(lag.behind_ms)} behind)" if lag.offsets else "0"
 
 
 def _hosts(health: Health) -> Light:
@@ -185,14 +186,14 @@ def _hosts(health: Health) -> Light:
     for host in health.hosts:
         is_off = abs(host.skew_ms) >= AGREE_WITHIN_MS
         side = "behind" if host.skew_ms > 0 else "ahead"
-        told = f"{words.lag(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
-        rows.append((is_off, [host.host, _status(is_off, "right", "off"), told, words.count(host.emitters)]))
+        told = f"{fmt.duration(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
+        rows.append((is_off, [host.host, _status(is_off, "right", "off"), told, fmt.count(host.emitters)]))
     return _table(("host", "clock", "against the broker's", "emitters"), rows, "No emitter reported in the last hour.")
 
 
 def _bad_records(health: Health) -> Light:
     rows: list[Row] = [
-        (True, [bad.topic, bad.reason, words.count(bad.count), element("code", bad.first_bytes or words.NOTHING)])
+        (True, [bad.topic, bad.reason, fmt.count(bad.count), element("code", bad.first_bytes or fmt.NOTHING)])
         for bad in health.bad_records
     ]
     return _table(("topic", "reason", "records", "the newest begins (hex)"), rows, "Empty: every record could be read.")
@@ -200,7 +201,7 @@ def _bad_records(health: Health) -> Light:
 
 def _strangers(health: Health, zone: Zone) -> Light:
     rows: list[Row] = [
-        (True, [found.kind, found.pipeline, found.checkpoint or words.NOTHING, _at(found.since_s, zone, health.now_s)])
+        (True, [found.kind, found.pipeline, found.checkpoint or fmt.NOTHING, _at(found.since_s, zone, health.now_s)])
         for found in health.strangers
     ]
     return _table(("kind", "pipeline", "checkpoint", "first named"), rows, "None: all that reports name is declared.")
@@ -229,7 +230,7 @@ def _recomputes(health: Health, here: Address) -> Light:
             [
                 link(asked.pipeline, here.to(links.pipeline(asked.pipeline)).href),
                 f"{zone.moment(asked.from_s)} to {zone.moment(asked.to_s)}",
-                "waiting" if asked.of is None else f"{words.count(asked.done)} of {words.count(asked.of)} minutes",
+                "waiting" if asked.of is None else f"{fmt.count(asked.done)} of {fmt.count(asked.of)} minutes",
                 _at(asked.requested_at.timestamp(), zone, health.now_s),
             ],
         )
@@ -244,9 +245,9 @@ def _sizes(health: Health, zone: Zone) -> Light:
             False,
             [
                 size.table,
-                words.size(size.bytes),
-                words.count(size.partitions) if size.partitions else words.NOTHING,
-                words.NOTHING if size.before_s is None else f"before {zone.moment(size.before_s)}",
+                fmt.size(size.bytes),
+                fmt.count(size.partitions) if size.partitions else fmt.NOTHING,
+                fmt.NOTHING if size.before_s is None else f"before {zone.moment(size.before_s)}",
             ],
         )
         for size in health.sizes

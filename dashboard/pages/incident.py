@@ -11,7 +11,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html, no_update
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages import incident_forms, notices
 from dashboard.pages.act_links import why_not
@@ -20,15 +20,17 @@ from dashboard.pages.band import act_links, at, pipeline_link, runbook_link, sev
 from dashboard.pages.base import Page, Part, alert, badge
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
-from dashboard.reads.alerts import Told, read_incident
+from dashboard.reads.alerts import OpenIncident, read_incident
 from dashboard.services import Services
 from dashboard.shell import Shell
 from dashboard.span import Span
 from dashboard.who import Person, asking
 from dashboard.zones import Zone
+from lagloss import format as fmt
 from lagloss.deliveries import Delivery
 from lagloss.errors import AmbiguousIncident, UnknownIncident
-from lagloss.incidents import Incident, place_words
+from lagloss.incident_changes import Record
+from lagloss.incidents import Incident, example_words, place_words
 from lagloss.store import Store
 
 _AROUND_S: Final = 1_800
@@ -49,31 +51,32 @@ def layout(_of: dict[str, str], _here: Address) -> Part:
 def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
     """Reads the incident and draws it, or says that there is none."""
     try:
-        told = read_incident(store, incident_id)
+        opened, record = read_incident(store, incident_id)
     except (UnknownIncident, AmbiguousIncident) as error:
         way = dmc.Anchor("All alerts", href=here.to(links.ALERTS).href)
         return alert("No such incident", [f"{error} ", way], "orange", "?")
+    incident = record.incident
     return html.Div(
         [
-            _head(told, here, asking(), now_s),
-            _section("Where", _where(told.record.incident)),
-            _section("Examples", _examples(told.record.incident, here)),
-            _section("Notes", [dmc.ListItem(note) for note in told.record.incident.notes]),
-            dmc.Paper([_heading("What happened"), _timeline(told, here.zone)], p="sm", mt="sm", withBorder=True),
+            _head(opened, here, asking(), now_s),
+            _section("Where", _where(incident)),
+            _section("Examples", _examples(incident, here)),
+            _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
+            dmc.Paper([_heading("What happened"), _timeline(record, here.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(
-                [_heading("Who was told"), _told(told.record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
+                [_heading("Who was told"), _told(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
             ),
         ]
     )
 
 
-def _head(told: Told, here: Address, person: Person, now_s: float) -> Part:
-    incident, opened = told.record.incident, told.opened
+def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
+    incident = opened.incident
     facts = {
-        "Breach": [f"{incident.text}; at worst {words.amount(incident.worst, incident.unit)}"],
+        "Breach": [f"{incident.text}; at worst {fmt.amount(incident.worst, incident.unit)}"],
         "Since": [
             when(incident.first_window_s, here.zone),
-            f", {words.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
+            f", {fmt.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
             _window("", incident.pipeline, incident.last_window_s, here),
         ],
         "State": _state(incident, here.zone),
@@ -148,11 +151,11 @@ def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[A
     if message_id:
         href = here.to(links.message(pipeline), id=message_id).href
         shown = dmc.Anchor(message_id, href=href, inherit=True, className="mono")
-    return [shown, f": {example['kind']} at {', '.join(example['places'])}, last seen at {example['last_checkpoint']}"]
+    return [shown, f": {example_words(example)}"]
 
 
-def _timeline(told: Told, zone: Zone) -> Part:
-    unit = told.record.incident.unit
+def _timeline(record: Record, zone: Zone) -> Part:
+    unit = record.incident.unit
     return html.Ol(
         [
             html.Li(
@@ -161,10 +164,10 @@ def _timeline(told: Told, zone: Zone) -> Part:
                     html.Strong(f" {change.change}"),
                     f" by {change.by}" if change.by else "",
                     f": {change.note}" if change.note else "",
-                    f" (then {words.amount(change.value, unit)}, at worst {words.amount(change.worst, unit)})",
+                    f" (then {fmt.amount(change.value, unit)}, at worst {fmt.amount(change.worst, unit)})",
                 ]
             )
-            for change in told.record.changes
+            for change in record.changes
         ],
         className="timeline breaks",
     )
@@ -181,7 +184,7 @@ def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
             each.change,
             str(each.attempts),
             at(each.done_at or each.created_at, zone),
-            html.Span(each.last_error or words.NOTHING, className="breaks"),
+            html.Span(each.last_error or fmt.NOTHING, className="breaks"),
         ]
         for each in deliveries
     ]

@@ -14,6 +14,7 @@ from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.reads.message import MessageRead, Where
 from dashboard.reads.stays import stays
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 from lagloss.result import rfc3339
 from lagloss.trail import Search, Trail
 from lagloss.wire import WINDOW_S
@@ -177,7 +178,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
         host = f" on {beacon.host}" if beacon.host else ""
         cells = (
             _moment(zone, beacon.observed_ms),
-            words.lag(beacon.lag_ms),
+            fmt.duration(beacon.lag_ms),
             f"{beacon.emitter[:8]}{host}",
             ", ".join(notes),
         )
@@ -186,7 +187,7 @@ def _beacons(trail: Trail, zone: Zone) -> Part:
     first = f", the first {_SHOWN_BEACONS} are shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
     return dmc.Paper(
         [
-            dmc.Title(f"{words.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),
+            dmc.Title(f"{fmt.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),
             sideways(
                 "beacons",
                 dmc.Table(

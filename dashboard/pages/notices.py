@@ -10,11 +10,12 @@ import dash_mantine_components as dmc
 from dash import html
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert
 from dashboard.reads.condition import Condition, Freshness
 from dashboard.zones import Zone
+from lagloss import format as fmt
 from lagloss.definition import Definition
 from lagloss.wire import WINDOW_S
 
@@ -93,7 +94,7 @@ def of_condition(
             told = f"No messages come in at {name}; its emitters report, and say so: nothing is lost."
             return alert("Idle", told, "gray", "○")
         case Condition.NOTHING_IN_RANGE:
-            newest = zone.minute(fresh.newest_s) if fresh.newest_s is not None else words.NOTHING
+            newest = zone.minute(fresh.newest_s) if fresh.newest_s is not None else fmt.NOTHING
             told = f"{name} has no windows in this range. Its newest closed minute is {newest}."
             return alert("Nothing in this range", told, "orange", "∅")
         case Condition.STALE:
@@ -109,7 +110,7 @@ def _blind(fresh: Freshness, name: str, zone: Zone, now_s: float) -> str:
         )
     return (
         f"No emitter of {name} has reported since {zone.moment(fresh.reported_s)}, "
-        f"{words.ago(now_s - fresh.reported_s)}: what has happened since is not known. Look whether its nodes run, and "
+        f"{fmt.ago(now_s - fresh.reported_s)}: what has happened since is not known. Look whether its nodes run, and "
         "whether they reach Kafka."
     )
 
@@ -118,10 +119,10 @@ def _not_closed(fresh: Freshness, definition: Definition) -> str:
     if fresh.live_s is None:
         return (
             f"Emitters of {definition.name} report, and none has sent a beacon yet. Its first minute is judged "
-            f"{words.lag(definition.spec.grace)} after it ends."
+            f"{fmt.duration(definition.spec.grace)} after it ends."
         )
     return (
-        f"Beacons of {definition.name} come in, and its first minute is judged {words.lag(definition.spec.grace)} "
+        f"Beacons of {definition.name} come in, and its first minute is judged {fmt.duration(definition.spec.grace)} "
         "after it ends. Until then there are live numbers only."
     )
 
@@ -131,6 +132,6 @@ def _stale(fresh: Freshness, definition: Definition, now_s: float) -> str:
         return "Beacons come in, and no minute has been judged though some are due: look at Health, and the aggregator."
     age_s = now_s - fresh.newest_s - WINDOW_S
     return (
-        f"The newest closed minute ended {words.ago(age_s)}; with a grace of {words.lag(definition.spec.grace)} a "
+        f"The newest closed minute ended {fmt.ago(age_s)}; with a grace of {fmt.duration(definition.spec.grace)} a "
         "newer one should be there. Nothing after it is judged: look at Health, and at the aggregator."
     )

@@ -8,7 +8,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
 from dashboard.light import Light, element, link
 from dashboard.links import Address
@@ -19,6 +19,7 @@ from dashboard.reads.standing import Minute, Standing, State
 from dashboard.report.wording import left
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 from lagloss.store import DAY_S
 from lagloss.wire import WINDOW_S
 
@@ -62,10 +63,10 @@ def totals(overview: Overview) -> str:
     """`3 of 200 pipelines lose messages; 2 are blind; 195 are well.`"""
     total, counts = len(overview.standings), overview.counts
     first, *rest = [(number, _PHRASES[state][number != 1]) for state, number in counts.items()]
-    of = "1 pipeline" if total == 1 else f"{words.count(total)} pipelines"
+    of = fmt.counted(total, "pipeline")
     number, phrase = first
-    opening = f"{of} {phrase}" if number == total else f"{words.count(number)} of {of} {phrase}"
-    return "; ".join([opening, *(f"{words.count(number)} {phrase}" for number, phrase in rest)]) + "."
+    opening = f"{of} {phrase}" if number == total else f"{fmt.count(number)} of {of} {phrase}"
+    return "; ".join([opening, *(f"{fmt.count(number)} {phrase}" for number, phrase in rest)]) + "."
 
 
 def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
@@ -157,32 +158,32 @@ def _is_late(standing: Standing) -> bool:
 
 
 def _loss(standing: Standing) -> list[Light | None]:
-    found = words.NOTHING if standing.newest is None else _loss_of(standing.newest)
-    return _of_now(standing, found, f"{words.share(standing.targets.loss)} allowed")
+    found = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
+    return _of_now(standing, found, f"{fmt.percent(standing.targets.loss)} allowed")
 
 
 def _of_now(standing: Standing, found: str, target: str) -> list[Light | None]:
     """Of a pipeline that is blind or stale nothing is known of now: what it was stands below."""
     if standing.newest is None or standing.is_current:
         return [found, _small(target)]
-    return [words.NOTHING, _small(f"was {found}, {target}")]
+    return [fmt.NOTHING, _small(f"was {found}, {target}")]
 
 
 def _loss_of(minute: Minute) -> str:
     """Of a minute that could not be judged, what is certain is a lower bound only, and none no number at all."""
     ratio = minute.loss_ratio
     if minute.verdict != "unknown" or ratio["min"] is None or minute.lost_min < minute.lost_max:
-        return words.share_interval(ratio)
-    return f"at least {words.share(ratio['min'])}" if minute.lost_min else words.NOTHING
+        return fmt.percent_interval(ratio)
+    return f"at least {fmt.percent(ratio['min'])}" if minute.lost_min else fmt.NOTHING
 
 
 def _lag(standing: Standing) -> list[Light | None]:
     minute, targets = standing.newest, standing.targets
-    percentile, target = f"p{targets.lag_percentile:g}", words.lag(targets.lag_ms)
+    percentile, target = f"p{targets.lag_percentile:g}", fmt.duration(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
-        wanted = f"{words.share(targets.lag_percentile / 100)} within {target}"
-        return _of_now(standing, f"{words.share(minute.on_time_share)} on time", f"target {wanted}")
-    found = words.lag(None if minute is None else minute.lag_ms)
+        wanted = f"{fmt.percent(targets.lag_percentile / 100)} within {target}"
+        return _of_now(standing, f"{fmt.percent(minute.on_time_share)} on time", f"target {wanted}")
+    found = fmt.duration(None if minute is None else minute.lag_ms)
     return _of_now(standing, found, f"{percentile}, target {target}")
 
 
@@ -198,7 +199,7 @@ def _budgets(standing: Standing) -> list[Light | None]:
 
 def _spark(standing: Standing) -> Light:
     if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
-        return words.NOTHING
+        return fmt.NOTHING
     said = spoken(standing.hours, standing.targets)
     size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
     return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)
@@ -215,7 +216,7 @@ def _newest(standing: Standing, zone: Zone, now_s: float) -> list[Light | None]:
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:
         heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
-        return [words.NOTHING, _small(heard)]
+        return [fmt.NOTHING, _small(heard)]
     shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
     at = element("time", shown, title=utc(minute.start_s))
     return [at, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
@@ -223,4 +224,4 @@ def _newest(standing: Standing, zone: Zone, now_s: float) -> list[Light | None]:
 
 def _aged(seconds: float) -> str:
     """In whole minutes, so that a row does not change with every refresh."""
-    return words.ago(seconds // 60 * 60) if seconds >= 60 else "within a minute"
+    return fmt.ago(seconds // 60 * 60) if seconds >= 60 else "within a minute"

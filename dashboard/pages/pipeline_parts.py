@@ -21,8 +21,10 @@ from dashboard.reads.series import Series
 from dashboard.reads.terms import Terms, is_held, told_percentile
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 from lagloss.definition import Sla
 from lagloss.rollup import PERIOD_S
+from lagloss.window_document import start_of
 from lagloss.wire import WINDOW_S
 
 _WORST: Final = 10
@@ -34,9 +36,9 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     newest = panels.newest
     if newest is None:
         return None
-    sla, start_s = panels.newest_sla, words.start_s(newest)
+    sla, start_s = panels.newest_sla, start_of(newest)
     look = VERDICTS[words.verdict_of(newest)]
-    closed_ago = words.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else words.NOTHING
+    closed_ago = fmt.ago(now_s - words.parse_utc_s(newest["closed_at"])) if newest["closed_at"] else fmt.NOTHING
     name = panels.stored.name
     fresh = [
         dmc.Anchor(
@@ -65,16 +67,18 @@ def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
     """(title, value, what it stands beside) of the newest closed minute."""
     e2e, percentile = newest["e2e_lag_ms"], told_percentile(sla.lag)
     is_told = tells_messages(newest["messages"], [words.verdict_of(newest)])
-    ends = [f"{words.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
+    ends = [f"{fmt.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
     judged = "" if is_held(sla.lag) else " by the on-time share"
-    lag_target = f"SLA p{sla.lag.percentile:g} ≤ {words.lag(sla.lag.target)}{judged} · max {words.lag(e2e['max'])}"
+    lag_target = (
+        f"SLA p{sla.lag.percentile:g} ≤ {fmt.duration(sla.lag.target)}{judged} · max {fmt.duration(e2e['max'])}"
+    )
     return [
-        ("Loss", words.share_interval(newest["loss_ratio"]), f"target ≤ {words.share(sla.loss.max)}"),
-        (f"E2E lag {percentile}", words.lag(e2e[percentile]), lag_target),
-        ("On time", words.share(newest["on_time_share"]), f"delivered within {words.lag(sla.lag.target)}"),
-        ("Messages", words.count(newest["messages"]), " · ".join(ends))
+        ("Loss", fmt.percent_interval(newest["loss_ratio"]), f"target ≤ {fmt.percent(sla.loss.max)}"),
+        (f"E2E lag {percentile}", fmt.duration(e2e[percentile]), lag_target),
+        ("On time", fmt.percent(newest["on_time_share"]), f"delivered within {fmt.duration(sla.lag.target)}"),
+        ("Messages", fmt.count(newest["messages"]), " · ".join(ends))
         if is_told
-        else ("Messages", words.NOTHING, "nobody has told whether any came in"),
+        else ("Messages", fmt.NOTHING, "nobody has told whether any came in"),
     ]
 
 
@@ -94,8 +98,8 @@ def caption(panels: Panels, here: Address) -> list[Part]:
     if not more:
         return [told]
     href = here.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
-    link = dmc.Anchor(f"and {words.count(more)} more", href=href, inherit=True)
-    shown = words.count(len(panels.happenings.incidents))
+    link = dmc.Anchor(f"and {fmt.count(more)} more", href=href, inherit=True)
+    shown = fmt.count(len(panels.happenings.incidents))
     return [f"{told}; {shown} incidents are shown, critical ones first, then the newest: ", link]
 
 
@@ -107,21 +111,21 @@ def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
     verdicts: Counter[str] = Counter()
     for bucket in found:
         verdicts.update(bucket.verdicts)
-    parts = [", ".join(f"{words.count(verdicts[key])} {look.word}" for key, look in VERDICTS.items() if verdicts[key])]
+    parts = [", ".join(f"{fmt.count(verdicts[key])} {look.word}" for key, look in VERDICTS.items() if verdicts[key])]
     lagging = max(found, key=lambda bucket: terms.lag_ms(bucket) or 0.0)
     if (lag_ms := terms.lag_ms(lagging)) is not None:
         at = zone.clock(lagging.start_s, date=True)
-        parts.append(f"highest E2E {terms.percentile(lagging)} {words.lag(lag_ms)} at {at}")
+        parts.append(f"highest E2E {terms.percentile(lagging)} {fmt.duration(lag_ms)} at {at}")
     lossy = max(found, key=_loss)
     if _loss(lossy) > (0.0, 0.0):
         low, high = _loss(lossy)
-        told = words.share_interval({"min": low, "max": high})
+        told = fmt.percent_interval({"min": low, "max": high})
         parts.append(f"highest loss {told} at {zone.clock(lossy.start_s, date=True)}")
     minutes = sum(verdicts.values())
-    what = f"{words.count(minutes)} minute{'' if minutes == 1 else 's'}"
+    what = fmt.counted(minutes, "minute")
     if series.bucket_s > WINDOW_S:
         number = len(found)
-        what += f" in {words.count(number)} {_NAMES[series.bucket_s]}{'' if number == 1 else 's'}"
+        what += f" in {fmt.counted(number, _NAMES[series.bucket_s])}"
     return f"{what}: {'; '.join(parts)}"
 
 
@@ -136,9 +140,9 @@ def consumer_lag_told(lag: ConsumerLag, zone: Zone) -> str:
     told = ""
     if found:
         offsets, node, bucket = max(found, key=itemgetter(0))
-        behind = f" ({words.lag(bucket.behind_max_ms)} behind)" if offsets else ""
+        behind = f" ({fmt.duration(bucket.behind_max_ms)} behind)" if offsets else ""
         at = zone.clock(bucket.start_s, date=True)
-        told = f"; highest consumer lag {words.count(offsets)}{behind} of {node} at {at}"
+        told = f"; highest consumer lag {fmt.count(offsets)}{behind} of {node} at {at}"
     unknown = lag.watched.items() - {(of.node, of.group) for of in lag.series}
     if unknown:
         named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
@@ -165,7 +169,7 @@ def worst_table(panels: Panels, here: Address) -> Part:
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
     found = worst(series, panels.terms)
     if not found:
-        told = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else words.NOTHING
+        told = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
         return html.Div([title, dmc.Text(told, size="sm", className="faint")])
     heads = [
         f"{what.capitalize()} ({here.zone.label(found[0].start_s)})",
@@ -201,8 +205,8 @@ def _row(bucket: Bucket, panels: Panels, here: Address, dated: bool) -> Part:
         [
             dmc.TableTh(dmc.Anchor(at, href=href, size="sm"), attributes={"root": {"scope": "row"}}),
             dmc.TableTd(f"{look.icon} {look.word}"),
-            dmc.TableTd(words.share_interval(interval), className="number"),
-            dmc.TableTd(f"{of}{words.lag(panels.terms.lag_ms(bucket))}", className="number"),
+            dmc.TableTd(fmt.percent_interval(interval), className="number"),
+            dmc.TableTd(f"{of}{fmt.duration(panels.terms.lag_ms(bucket))}", className="number"),
         ]
     )
 

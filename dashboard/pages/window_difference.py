@@ -5,12 +5,13 @@ from __future__ import annotations
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages.base import Part
 from dashboard.reads.logged import UNREADABLE
 from dashboard.reads.window import count_difference
 from dashboard.services import Services
+from lagloss import format as fmt
 from lagloss.difference import Difference, difference_in
 from lagloss.errors import UnknownCheckpoint
 from lagloss.result import rfc3339
@@ -37,15 +38,13 @@ def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
     """From the presence patterns of the result: they are kept as long as it is."""
     if counted is None:
         return dmc.Text(f"Not known: {why}")
-    told = f"{words.messages(counted)} at {source} and not at {target}, by the window's result."
+    told = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."
     return dmc.Text(f"{told} Their names cannot be read: {why}")
 
 
 def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> Part:
     csv = links.window_data(pipeline, start_s, "difference", from_=found.source, to=found.target, format="csv")
-    first = (
-        f"; the first {words.count(len(found.message_ids))} are shown" if found.count > len(found.message_ids) else ""
-    )
+    first = f"; the first {fmt.count(len(found.message_ids))} are shown" if found.count > len(found.message_ids) else ""
     names = [
         html.Li(dmc.Anchor(name, href=_href(pipeline, start_s, name, here), size="sm", className="mono"))
         for name in found.message_ids
@@ -55,7 +54,8 @@ def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> P
             dmc.Group(
                 [
                     dmc.Text(
-                        f"{words.messages(found.count)} at {found.source} and not at {found.target}{first}.", fw=600
+                        f"{fmt.counted(found.count, 'message')} at {found.source} and not at {found.target}{first}.",
+                        fw=600,
                     ),
                     dmc.Anchor("CSV of all names", href=csv, size="sm", target="_blank") if found.count else None,
                 ],

@@ -12,6 +12,7 @@ from dashboard.links import Address
 from dashboard.pages.base import Part
 from dashboard.pages.window_table import ANY_OUT, table_rows
 from dashboard.reads.window import WindowRead
+from lagloss import format as fmt
 from lagloss.graph import Graph, Place
 from lagloss.matrix import Message, Presence
 from lagloss.result import rfc3339
@@ -64,9 +65,9 @@ def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:
 def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> list[dict[str, str]]:
     """Count, Per-Node Loss, E2E Loss and E2E Loss %, as in the talk; losses as the window's result has them."""
     window = found.window or {"verdict": None, "checkpoints": [], "nodes": [], "links": []}
-    lost = {row.checkpoint: words.interval(row.lost) for row in table_rows(window, found.graph) if row.lost}
+    lost = {row.checkpoint: fmt.count_interval(row.lost) for row in table_rows(window, found.graph) if row.lost}
     counts = {
-        f"c{at}": words.count(presence.at[name].size if name in presence.at else 0) for at, name in enumerate(points)
+        f"c{at}": fmt.count(presence.at[name].size if name in presence.at else 0) for at, name in enumerate(points)
     }
     losses = {f"c{at}": lost[name] for at, name in enumerate(points) if name in lost}
     for row in (name for name in lost if name.endswith(ANY_OUT)):
@@ -74,10 +75,10 @@ def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> lis
         first_out = next(at for at, name in enumerate(points) if name.startswith(f"{node}.out"))
         losses[f"c{first_out}"] = f"{lost[row]}{ANY_OUT}"
     return [
-        {"message": "Count", "missing": f"{words.messages(presence.ids.size)}", **counts},
+        {"message": "Count", "missing": f"{fmt.counted(presence.ids.size, 'message')}", **counts},
         {"message": "Per-Node Loss", **losses},
-        {"message": "E2E Loss", "missing": words.interval(window.get("lost"))},
-        {"message": "E2E Loss %", "missing": words.share_interval(window.get("loss_ratio"))},
+        {"message": "E2E Loss", "missing": fmt.count_interval(window.get("lost"))},
+        {"message": "E2E Loss %", "missing": fmt.percent_interval(window.get("loss_ratio"))},
     ]
 
 
@@ -91,7 +92,7 @@ def _message_row(
     return {
         "message": message.message_id,
         "missing": f"{where} ({words.FATES[fate]})" if where and fate in words.FATES else where,
-        "event": words.NOTHING if message.event_time_ms is None else here.zone.precise(message.event_time_ms),
+        "event": fmt.NOTHING if message.event_time_ms is None else here.zone.precise(message.event_time_ms),
         "href": _href(found, message.message_id, here),
         **cells,
     }
@@ -110,7 +111,7 @@ def _cell(message: Message, checkpoint: str, absent: Sequence[str]) -> str:
         is_missing = checkpoint in absent and not checkpoint.endswith((".filtered", ".dead"))
         return "✖ missing" if is_missing else "·"
     more = message.duplicates.get(checkpoint)
-    return f"● {words.lag(lag)}" + (f" ×{more + 1}" if more else "")
+    return f"● {fmt.duration(lag)}" + (f" ×{more + 1}" if more else "")
 
 
 def missing_grid(id_: str, found: WindowRead, here: Address) -> Part:

@@ -8,15 +8,15 @@ from typing import Any, Final, cast
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import links
 from dashboard.links import Address
 from dashboard.pages.base import Part, alert
 from dashboard.pages.window_grid import matrix_grid, missing_grid
 from dashboard.reads.logged import UNREADABLE
 from dashboard.reads.window import WindowRead, read_window_page
 from dashboard.services import Services
+from lagloss import format as fmt
 from lagloss.matrix import Only, Presence
-from lagloss.presenting import percent_of_ids
 from lagloss.wire import share_of
 
 SHOWN_ROWS: Final = 10_000
@@ -74,11 +74,11 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
 
 def _told(presence: Presence, count: int, shown: int) -> str:
     total = int(presence.ids.size)
-    told = words.messages(total) if count == total else f"{words.count(count)} of {words.messages(total)}"
+    told = fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
     if shown < count:
-        told += f"; the first {words.count(shown)} are shown, those with something missing before the others"
+        told += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
     if presence.found.sample < (1 << 32):
-        told += f"; a sample of {percent_of_ids(share_of(presence.found.sample))} of the ids, counts are not scaled"
+        told += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
     return told + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
 
 

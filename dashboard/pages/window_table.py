@@ -7,9 +7,9 @@ from typing import Any
 
 import dash_mantine_components as dmc
 
-from dashboard import words
 from dashboard.pages.base import Part, sideways
 from dashboard.words import Document
+from lagloss import format as fmt
 from lagloss.graph import Graph
 
 ANY_OUT = ": to none of its next nodes"
@@ -104,8 +104,8 @@ def talks_table(window: Document, graph: Graph) -> Part:
                 dmc.TableTbody([_table_row(row) for row in table_rows(window, graph)]),
                 dmc.TableTfoot(
                     [
-                        _foot("E2E Loss", words.interval(window["lost"])),
-                        _foot("E2E Loss %", words.share_interval(window["loss_ratio"])),
+                        _foot("E2E Loss", fmt.count_interval(window["lost"])),
+                        _foot("E2E Loss %", fmt.percent_interval(window["loss_ratio"])),
                     ]
                 ),
             ],
@@ -120,15 +120,15 @@ def talks_table(window: Document, graph: Graph) -> Part:
 
 
 def _table_row(row: Row) -> Part:
-    lost = words.interval(row.lost) if row.lost else ""
+    lost = fmt.count_interval(row.lost) if row.lost else ""
     bad = bool(row.lost and row.lost["max"])
     return dmc.TableTr(
         [
             dmc.TableTh(row.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint"),
-            dmc.TableTd(words.count(row.count), className="number"),
+            dmc.TableTd(fmt.count(row.count), className="number"),
             dmc.TableTd(lost, className="number lossy" if bad else "number"),
-            dmc.TableTd(words.count(row.duplicates) if row.duplicates else "", className="number"),
-            dmc.TableTd(words.lag(row.lag_p95_ms), className="number"),
+            dmc.TableTd(fmt.count(row.duplicates) if row.duplicates else "", className="number"),
+            dmc.TableTd(fmt.duration(row.lag_p95_ms), className="number"),
         ]
     )
 

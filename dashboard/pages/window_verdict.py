@@ -14,8 +14,8 @@ from dashboard.reads.evidence import Gap
 from dashboard.reads.window import Change, Revision, WindowRead
 from dashboard.words import VERDICTS
 from dashboard.zones import Zone, utc
+from lagloss import format as fmt
 from lagloss.freshness import due_ms
-from lagloss.presenting import sampled
 
 _STATES: Final = {
     "open": "open: not judged yet",
@@ -85,7 +85,7 @@ def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
     if window["verdict"] is not None:
         facts += [_PROOFS[window["proof"]], f"revision {window['revision']}"]
     if "sample" in window["reasons"]:
-        facts.append(sampled(window))
+        facts.append(fmt.sampled(window.get("sample")))
     if window["closed_at"]:
         at_s = words.parse_utc_s(window["closed_at"])
         facts.append(html.Span(["closed ", moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True))]))
@@ -111,7 +111,7 @@ def _some(who: Sequence[str]) -> Part:
     """The first of them; many emitters fall silent at once."""
     if len(who) == 1:
         return who[0]
-    more = [f"and {words.count(len(who) - _MAX_GAPS)} more"] if len(who) > _MAX_GAPS else []
+    more = [f"and {fmt.count(len(who) - _MAX_GAPS)} more"] if len(who) > _MAX_GAPS else []
     return dmc.List([dmc.ListItem(one) for one in (*who[:_MAX_GAPS], *more)], size="sm", withPadding=True)
 
 
@@ -119,16 +119,16 @@ def gap_words(gap: Gap, zone: Zone) -> str:
     """`emitter 3f2a9c01 on web-1 has not reported since 08:41:10`."""
     who = f"emitter {gap.emitter[:8]}" if gap.emitter else "somebody"
     host = f" on {gap.host}" if gap.host else ""
-    since = zone.clock(gap.reported_s, seconds=True, date=True) if gap.reported_s is not None else words.NOTHING
+    since = zone.clock(gap.reported_s, seconds=True, date=True) if gap.reported_s is not None else fmt.NOTHING
     match gap.kind:
         case "silent":
             return f"{who}{host} did not report after {since} {zone.label(gap.reported_s or 0)}, nor close"
         case "not final":
             return f"{who}{host} has not said that it is done with this minute; it reported last at {since}"
         case "dropped":
-            return f"{who}{host} could not send {words.count(gap.beacons)} beacons"
+            return f"{who}{host} could not send {fmt.count(gap.beacons)} beacons"
         case "unread":
-            return f"{who}{host} told of {words.count(gap.beacons)} beacons that the log does not hold"
+            return f"{who}{host} told of {fmt.count(gap.beacons)} beacons that the log does not hold"
     return "a block of it could not be read and was set aside"
 
 
@@ -157,7 +157,7 @@ def _revision_row(revision: Revision, zone: Zone) -> Part:
     cells = (
         moment(zone.moment(at_s, seconds=True), utc(at_s, seconds=True)),
         html.Div(badge(look.word, look.icon, look.colour), style={"minWidth": 112}),  # it would be cut off
-        "; ".join(_change(change) for change in revision.changes) or words.NOTHING,
+        "; ".join(_change(change) for change in revision.changes) or fmt.NOTHING,
     )
     return dmc.TableTr(
         [
@@ -173,7 +173,7 @@ def _change(change: Change) -> str:
 
 def _value(value: Any) -> str:
     if isinstance(value, dict):
-        return words.interval(value)
+        return fmt.count_interval(value)
     if isinstance(value, list):
         return ", ".join(value) or "none"
-    return words.count(value) if isinstance(value, int) else str(value)
+    return fmt.count(value) if isinstance(value, int) else str(value)

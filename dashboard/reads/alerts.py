@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
@@ -14,9 +13,9 @@ from dashboard.reads.incident_filters import PAGE_SIZE, Filters, within
 from dashboard.span import Span
 from lagloss import alert_tables
 from lagloss.incident_actions import Silence, pipeline_labels, silences
-from lagloss.incident_record import Record, read_record
+from lagloss.incident_changes import Record, read_record
 from lagloss.incident_times import Times, courses
-from lagloss.incidents import WORST_FIRST, Incident, chosen_incidents, incident_table
+from lagloss.incidents import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss.matchers import Matcher, labels_of, match_all
 from lagloss.result import rfc3339
 from lagloss.store import Store
@@ -25,29 +24,29 @@ from lagloss.tables import table_of
 Document = dict[str, Any]
 
 _pending_table = table_of(alert_tables.PendingBreach)
-_NAMED_SILENCE: Final = re.compile(r"silence (\S+) by ")
-"""How the alerter names the silence that withholds an incident."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenIncident:
-    """An open incident, and the silence that keeps it from being told, if it is one that does."""
+    """An incident, and while it is open the silence that matches it now: the alerter, which goes by the same, writes
+    that into the row a moment later."""
 
     incident: Incident
     silence: Silence | None = None
 
     @property
-    def withheld(self) -> str | None:
-        """Why nobody is told; None: its receivers are."""
+    def withheld(self) -> Withheld | None:
+        """Why its receivers are not notified; None: they are."""
         if self.silence is not None:
-            return f"silence {self.silence.id} by {self.silence.author}: {self.silence.reason}"
+            return self.silence.withholds()
         why = self.incident.withheld
-        # of a silence that has ended the alerter has yet to hear
-        return None if why is None or _NAMED_SILENCE.match(why) else why
+        # a silence that has ended stays in the row until the alerter's next look
+        return None if why is None or why.kind == "silence" else why
 
     def document(self) -> Document:
         silence = None if self.silence is None else self.silence.document()
-        return {**self.incident.document(), "withheld": self.withheld, "silence": silence}
+        withheld = None if self.withheld is None else str(self.withheld)
+        return {**self.incident.document(), "withheld": withheld, "silence": silence}
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +79,6 @@ class History:
     page: int
     total: int
     times: Times
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """One incident with all that happened to it, and how it stands now."""
-
-    opened: OpenIncident
-    record: Record
-
-    def document(self, dashboard_url: str) -> Document:
-        """As `lagloss alerts show --json` prints it, and its silence."""
-        return {**self.record.document(dashboard_url), **self.opened.document()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +172,8 @@ def read_history(store: Store, filters: Filters, span: Span, page: int = 1, size
     return History(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
 
 
-def read_incident(store: Store, incident_id: str) -> Told:
-    """One incident.
+def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, Record]:
+    """Read one incident with its silence, and its record.
 
     Raises:
         UnknownIncident: no id begins so.
@@ -194,11 +181,11 @@ def read_incident(store: Store, incident_id: str) -> Told:
     """
     found = read_record(store, incident_id)
     [opened] = _opened(store, [found.incident], silences(store))
-    return Told(opened, found)
+    return opened, found
 
 
 def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
-    """With the silences that match: the alerter goes by the same, and says so a moment later."""
+    """Add the silences that match."""
     if not holding:
         return [OpenIncident(each) for each in found]
     with store.engine.connect() as connection:
@@ -209,7 +196,7 @@ def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence])
         known = labels_of(of, labels.get(of.pipeline))
         return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
 
-    return [OpenIncident(each, keeping(each) if each.state == "open" else None) for each in found]
+    return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
 
 
 def _resolved(filters: Filters, span: Span) -> list[ColumnElement[bool]]:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from dashboard import words
 from dashboard.reads.condition import read_freshness_of
 from dashboard.reads.health_pipelines import (
     Closing,
@@ -33,6 +32,7 @@ from dashboard.reads.health_service import (
     read_strangers,
 )
 from dashboard.reads.reports_topic import Ends
+from lagloss import format as fmt
 from lagloss.errors import UnknownPipeline
 from lagloss.result import rfc3339
 from lagloss.skew import AGREE_WITHIN_MS
@@ -92,7 +92,7 @@ class Health:
         told = self.reports
         heard_s = None if told.appended_s is None else self.now_s - told.appended_s
         if told.behind and told.is_stuck(self.now_s):
-            since = "none was ever followed" if heard_s is None else f"the newest that was came {words.ago(heard_s)}"
+            since = "none was ever followed" if heard_s is None else f"the newest that was came {fmt.ago(heard_s)}"
             yield Problem(
                 f"{_many(told.behind, 'report waits', 'reports wait')} to be followed; {since}.",
                 "See that the aggregator runs: its /healthz and logs/aggregator.log say what it waits for.",
@@ -100,7 +100,7 @@ class Health:
             )
         if not self.alerting.is_well(self.now_s):
             well_at = self.alerting.well_at
-            last = "none ever led" if well_at is None else f"last well {words.ago(self.now_s - well_at.timestamp())}"
+            last = "none ever led" if well_at is None else f"last well {fmt.ago(self.now_s - well_at.timestamp())}"
             yield Problem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
         elif not self.alerting.receivers:
             yield Problem("The alerter knows no receiver: nobody is told.", "Name some in the alerting file.")
@@ -108,7 +108,7 @@ class Health:
     def _of_pipelines(self) -> Iterator[Problem]:
         late = [closing for closing in self.closings if closing.is_late(self.now_s)]
         if late:
-            longest = words.lag(1_000 * late[0].waits_s(self.now_s))
+            longest = fmt.duration_s(late[0].waits_s(self.now_s))
             yield Problem(
                 f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
                 f"{late[0].pipeline} for {longest}.",
@@ -129,7 +129,7 @@ class Health:
         if off:
             yield Problem(
                 f"{_many(len(off), 'host has a clock', 'hosts have clocks')} that the broker's does not agree with, "
-                f"{off[0].host} by {words.lag(off[0].skew_ms)}.",
+                f"{off[0].host} by {fmt.duration(off[0].skew_ms)}.",
                 "Set them by NTP: lags are off by as much, and what is missing stays pending for longer.",
                 "negative-lag",
             )
@@ -178,4 +178,4 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
 
 
 def _many(number: int, one: str, several: str) -> str:
-    return f"{words.count(number)} {one if number == 1 else several}"
+    return f"{fmt.count(number)} {one if number == 1 else several}"

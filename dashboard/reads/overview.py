@@ -15,9 +15,9 @@ from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, wor
 from lagloss import tables
 from lagloss.definition import Definition
 from lagloss.incidents import incident_table
-from lagloss.presenting import is_late
 from lagloss.result import rfc3339
 from lagloss.rollup import PERIOD_S, period_of
+from lagloss.sla import is_late
 from lagloss.store import Store
 from lagloss.wire import WINDOW_S
 

@@ -10,7 +10,7 @@ from typing import Final
 from dashboard.reads.buckets import Bucket
 from dashboard.span import Span
 from lagloss.definition import Definition, LagSla, Sla, StoredPipeline, in_force
-from lagloss.presenting import is_late
+from lagloss.sla import is_late
 from lagloss.wire import WINDOW_S
 
 _HELD: Final = ("p50", "p95", "p99")
@@ -55,7 +55,7 @@ class Terms:
         return lag
 
     def is_late(self, bucket: Bucket) -> bool:
-        """Whether it breaches the lag target of its time; see `lagloss.presenting.is_late`."""
+        """Whether it breaches the lag target of its time; see `lagloss.sla.is_late`."""
         return is_late(asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
 
 

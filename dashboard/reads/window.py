@@ -13,8 +13,8 @@ from lagloss.definition import Definition
 from lagloss.difference import check_points
 from lagloss.facts import WindowFacts
 from lagloss.graph import Graph
-from lagloss.presenting import contract_document
 from lagloss.store import MissingMessage, Store
+from lagloss.window_document import contract_document
 from lagloss.wire import WINDOW_S
 
 Document = dict[str, Any]

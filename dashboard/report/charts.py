@@ -8,6 +8,7 @@ from typing import Final
 
 from dashboard.report import wording
 from dashboard.report.model import BurnPoint, Figures, Report
+from lagloss import format as fmt
 from lagloss.error_budget import Share, Status
 
 WIDTH: Final = 960
@@ -29,9 +30,7 @@ def burn_down(report: Report) -> str:
     def y(left: float) -> float:
         return _TOP + (_BOTTOM - _TOP) * (1 - max(left, floor)) / (1 - floor)
 
-    drawn = [
-        _level(y(level), f"{level:.0%}".replace("%", " %")) for level in (1.0, 0.5, 0.0, -0.5, -1.0) if level >= floor
-    ]
+    drawn = [_level(y(level), fmt.percent(level)) for level in (1.0, 0.5, 0.0, -0.5, -1.0) if level >= floor]
     drawn += [_text(x(at), _BOTTOM + 20, wording.local(at, span.zone), _anchor(x(at))) for at in _ticks(report)]
     for which, one in enumerate(report.whole.attainments):
         runs = _runs(points, which)

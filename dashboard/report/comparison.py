@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dashboard import words
 from dashboard.report import wording
 from dashboard.report.model import Report
 from dashboard.report.parts import Cell, Section, Table
+from lagloss import format as fmt
 from lagloss.error_budget import Attainment
 from lagloss.result import Lags
 
@@ -20,13 +20,13 @@ def comparison(report: Report) -> Section:
     (_, on_time), (_, on_time_before) = now.attainments, before.attainments
     lags_now, lags_before = Lags.of(now.total.e2e_lags), Lags.of(before.total.e2e_lags)
     rows = [
-        _compared("Messages", now.total.messages, before.total.messages, words.count, _relative),
+        _compared("Messages", now.total.messages, before.total.messages, fmt.count, _relative),
         _compared(
-            "Lost for certain", now.total.loss_ratio["min"], before.total.loss_ratio["min"], words.share, _points
+            "Lost for certain", now.total.loss_ratio["min"], before.total.loss_ratio["min"], fmt.percent, _points
         ),
-        _compared("On time for certain", on_time.good["min"], on_time_before.good["min"], words.share, _points),
-        _compared("Lag p95", lags_now.p95, lags_before.p95, words.lag, _relative),
-        _compared("Minutes known", now.known_share, before.known_share, words.share, _points),
+        _compared("On time for certain", on_time.good["min"], on_time_before.good["min"], fmt.percent, _points),
+        _compared("Lag p95", lags_now.p95, lags_before.p95, fmt.duration, _relative),
+        _compared("Minutes known", now.known_share, before.known_share, fmt.percent, _points),
         *(_status_row(one, other) for one, other in zip(now.attainments, before.attainments, strict=True)),
     ]
     return Section(title, (), None, Table(("", "This range", "Before", "Change"), rows))
@@ -35,7 +35,7 @@ def comparison(report: Report) -> Section:
 def _compared(
     name: str, now: float | None, before: float | None, say: Callable[..., str], change: Callable[[float, float], str]
 ) -> list[Cell]:
-    changed = words.NOTHING if now is None or before is None else change(now, before)
+    changed = fmt.NOTHING if now is None or before is None else change(now, before)
     return [Cell(name), Cell(say(now)), Cell(say(before)), Cell(changed)]
 
 
@@ -45,12 +45,12 @@ def _status_row(now: Attainment, before: Attainment) -> list[Cell]:
         Cell(name),
         Cell(f"{wording.spent(now)} {wording.STATUSES[now.status].icon}"),
         Cell(f"{wording.spent(before)} {wording.STATUSES[before.status].icon}"),
-        Cell(words.NOTHING),
+        Cell(fmt.NOTHING),
     ]
 
 
 def _relative(now: float, before: float) -> str:
-    return f"{100 * (now - before) / before:+.1f} %" if before else words.NOTHING
+    return f"{100 * (now - before) / before:+.1f} %" if before else fmt.NOTHING
 
 
 def _points(now: float, before: float) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboard import words
 from dashboard.report import wording
 from dashboard.report.model import Report, lost_places
 from dashboard.report.parts import NUMBERS, Cell, Pages, Section, Table, numbers
+from lagloss import format as fmt
 from lagloss.incidents import Incident, place_words
 from lagloss.result import Lags
 
@@ -17,7 +17,7 @@ MAX_ROWS: Final = 200
 
 def lag(report: Report) -> Section:
     lags = Lags.of(report.whole.total.e2e_lags)
-    rows = [[Cell("End to end"), *(Cell(words.lag(value)) for value in (lags.p50, lags.p95, lags.p99, lags.max))]]
+    rows = [[Cell("End to end"), *(Cell(fmt.duration(value)) for value in (lags.p50, lags.p95, lags.p99, lags.max))]]
     said = "Percentiles of all messages of the range together, within 1 %; none is an average of percentiles."
     return Section("Lag", (said,), None, Table(("Lag", "p50", "p95", "p99", "max"), rows))
 
@@ -56,8 +56,8 @@ def places(report: Report) -> Section:
     rows = [
         [
             Cell(name.replace("->", " → ")),
-            Cell(words.interval({"min": there.min, "max": there.max})),
-            Cell(words.share(there.min / certain if certain else None)),
+            Cell(fmt.count_interval({"min": there.min, "max": there.max})),
+            Cell(fmt.percent(there.min / certain if certain else None)),
         ]
         for name, there in places
     ]
@@ -70,7 +70,7 @@ def incidents(pages: Pages) -> Section:
     if not found:
         return Section("Incidents", ("None in this range.",))
     said = (
-        f"{times.incidents} incident{'' if times.incidents == 1 else 's'}, {times.acknowledged} acknowledged "
+        f"{fmt.counted(times.incidents, 'incident')}, {times.acknowledged} acknowledged "
         f"(mean time {_time(times.mean_to_acknowledge_s)}), {times.repaired} repaired "
         f"(mean time {_time(times.mean_to_resolve_s)}), {times.revised} revised away."
     )
@@ -89,9 +89,9 @@ def _incident(pages: Pages, one: Incident) -> list[Cell]:
         Cell(one.severity),
         Cell(one.rule),
         Cell(one.text),
-        Cell(", ".join(place_words(place) for place in one.where[:3]) or words.NOTHING),
+        Cell(", ".join(place_words(place) for place in one.where[:3]) or fmt.NOTHING),
     ]
 
 
 def _time(seconds: float | None) -> str:
-    return words.NOTHING if seconds is None else words.lag(1_000 * seconds)
+    return fmt.NOTHING if seconds is None else fmt.duration_s(seconds)

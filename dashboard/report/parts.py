@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dashboard import words
 from dashboard.report import wording
 from dashboard.report.model import Figures, Report
+from lagloss import format as fmt
 from lagloss.result import rfc3339
 
 Chart = Literal["burn-down", "days"]
@@ -56,7 +56,7 @@ class Pages:
         return Cell(text, link, f"{rfc3339(from_s)} to {rfc3339(to_s)}")
 
     def moment(self, at_s: float | None) -> Cell:
-        return Cell(words.NOTHING) if at_s is None else Cell(wording.local(at_s, self.zone), "", rfc3339(int(at_s)))
+        return Cell(fmt.NOTHING) if at_s is None else Cell(wording.local(at_s, self.zone), "", rfc3339(int(at_s)))
 
 
 NUMBERS: Final = ("Messages", "Lost", "Loss", "On time")
@@ -65,11 +65,11 @@ NUMBERS: Final = ("Messages", "Lost", "Loss", "On time")
 def numbers(figures: Figures) -> list[Cell]:
     """Of a stretch, below these heads."""
     if not figures.known.closed:
-        return [Cell(words.NOTHING)] * len(NUMBERS)
+        return [Cell(fmt.NOTHING)] * len(NUMBERS)
     total = figures.total
     return [
-        Cell(words.count(total.messages)),
-        Cell(words.interval({"min": total.lost_min, "max": total.lost_max})),
+        Cell(fmt.count(total.messages)),
+        Cell(fmt.count_interval({"min": total.lost_min, "max": total.lost_max})),
         Cell(wording.attained(figures.attainments[0])),
         Cell(wording.attained(figures.attainments[1])),
     ]

@@ -17,6 +17,7 @@ from typing import Final
 from sqlalchemy import Engine, bindparam, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
+from lagloss import format as fmt
 from lagloss.outgoing.backoff import backoff_s
 from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
 from lagloss.report_tables import ReportRun
@@ -123,7 +124,7 @@ class LastRun:
         """`sent`, `failed after 3 attempts: …`, `waits`, `to be tried again: …`."""
         if self.outcome is None:
             return f"to be tried again: {self.error}" if self.error else "waits"
-        tried = f" after {self.attempts} attempt{'' if self.attempts == 1 else 's'}" if self.outcome == "failed" else ""
+        tried = f" after {fmt.counted(self.attempts, 'attempt')}" if self.outcome == "failed" else ""
         return f"{self.outcome}{tried}{f': {self.error}' if self.error else ''}"
 
 

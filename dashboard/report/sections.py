@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dashboard import words
 from dashboard.report import happened, wording
 from dashboard.report.comparison import comparison
 from dashboard.report.model import Report
 from dashboard.report.parts import NUMBERS, Cell, Pages, Section, Table, numbers
+from lagloss import format as fmt
 
 
 def sections(report: Report, base_url: str = "") -> list[Section]:
@@ -35,9 +35,9 @@ def _objectives(pages: Pages) -> Section:
             Cell(wording.status(one.status), "", wording.STATUSES[one.status].meaning),
             Cell(wording.promises(one.objective, report.targets)),
             pages.range(wording.attained(one), report.span.from_s, report.span.to_s),
-            Cell(words.count(one.of)),
-            Cell(words.interval({"min": one.bad.min, "max": one.bad.max})),
-            Cell(words.count(int(one.allowed))),
+            Cell(fmt.count(one.of)),
+            Cell(fmt.count_interval({"min": one.bad.min, "max": one.bad.max})),
+            Cell(fmt.count(int(one.allowed))),
             Cell(wording.spent(one)),
             Cell(wording.left(one.budget)),
         ]
@@ -61,7 +61,7 @@ def _days(pages: Pages) -> Section:
             pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
             Cell(wording.status(day.status) if day.known.closed else "NOT KNOWN"),
             *numbers(day),
-            *(Cell(words.count(day.minutes[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
+            *(Cell(fmt.count(day.minutes[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
         ]
         for day in pages.report.days
         if day.known.closed or day.known.missing
@@ -89,13 +89,13 @@ def _known(pages: Pages) -> Section:
         [
             Cell(name.replace("_", " ").upper()),
             Cell(meaning),
-            Cell(words.count(whole.minutes[name])),
-            Cell(words.share(whole.minutes[name] / whole.known.minutes)),
+            Cell(fmt.count(whole.minutes[name])),
+            Cell(fmt.percent(whole.minutes[name] / whole.known.minutes)),
         ]
         for name, meaning in kinds.items()
     ]
     everything = pages.range("ALL", report.span.from_s, report.span.to_s)
-    rows.append([everything, Cell("the range"), Cell(words.count(whole.known.minutes)), Cell(words.share(1.0))])
+    rows.append([everything, Cell("the range"), Cell(fmt.count(whole.known.minutes)), Cell(fmt.percent(1.0))])
     return Section("Minutes by verdict", (), None, Table(("Minutes", "", "Number", "Share"), rows, 2))
 
 

@@ -20,10 +20,10 @@ from dashboard.report.runs import Runs
 from dashboard.report.schedule_file import ReportsFile, ReportSpec, load_reports
 from dashboard.report.scheduler import SEND_TIMEOUT_S
 from dashboard.report.settling import unsettled
-from dashboard.words import NOTHING
 from lagloss.cli import run_app
 from lagloss.cli_options import DataDir, open_store, out
 from lagloss.errors import EXIT_BREACHED, UsageError
+from lagloss.format import NOTHING
 from lagloss.outgoing.mail import Address, addr_spec, hand_in
 from lagloss.outgoing.outcome import Sent
 from lagloss.settings import Settings

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Final
 
 from dashboard.report.model import Figures, Report
 from dashboard.report.ranges import CalendarSpan
-from dashboard.words import NOTHING, Look, count, lag, share
-from dashboard.words import interval as counts
+from dashboard.words import Look
 from dashboard.zones import Zone
+from lagloss import format as fmt
 from lagloss.error_budget import Attainment, Budget, Objective, Share, Status, Target
 
 STATUSES: Final[dict[Status, Look]] = {
@@ -54,8 +53,8 @@ def status(look: Status) -> str:
 def promise(objective: Objective, target: Target) -> str:
     """What was promised: `at most 1 % of messages lost`."""
     if objective == "loss":
-        return f"at most {share(target.loss_max)} of messages lost"
-    return f"at least {share(target.on_time_min)} of messages within {lag(target.lag_ms)}"
+        return f"at most {fmt.percent(target.loss_max)} of messages lost"
+    return f"at least {fmt.percent(target.on_time_min)} of messages within {fmt.duration(target.lag_ms)}"
 
 
 def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
@@ -67,45 +66,39 @@ def attained(one: Attainment) -> str:
     """The measured share: of messages lost, or on time."""
     low, high = one.good["min"], one.good["max"]
     if low is None or high is None:
-        return NOTHING
+        return fmt.NOTHING
     if one.objective == "on-time":
-        return interval(share, low, high)
-    return interval(share, one.bad.min / one.of, one.bad.max / one.of)
+        return fmt.interval(fmt.percent, low, high)
+    return fmt.interval(fmt.percent, one.bad.min / one.of, one.bad.max / one.of)
 
 
 def of_budget(part: Share | None) -> str:
     """What is spent of a budget."""
-    return NOTHING if part is None else interval(percent, part["min"], part["max"])
-
-
-def interval(say: Callable[..., str], low: float, high: float) -> str:
-    """`0.12 %`, or `0.12 % – 0.34 %` where both do not read the same."""
-    return say(low) if say(low) == say(high) else f"{say(low)} – {say(high)}"
+    return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part["min"], part["max"])
 
 
 def spent(one: Attainment) -> str:
     """The share of its budget that is used up, in per cent; without decimals where it is much."""
     budget = one.budget
     if budget is None:
-        return NOTHING
-    return of_budget(budget.spent) if budget.allowed else f"{counts(asdict(budget.used))} where none is allowed"
+        return fmt.NOTHING
+    if not budget.allowed:
+        return f"{fmt.count_interval(asdict(budget.used))} where none is allowed"
+    return of_budget(budget.spent)
 
 
 def left(budget: Budget | None) -> str:
     """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
     if budget is None:
-        return NOTHING
+        return fmt.NOTHING
     part, used = budget.left, budget.used
     if part is None:
-        return f"{counts(asdict(used))} bad, none allowed"
+        return f"{fmt.count_interval(asdict(used))} bad, none allowed"
     if budget.is_used_up:
-        return f"none, {'' if used.min == used.max else 'at least '}{share(1 - part['max'])} used"
-    return f"at most {share(part['max'])}" if part["min"] <= 0 else interval(share, part["min"], part["max"])
-
-
-def percent(ratio: float) -> str:
-    """Of a budget: signed, and large where it was overspent."""
-    return f"{100 * ratio:,.0f} %" if abs(ratio) >= 10 else f"-{share(-ratio)}" if ratio < 0 else share(ratio)
+        return f"none, {'' if used.min == used.max else 'at least '}{fmt.percent(1 - part['max'])} used"
+    if part["min"] <= 0:
+        return f"at most {fmt.percent(part['max'])}"
+    return fmt.percent_interval(part)
 
 
 def verdict_sentences(report: Report) -> list[str]:
@@ -113,11 +106,8 @@ def verdict_sentences(report: Report) -> list[str]:
     sentences = []
     for one in report.whole.attainments:
         look, wanted = STATUSES[one.status], promises(one.objective, report.targets)
-        measured = (
-            f"{attained(one)} of {count(one.of)} messages {'lost' if one.objective == 'loss' else 'delivered on time'}"
-            if one.of
-            else "no messages"
-        )
+        fate = "lost" if one.objective == "loss" else "delivered on time"
+        measured = f"{attained(one)} of {fmt.count(one.of)} messages {fate}" if one.of else "no messages"
         sentences.append(f"{OBJECTIVES[one.objective]} {look.word}: {measured}; promised was {wanted}.")
     return [*sentences, *not_known(report.whole)]
 
@@ -130,21 +120,20 @@ def not_known(figures: Figures) -> list[str]:
         said.append("No window of this range is closed: there is nothing to report yet.")
     elif unknown or known.missing:
         said.append(
-            f"Not known: {minutes(unknown)} without enough evidence for a verdict and {minutes(known.missing)} "
-            f"without a result, together {share(1 - (figures.known_share or 0))} of the time. "
-            "They never count as good: what is spent of a budget at most takes all their messages for bad."
+            f"Not known: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
+            f"{fmt.counted(known.missing, 'minute')} without a result, together "
+            f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: what is "
+            "spent of a budget at most takes all their messages for bad."
         )
     if known.cut:
         said.append(
-            f"Of these, {minutes(known.cut)} are kept only within whole hours that reach across a day or the range's "
-            "rim, since minutes of that age are dropped."
+            f"Of these, {fmt.counted(known.cut, 'minute')} are kept only within whole hours that reach across a day or "
+            "the range's rim, since minutes of that age are dropped."
         )
     if known.before:
-        said.append(f"{minutes(known.before).capitalize()} lie before the first one that anything is kept of.")
+        said.append(
+            f"{fmt.counted(known.before, 'minute').capitalize()} lie before the first one that anything is kept of."
+        )
     if known.to_come:
-        said.append(f"{minutes(known.to_come).capitalize()} are still to come or not closed yet.")
+        said.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
     return said
-
-
-def minutes(number: int) -> str:
-    return f"{count(number)} minute{'' if number == 1 else 's'}"

@@ -14,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from lagloss import format as fmt
 from lagloss.window_document import losses_by_place, start_of
 
 SHOWN_WINDOWS: Final = 12
@@ -173,4 +174,4 @@ def count_of(lost: int | Sequence[str]) -> int:
 
 def _seconds(window: Mapping[str, Any] | None) -> str:
     p95_ms = (window or {}).get("e2e_lag_ms", {}).get("p95")
-    return "" if p95_ms is None else f"{p95_ms / 1000:.2f} s"
+    return "" if p95_ms is None else fmt.duration(p95_ms)

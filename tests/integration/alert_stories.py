@@ -307,7 +307,7 @@ class Story:
                 was_refused = any(each.id in self.refused for each in self._queued(row.id, receiver))
                 if row.state != "open":
                     assert not knows or was_refused, f"{receiver} does not know that {row.rule} is over"
-                elif row.withheld is None and receiver in ROUTED:
+                elif row.withheld_kind is None and receiver in ROUTED:
                     assert knows or was_refused, f"{receiver} does not know that {row.rule} is open"
         self._check_loss()
 

@@ -122,7 +122,7 @@ def test_the_command_prints_the_incidents_as_a_table_or_as_one_document(lossy: S
     told = json.loads(done.stdout)
     first = next(incident for incident in told["incidents"] if incident["rule"] == "loss")
     assert (first["severity"], first["target"], first["unit"], first["worst"]) == ("critical", 0.01, "ratio", 0.1)
-    assert first["text"] == "10.00% of messages lost, target 1.00%"
+    assert first["text"] == "10 % of messages lost, target 1 %"
     assert (told["limits"][0]["rule"], told["limits"][0]["tried"]) == ("blind/reports", False)
     shown = CliRunner().invoke(app, ["backtest", "chain", "--from", "-5h"], env={"LAGLOSS_DATABASE_URL": database_url})
     assert f"incidents: {len(told['incidents'])}, on {told['windows']} windows" in shown.stdout

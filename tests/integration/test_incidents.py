@@ -78,7 +78,7 @@ def test_an_incident_is_found_by_how_its_id_begins_and_only_if_that_says_which(s
 def test_an_incident_of_before_there_were_other_rules_says_its_loss(store: Store) -> None:
     with store.engine.begin() as connection:
         store_incident(connection, id_=ONE, detail={"text": None})
-    assert incidents.incident(store, str(ONE)).text == "3.20% of messages lost, target 1.00%"
+    assert incidents.incident(store, str(ONE)).text == "3.2 % of messages lost, target 1 %"
 
 
 def test_links_lead_to_the_last_window_and_the_runbook_of_the_kind_or_of_the_pipeline(store: Store) -> None:

@@ -19,6 +19,7 @@ from lagloss.alert_tables import OutboxMessage
 from lagloss.rollup import Rollup
 from lagloss.sketch import Sketch
 from lagloss.store import Store, ensure_days
+from tests.incident_rows import store_incident
 from tests.integration.alerting_world import START, close_windows, only_loss, rows
 
 INCIDENT = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
@@ -104,3 +105,38 @@ def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(dat
     assert len(after) == 2
     for row in after:
         assert {name: getattr(row, name) for name in expected} == expected
+
+
+def test_what_withheld_incidents_before_is_known_by_kind_and_name_and_reads_the_same_on_the_way_down(
+    database_url: str, store: Store
+) -> None:
+    sentences = {
+        "silence 0f by ann: by bob: it is\nknown": ("silence", "0f", "ann: by bob", "it is\nknown"),
+        "maintenance nightly: disks: all\nof them": ("maintenance", "nightly", None, "disks: all\nof them"),
+        "inhibited: lag is open and tells of it": ("rule", "lag", None, None),
+        "inhibited: orders, which this pipeline follows, is blind": ("upstream", "orders", None, None),
+        None: (None, None, None, None),
+    }
+    with store.engine.begin() as connection:
+        for number in range(len(sentences)):
+            store_incident(connection, id_=UUID(int=number), rule=f"rule-{number}")
+    alembic.command.downgrade(config(database_url), "0014")
+    sentence = text("SELECT withheld FROM incident ORDER BY id")
+    with store.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO silence (id, matchers, reason, author, starts_at, ends_at) VALUES "
+                "('0f', '[]', E'it is\\nknown', 'ann: by bob', now(), now())"
+            )
+        )
+        for number, withheld in enumerate(sentences):
+            update = text("UPDATE incident SET withheld = :withheld WHERE id = :id")
+            connection.execute(update, {"id": UUID(int=number), "withheld": withheld})
+    alembic.command.upgrade(config(database_url), "head")
+    columns = "withheld_kind, withheld_ref, withheld_by, withheld_reason"
+    with store.engine.connect() as connection:
+        found = connection.execute(text(f"SELECT {columns} FROM incident ORDER BY id")).all()
+    assert [tuple(row) for row in found] == list(sentences.values())
+    alembic.command.downgrade(config(database_url), "0014")
+    with store.engine.connect() as connection:
+        assert list(connection.execute(sentence).scalars()) == list(sentences)

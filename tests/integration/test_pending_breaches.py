@@ -32,7 +32,7 @@ def test_a_first_breach_is_pending_until_the_second_opens_an_incident(watched: S
     at = START + 120
     assert row == {
         "pipeline": "chain", "rule": "loss", "kind": "loss", "severity": "critical", "breaches": 1, "needed": 2,
-        "of": 3, "first_window": at, "last_window": at, "text": "4.00% of messages lost, target 1.00%",
+        "of": 3, "first_window": at, "last_window": at, "text": "4 % of messages lost, target 1 %",
     }  # fmt: skip
     close_windows(watched, "l", first=3)
     assert evaluate(watched, evaluator) == ["loss opened"]

@@ -8,7 +8,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from alerting.assessment import Place
-from alerting.message import MAX_EXAMPLES, Evidence, IncidentFacts, Links, incident_body
+from alerting.message import MAX_EXAMPLES, Evidence, incident_body
+from lagloss.incidents import Incident
 from lagloss.outgoing.backoff import backoff_s
 from lagloss.store import MissingMessage
 
@@ -20,7 +21,7 @@ EVIDENCE = Evidence(
     messages=10,
     lost={"min": 1, "max": 2},
 )
-OPEN = IncidentFacts(
+OPEN = Incident(
     id=uuid.UUID(int=5),
     pipeline="chain",
     rule="loss",
@@ -31,8 +32,8 @@ OPEN = IncidentFacts(
     resolved_at=None,
     acknowledged_at=None,
     acknowledged_by=None,
-    first_window=START,
-    last_window=START + 60,
+    first_window_s=START,
+    last_window_s=START + 60,
     value=0.1,
     worst=0.3,
     target=0.01,
@@ -47,17 +48,17 @@ OPEN = IncidentFacts(
         "resolved_because": None,
     },
 )
-LINKS = Links("http://dash:8050/")
+DASHBOARD = "http://dash:8050/"
 
 
-def ended(because: str) -> IncidentFacts:
+def ended(because: str) -> Incident:
     return replace(
         OPEN, state="resolved", resolved_at=OPEN.opened_at, detail={**OPEN.detail, "resolved_because": because}
     )
 
 
 def test_the_body_says_what_since_when_where_and_gives_examples_links_and_commands() -> None:
-    body = incident_body(OPEN, "opened", {"team": "checkout"}, LINKS)
+    body = incident_body(OPEN, "opened", {"team": "checkout"}, DASHBOARD)
     assert json.loads(json.dumps(body)) == body
     assert (body["version"], body["type"]) == (1, "incident.opened")
     breach = body["breach"]
@@ -76,20 +77,21 @@ def test_the_body_says_what_since_when_where_and_gives_examples_links_and_comman
     }
     assert body["commands"]["silence"].startswith("lagloss alerts silence pipeline=chain rule=loss")
     assert body["summary"] == (
-        "chain: 10.00% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (75%)"
+        "chain: 10.00% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (75 %)"
     )
 
 
 def test_a_pipelines_own_runbooks_go_before_the_dashboards() -> None:
-    own = incident_body(OPEN, "opened", {}, Links("http://dash", "https://wiki/lagloss"))
+    own = incident_body(replace(OPEN, runbooks="https://wiki/lagloss"), "opened", {}, "http://dash")
     assert own["links"]["runbook"] == "https://wiki/lagloss/loss"
-    nowhere = incident_body(OPEN, "opened", {}, Links())["links"]
+    nowhere = incident_body(OPEN, "opened", {}, "")["links"]
     assert nowhere == {"dashboard": None, "incident": None, "runbook": None}
 
 
 def test_the_end_says_why_it_is_over() -> None:
     summaries = {
-        why: incident_body(ended(why), "resolved", {}, LINKS)["summary"] for why in ("recovered", "revised", "deleted")
+        why: incident_body(ended(why), "resolved", {}, DASHBOARD)["summary"]
+        for why in ("recovered", "revised", "deleted")
     }
     assert summaries["recovered"] == (
         "chain: loss is well again after 2 min; at worst 10.00% of messages lost, target 1.00%"

@@ -6,6 +6,7 @@ import pytest
 
 from dashboard import words
 from dashboard.pages.window_table import ANY_OUT, table_rows
+from lagloss import format as fmt
 from lagloss.definition import parse_definition
 from lagloss.graph import Graph
 from tests.window_documents import chain, clicks, document
@@ -22,38 +23,6 @@ spec:
     - {name: c, to: [d]}
     - {name: d}
 """
-
-
-@pytest.mark.parametrize(
-    ("ms", "text"),
-    [
-        (None, "–"),
-        (0, "0 ms"),
-        (0.42, "0.42 ms"),
-        (12.34, "12.3 ms"),
-        (340.2, "340 ms"),
-        (-340.2, "-340 ms"),
-        (1_234, "1.2 s"),
-        (5_000, "5 s"),
-        (210_000, "3.5 min"),
-        (7_200_000, "2 h"),
-        (259_200_000, "3 d"),
-    ],
-)
-def test_lags_are_readable(ms: float | None, text: str) -> None:
-    assert words.lag(ms) == text
-
-
-@pytest.mark.parametrize(
-    ("ratio", "text"),
-    [(None, "–"), (0, "0 %"), (0.0034, "0.34 %"), (0.3, "30 %"), (0.1234, "12.3 %"), (1e-7, "< 0.001 %"), (1, "100 %")],
-)
-def test_shares_are_readable(ratio: float | None, text: str) -> None:
-    assert words.share(ratio) == text
-
-
-def test_less_than_all_is_never_told_as_100_per_cent() -> None:
-    assert words.share(0.999999) == "> 99.99 %"
 
 
 def test_the_verdict_sentence_says_how_many_and_where() -> None:
@@ -91,8 +60,8 @@ def test_the_talks_table() -> None:
     ins = [rows[f"{node}.in"] for node in "abcd"]
     assert [row.count for row in ins] == [10, 9, 7, 5]
     assert [row.lost and row.lost["max"] for row in ins] == [0, 1, 2, 2]
-    assert words.interval(window["lost"]) == "5"
-    assert words.share_interval(window["loss_ratio"]) == "50 %"
+    assert fmt.count_interval(window["lost"]) == "5"
+    assert fmt.percent_interval(window["loss_ratio"]) == "50 %"
 
 
 def test_what_a_router_and_a_sink_lose_stands_in_rows_of_their_own() -> None:

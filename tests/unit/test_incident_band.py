@@ -18,7 +18,7 @@ from dashboard.runbook_page import runbook_html
 from dashboard.who import Person
 from lagloss.deliveries import Delivery
 from lagloss.incident_actions import Silence
-from lagloss.incidents import Incident, place_words
+from lagloss.incidents import Incident, Withheld, place_words
 from lagloss.runbooks import KINDS, runbook
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -30,11 +30,10 @@ ID = UUID("0a000000-0000-4000-8000-000000000001")
 def incident(**more: Any) -> Incident:
     given: dict[str, Any] = {
         "id": ID, "pipeline": "clicks", "rule": "loss", "kind": "loss", "severity": "critical", "state": "open",
-        "opened_at": NOW - timedelta(minutes=9), "resolved_at": None, "resolved_because": None,
-        "acknowledged_at": None, "acknowledged_by": None, "withheld": None, "value": 0.03, "worst": 0.05,
-        "target": 0.01, "text": "3.00% of messages lost, target 1.00%", "unit": "ratio",
+        "opened_at": NOW - timedelta(minutes=9), "resolved_at": None, "acknowledged_at": None, "acknowledged_by": None,
         "first_window_s": int(NOW.timestamp()) - 720, "last_window_s": int(NOW.timestamp()) - 660,
-        "worst_window_s": None, "windows": 2, "where": [], "examples": [], "notes": [], "runbook": None,
+        "value": 0.03, "worst": 0.05, "target": 0.01,
+        "detail": {"text": "3.00% of messages lost, target 1.00%", "unit": "ratio", "windows": 2},
     }  # fmt: skip
     return Incident(**{**given, **more})
 
@@ -89,10 +88,18 @@ def test_a_silence_says_until_when_and_one_that_has_ended_withholds_nothing() ->
     assert "do=silence&" not in text
     assert "nobody is told: silence 0f by bob: known" in text
     assert "2026-11-21 15:00:00 CET" in text
-    assert OpenIncident(incident(withheld="silence 0f by bob: known")).withheld is None
-    assert (
-        OpenIncident(incident(withheld="maintenance nightly: compaction")).withheld == "maintenance nightly: compaction"
-    )
+    assert OpenIncident(incident(withheld=silence.withholds())).withheld is None
+    nightly = Withheld("maintenance", "nightly", reason="compaction")
+    assert str(OpenIncident(incident(withheld=nightly)).withheld) == "maintenance nightly: compaction"
+
+
+def test_a_silence_is_known_by_its_kind_whatever_its_words() -> None:
+    odd = Silence("by hand: 1", ["rule=loss"], "a\nb: c by d", "silence: by", NOW, NOW + timedelta(hours=2))
+    stored = incident(withheld=odd.withholds())
+    assert OpenIncident(stored, odd).document()["withheld"] == "silence by hand: 1 by silence: by: a\nb: c by d"
+    assert OpenIncident(stored).withheld is None
+    like = Withheld("maintenance", "silence", reason="silence 0f by bob: known")
+    assert OpenIncident(incident(withheld=like)).withheld == like
 
 
 def test_only_the_first_ten_are_shown_and_the_rest_is_counted() -> None:

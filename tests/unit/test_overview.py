@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard import light, words
+from dashboard import light
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.links import Address
 from dashboard.pages.overview_parts import table, totals
@@ -20,6 +20,7 @@ from dashboard.reads.condition import Condition, Freshness
 from dashboard.reads.condition import condition as condition_of
 from dashboard.reads.overview import Overview
 from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, worst_first
+from lagloss import format as fmt
 from lagloss.error_budget import Budget
 from lagloss.result import Interval
 
@@ -264,4 +265,4 @@ def test_light_elements_carry_no_code() -> None:
     ("number", "said"), [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (8_192, "8.2 kB"), (276_807_680, "277 MB")]
 )
 def test_sizes_are_readable(number: int, said: str) -> None:
-    assert words.size(number) == said
+    assert fmt.size(number) == said

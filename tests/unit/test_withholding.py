@@ -26,13 +26,13 @@ def test_without_a_reason_nobody_is_kept_from_being_told() -> None:
 def test_a_silence_withholds_what_it_matches_and_says_whose_it_is_and_why() -> None:
     silence = ActiveSilence("s1", CLICKS, "ann", "known")
     around = Circumstances(silences=[silence])
-    assert why_withheld(LABELS, (), around, NOW) == "silence s1 by ann: known"
+    assert str(why_withheld(LABELS, (), around, NOW)) == "silence s1 by ann: known"
     assert why_withheld({**LABELS, "pipeline": "orders"}, (), around, NOW) is None
 
 
 def test_an_open_incident_that_tells_of_it_inhibits_and_only_that() -> None:
     around = Circumstances(open_rules={"loss", "lag"})
-    assert why_withheld(LABELS, ("loss", "lag"), around, NOW) == "inhibited: loss is open and tells of it"
+    assert str(why_withheld(LABELS, ("loss", "lag"), around, NOW)) == "inhibited: loss is open and tells of it"
     assert why_withheld(LABELS, ("blind/evidence",), around, NOW) is None
 
 

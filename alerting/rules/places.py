@@ -1,25 +1,17 @@
-"""Saying: numbers as people read them in a page, and places out of windows' documents."""
+"""Places where it is so, worst first, out of the documents of breached windows."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal, TypeVar
+from typing import Final, Literal, TypeVar
 
 from alerting.assessment import Place
 from alerting.rules.base import Document
-from lagloss.presenting import duration
+from lagloss import format as fmt
 
 PlaceKind = Literal["link", "node", "checkpoint"]
+_TIMES: Final = {"node": "process duration", "link": "queue time"}
 T = TypeVar("T")
-
-
-def percent(ratio: float) -> str:
-    """3.20%; with more digits where two would hide it."""
-    return f"{ratio:.2%}" if ratio == 0 or abs(ratio) >= 0.0001 else f"{100 * ratio:.2g}%"
-
-
-def seconds(span_s: float) -> str:
-    return duration(span_s * 1_000)
 
 
 def loss_places(breached: Sequence[Document]) -> list[Place]:
@@ -32,8 +24,8 @@ def loss_places(breached: Sequence[Document]) -> list[Place]:
 
     def place(kind: PlaceKind, name: str, count: float) -> Place:
         share = count / lost_all if lost_all else None
-        of_all = "" if share is None else f", {share:.0%} of the loss"
-        return Place(kind, name, share, f"{count:.0f} lost{of_all}", int(count))
+        of_all = "" if share is None else f", {fmt.percent(share)} of the loss"
+        return Place(kind, name, share, f"{fmt.count(count)} lost{of_all}", int(count))
 
     return [place(kind, name, count) for (kind, name), count in _worst_first(lost)]
 
@@ -42,7 +34,7 @@ def lag_places(breached: Sequence[Document]) -> list[Place]:
     """Where the time goes: nodes' process durations and links' queue times, with the share of their sum."""
     took = _sums(breached, lambda node: node["process_duration_p95_ms"], lambda link: link["queue_time_p95_ms"])
     return [
-        Place(kind, name, share, f"{'process duration' if kind == 'node' else 'queue time'}, {share:.0%} of the lag")
+        Place(kind, name, share, f"{_TIMES[kind]}, {fmt.percent(share)} of the lag")
         for (kind, name), share in shares(took)
     ]
 
@@ -54,7 +46,7 @@ def checkpoint_places(breached: Sequence[Document], count: Callable[[Document], 
         for there in window["checkpoints"]:
             counts[there["name"]] = counts.get(there["name"], 0) + count(there)
     return [
-        Place("checkpoint", name, share, f"{counts[name]:.0f} {word}, {share:.0%} of them")
+        Place("checkpoint", name, share, f"{fmt.count(counts[name])} {word}, {fmt.percent(share)} of them")
         for name, share in shares(counts)
     ]
 
