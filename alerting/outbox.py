@@ -7,7 +7,6 @@ wait for earlier ones, so a trigger is never sent after its resolve.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,10 @@ from alerting.incidents import take_turn
 from alerting.notification import Notification
 from alerting.planning import Order, Told
 from lagloss.alert_tables import OutboxMessage
-from lagloss.outgoing.backoff import backoff_s
-from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
+from lagloss.outgoing.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss.tables import table_of
 
 GROUP_AT_MOST: Final = 50
-GIVE_UP_AFTER_S: Final = 86_400
 REFRESHES_KEPT_S: Final = 3_600
 KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""
@@ -222,11 +219,11 @@ class Outbox:
                     connection.execute(_DONE, given)
                 case Refused(error):
                     self._fail(connection, claimed, ids, error)
-                case TryLater(error, after_s):
-                    given_up = Refused(f"given up after {claimed.attempts} attempts in a day; the last: {error}")
+                case TryLater(error):
+                    given_up = outcome.given_up(claimed.attempts)
                     if claimed.overdue:
                         self._fail(connection, claimed, claimed.overdue, given_up.error)
-                    wait_s = max(backoff_s(claimed.attempts, random.random()), after_s or 0)
+                    wait_s = outcome.wait_s(claimed.attempts)
                     left = [number for number in ids if number not in claimed.overdue]
                     connection.execute(_LATER, {"ids": left, "claim": claimed.claim, "after_s": wait_s, "error": error})
                     return outcome if left else given_up

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from alerting.notification import Notification
+from lagloss import format as fmt
 from lagloss.incidents import example_words, place_words
 from lagloss.one_line import one_line
 
@@ -136,8 +137,7 @@ def _breach(body: Mapping[str, Any]) -> Iterator[Line]:
         yield _line("What", f"{breach['text']}{f' (window {window})' if window else ''}")
     lost, messages = breach.get("lost"), breach.get("messages")
     if isinstance(lost, Mapping) and messages is not None:
-        low, high = lost.get("min"), lost.get("max")
-        yield _line("Lost", f"{low if low == high else f'{low} to {high}'} of {messages} messages")
+        yield _line("Lost", f"{fmt.count_interval(lost)} of {fmt.counted(messages, 'message')}")
 
 
 def _example(example: Mapping[str, Any]) -> str:

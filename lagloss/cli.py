@@ -136,9 +136,9 @@ def windows(
     data_dir: DataDir = None,
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
-    from lagloss.cli_tables import windows_table
     from lagloss.sla import breaches
     from lagloss.window_document import contract_document
+    from lagloss.windows_table import windows_table
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
     with open_store(Settings.load(data_dir=data_dir)) as store:

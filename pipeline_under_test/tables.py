@@ -21,7 +21,8 @@ def show_verdict(document: Mapping[str, Any]) -> None:
     for row in document["windows"]:
         injected, measured = row["injected"], row["measured"]
         counts = [str(injected[what]) for what in ("messages", "delivered", "dead", "filtered", "pending")]
-        table.add_row(row["window_start"], *counts, str(injected["lost"]), interval(measured and measured["lost"]))
+        found = fmt.count_interval(measured and measured["lost"])
+        table.add_row(row["window_start"], *counts, str(injected["lost"]), found)
     console.print(table)
     for difference in document["differences"][:MAX_DIFFERENCES]:
         injected, measured, ids = difference["injected"], difference["measured"], ", ".join(difference["ids"])
@@ -36,13 +37,6 @@ def show_verdict(document: Mapping[str, Any]) -> None:
     console.print(f"{compared} windows compared: {'measured = injected' if document['agree'] else 'they differ'}")
 
 
-def interval(lost: Mapping[str, int] | None) -> str:
-    """Losses from what is certain to what cannot be ruled out; empty where nobody has said."""
-    if lost is None:
-        return ""
-    return str(lost["min"]) if lost["min"] == lost["max"] else f"{lost['min']} to {lost['max']}"
-
-
 def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
     """Prints a row for each scenario, and what was not as expected below."""
     console = out()
@@ -53,7 +47,7 @@ def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
         injected, measured = outcome["injected"], outcome["measured"]
         counts = ("", "", "", "")
         if injected is not None and measured is not None:
-            lost = (str(injected["lost"]), interval(measured["lost"]))
+            lost = (str(injected["lost"]), fmt.count_interval(measured["lost"]))
             counts = (str(injected["messages"]), *lost, str(measured["duplicates"]))
         result = "as expected" if outcome["ok"] else f"{len(outcome['problems'])} problems"
         lag = fmt.duration(outcome["max_lag_ms"])

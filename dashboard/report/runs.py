@@ -7,7 +7,6 @@ again goes to the others only.
 
 from __future__ import annotations
 
-import random
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +17,7 @@ from sqlalchemy import Engine, bindparam, select, text
 from sqlalchemy.dialects.postgresql import JSONB
 
 from lagloss import format as fmt
-from lagloss.outgoing.backoff import backoff_s
-from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
+from lagloss.outgoing.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss.report_tables import ReportRun
 from lagloss.tables import table_of
 
@@ -27,8 +25,6 @@ LEASE_S: Final = 600.0
 """Longer than one report of one pipeline, and the sending of all, can take."""
 FIRST_RETRY_S: Final = 60.0
 LONGEST_RETRY_S: Final = 3_600.0
-GIVE_UP_AFTER_S: Final = 86_400.0
-"""Since the run was begun."""
 
 _BEGIN: Final = text(
     """
@@ -172,7 +168,7 @@ class Runs:
         """Records what came of it, unless the claim has run out; what is put off for longer than a day is given up.
         Returns what was recorded."""
         if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:
-            outcome = Refused(f"given up after {claimed.attempts} attempts in a day; the last: {outcome.error}")
+            outcome = outcome.given_up(claimed.attempts)
         given = {"claim": claimed.claim, "reached": list(reached)}
         with self._engine.begin() as connection:
             match outcome:
@@ -180,9 +176,9 @@ class Runs:
                     connection.execute(_DONE, {**given, "outcome": "sent", "error": None})
                 case Refused(error):
                     connection.execute(_DONE, {**given, "outcome": "failed", "error": error})
-                case TryLater(error, after_s):
-                    wait_s = backoff_s(claimed.attempts, random.random(), self._first_retry_s, LONGEST_RETRY_S)
-                    connection.execute(_LATER, {**given, "error": error, "after_s": max(wait_s, after_s or 0)})
+                case TryLater(error):
+                    wait_s = outcome.wait_s(claimed.attempts, self._first_retry_s, LONGEST_RETRY_S)
+                    connection.execute(_LATER, {**given, "error": error, "after_s": wait_s})
         return outcome
 
     def forget(self, keep_days: int) -> int:

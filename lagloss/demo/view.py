@@ -135,7 +135,8 @@ def table_of(picture: Picture) -> Table:
         measured = sum(window["lost"]["min"] for window in closed)
         messages = sum(window["messages"] for window in past)
         closed_text = f"{len(closed)} of {len(past)} closed"
-        table.add_row("the past hour", f"{messages:,}", "", closed_text, str(injected), str(measured), "", style="dim")
+        lost = (fmt.count(injected), fmt.count(measured))
+        table.add_row("the past hour", fmt.count(messages), "", closed_text, *lost, "", style="dim")
     for start in picture.live()[-SHOWN_WINDOWS:]:
         window = picture.windows.get(start)
         style = {"loss": "red", "ok": "green"}.get(window["verdict"] if window else "", "")
@@ -145,15 +146,15 @@ def table_of(picture: Picture) -> Table:
 
 def row_of(start_s: int, truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> list[str]:
     """One window as text: its minute, messages, E2E p95, verdict, losses injected and measured, and by place."""
-    minute = f"{datetime.fromtimestamp(start_s, UTC):%H:%M}"
+    minute = fmt.clock(start_s)
     injected = str(truth["lost"]) if truth else "0"
     if window is None or window["state"] == "open":
         messages = window["messages"] if window else (truth or {}).get("messages", 0)
-        return [minute, f"{messages:,}", _seconds(window), "open", injected, "", _by_place(truth, None)]
-    lost = window["lost"]
-    measured = str(lost["min"]) if lost["min"] == lost["max"] else f"{lost['min']} to {lost['max']}"
+        return [minute, fmt.count(messages), _lag(window), "open", injected, "", _by_place(truth, None)]
+    measured = fmt.count_interval(window["lost"])
     verdict = " ".join([window["verdict"], *window["reasons"]])
-    return [minute, f"{window['messages']:,}", _seconds(window), verdict, injected, measured, _by_place(truth, window)]
+    messages = fmt.count(window["messages"])
+    return [minute, messages, _lag(window), verdict, injected, measured, _by_place(truth, window)]
 
 
 def _by_place(truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> str:
@@ -162,7 +163,7 @@ def _by_place(truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None)
     texts = []
     for place in sorted({*injected, *measured}):
         least, most = measured.get(place, (0, 0))
-        found = "…" if window is None else str(least) if least == most else f"{least} to {most}"
+        found = "…" if window is None else fmt.count_interval({"min": least, "max": most})
         texts.append(f"{place.removeprefix('link ')} {injected.get(place, 0)}/{found}")
     return ", ".join(texts)
 
@@ -172,6 +173,6 @@ def count_of(lost: int | Sequence[str]) -> int:
     return lost if isinstance(lost, int) else len(lost)
 
 
-def _seconds(window: Mapping[str, Any] | None) -> str:
+def _lag(window: Mapping[str, Any] | None) -> str:
     p95_ms = (window or {}).get("e2e_lag_ms", {}).get("p95")
     return "" if p95_ms is None else fmt.duration(p95_ms)

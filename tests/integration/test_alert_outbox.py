@@ -11,12 +11,12 @@ from sqlalchemy import text, update
 from alerting import outbox
 from alerting.evaluating import Evaluator
 from alerting.notifying import Teller
-from alerting.outbox import GIVE_UP_AFTER_S, Claimed, Outbox
+from alerting.outbox import Claimed, Outbox
 from alerting.planning import Habits
 from alerting.routing import Route
 from lagloss import incident_actions
 from lagloss.alert_tables import Incident, OutboxMessage
-from lagloss.outgoing.outcome import Refused, Sent, TryLater
+from lagloss.outgoing.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
 from lagloss.store import Store
 from tests.integration.alerting_world import close_window, close_windows, evaluate, only_loss, rows
 from tests.integration.test_alert_turns import Meanwhile, TellingMeanwhile

@@ -13,11 +13,12 @@ from sqlalchemy import select, text
 
 from dashboard.report.contents import Part
 from dashboard.report.ranges import CalendarSpan
-from dashboard.report.runs import GIVE_UP_AFTER_S, Runs
+from dashboard.report.runs import Runs
 from dashboard.report.schedule_file import ReportsFile
 from dashboard.report.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
 from lagloss import tables
 from lagloss.outgoing.backoff import backoff_s
+from lagloss.outgoing.outcome import GIVE_UP_AFTER_S
 from lagloss.report_tables import ReportRun
 from lagloss.settings import Settings
 from lagloss.store import Store

@@ -1,4 +1,4 @@
-"""Tables of the command line for a terminal."""
+"""The table of `lagloss windows` for a terminal."""
 
 from __future__ import annotations
 
