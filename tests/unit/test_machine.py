@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import runpy
 import shutil
 import socket
@@ -144,3 +145,13 @@ def test_a_machine_without_java_is_refused(
     code, said = set_up(capsys, tmp_path)
     assert code == 3
     assert "found none. Install it (Debian: apt-get install default-jre-headless)" in said
+
+
+def test_a_python_without_its_venv_module_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Debian's python3 comes with venv and without ensurepip.
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ensurepip" else object())
+    code, said = set_up(capsys, tmp_path)
+    assert code == 3
+    assert "Python's venv module is missing. Install it (Debian: apt-get install python3-venv)" in said
