@@ -10,9 +10,9 @@ import gc
 import itertools
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -130,7 +130,7 @@ class _Task:
             try:
                 take_block(self.windows, self.plan, record["appended_ms"], keys[row], record["value"])
             except BadRecord as bad:
-                yield from self._bad(bad.reason, record["offset"], keys[row], record["value"])
+                yield from self._bad(bad.reason, record)
 
     def end(self) -> Iterator[Part]:
         """Everything that is still held."""
@@ -164,15 +164,21 @@ class _Task:
                 del self.windows[key]
                 yield Counted(key, count_window(blocks))
 
-    def _bad(self, reason: BadReason, offset: int, key: bytes | None, value: bytes | None) -> Iterator[BadBlock]:
-        window, partition = _window(self.windows, self.plan, key), self.partition or 0
-        if window is not None:
+    def _bad(self, reason: BadReason, record: Mapping[str, Any]) -> Iterator[BadBlock]:
+        """Count a bad record with the window that its key names. One whose key is out of reach is read whichever
+        windows are wanted, so it counts when it is looked at for the first time."""
+        window, partition, offset = (
+            _window(self.windows, self.plan, record["key"]),
+            self.partition or 0,
+            record["offset"],
+        )
+        if window is not None and is_in_reach(window.plan.window_start_s * 1000, record["appended_ms"]):
             window.bad[reason] += 1
         elif offset >= self.plan.audited.get(partition, 0):
             self.strays[reason] += 1
         self.shown[reason] += 1
         if self.shown[reason] <= BAD_SHOWN:
-            yield BadBlock(partition, offset, reason, bytes(value or b"")[:FIRST_BYTES])
+            yield BadBlock(partition, offset, reason, bytes(record["value"] or b"")[:FIRST_BYTES])
 
 
 def take_block(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.kernel import BadBlock, Counted
+from aggregator.kernel import BadBlock, Counted, Part, Totals
 from aggregator.plan import ReadPlan, WindowPlan
 from lagloss.beacon_log import LogRecord
 from lagloss.definition import parse_definition
@@ -24,12 +24,16 @@ KEY = block_key("clicks", START_S)
 BLOCK = BeaconBlock("clicks", "src.in", bytes(16), 1, START_S, 8, np.ones(1, np.uint64), np.ones(1, np.float32))
 ONE = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec: {nodes: [{name: src}]}"
 PLAN = WindowPlan(Graph(parse_definition(ONE)), START_S)
+WANTED = ReadPlan({PLAN.key: PLAN}, frozenset(["clicks"]))
+
+
+def closed(record: LogRecord, plan: ReadPlan) -> list[Part]:
+    return run_kernel(to_batches([Record(0, 0, record.appended_ms, record.key, record.value)], 1), plan)
 
 
 def closing_says(record: LogRecord) -> BadReason | None:
     """Why the closing of the window sets a record aside; None if it counts."""
-    batches = to_batches([Record(0, 0, record.appended_ms, record.key, record.value)], 1)
-    parts = run_kernel(batches, ReadPlan({PLAN.key: PLAN}, frozenset(["clicks"])))
+    parts = closed(record, WANTED)
     bad = [part.reason for part in parts if isinstance(part, BadBlock)]
     assert any(part.facts.read for part in parts if isinstance(part, Counted)) is not bool(bad)
     return bad[0] if bad else None
@@ -72,3 +76,20 @@ def test_a_block_that_closing_sets_aside_counts_nowhere(fields: dict[str, Any], 
     record = LogRecord(key, encode_block(replace(BLOCK, **fields)), START_MS)
     assert closing_says(record) == reason
     assert good_block(record, "clicks") is None
+
+
+@pytest.mark.parametrize(
+    ("appended_ms", "reason"),
+    [(START_MS + RETENTION_MS + 1, "window_too_old"), (START_MS - MAX_AHEAD_MS - 1, "window_ahead")],
+)
+def test_a_block_out_of_reach_is_counted_once_whether_its_window_is_closed_meanwhile_or_not(
+    appended_ms: int, reason: BadReason
+) -> None:
+    record = LogRecord(KEY, encode_block(BLOCK), appended_ms)
+    unwanted, audited = replace(WANTED, windows={}), replace(WANTED, audited={0: 1})
+    counted = []
+    for plan in (unwanted, WANTED, audited):
+        parts = closed(record, plan)
+        in_windows = [part.facts.bad for part in parts if isinstance(part, Counted) and part.facts.bad]
+        counted.append((in_windows, [dict(part.strays) for part in parts if isinstance(part, Totals)]))
+    assert counted == [([], [{reason: 1}]), ([], [{reason: 1}]), ([], [{}])]
