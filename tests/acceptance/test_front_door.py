@@ -30,6 +30,8 @@ LEFT_OUT = (".git", ".venv", ".jars", ".*_cache", ".hypothesis", "__pycache__", 
 """What a tarball of the tree has not got."""
 LOAD_TIMEOUT_S = 240
 END_TIMEOUT_S = 480
+HISTORY_MINUTES = 55
+"""The demo sends an hour; the newest minutes may still be open."""
 
 
 @dataclass
@@ -42,11 +44,11 @@ class Start:
     _process: subprocess.Popen[str] | None = field(default=None, init=False)
 
     def demo(self) -> None:
-        """Start the README's command, and wait until the reference pipeline is under load."""
+        """Start the README's command; wait until a second terminal finds the past hour, and the pipeline is loaded."""
         with (self.home / "demo.log").open("w") as log:
             self._process = self._spawn(["make", "demo", "MINUTES=1"], log)
         deadline = time.monotonic() + LOAD_TIMEOUT_S
-        while "pipeline: load" not in self.output():
+        while "pipeline: load" not in self.output() or len(self.windows()) < HISTORY_MINUTES:
             assert self._process.poll() is None, self.output()
             assert time.monotonic() < deadline, self.output()
             time.sleep(0.5)
@@ -64,6 +66,10 @@ class Start:
 
     def output(self) -> str:
         return (self.home / "demo.log").read_text()
+
+    def windows(self) -> list[object]:
+        found: list[object] = json.loads(self.lagloss("windows", "clicks", "--from", "-65m", "--json"))
+        return found
 
     def lagloss(self, *words: str) -> str:
         """What a command prints in a second terminal."""
@@ -151,8 +157,6 @@ def test_the_demo_is_the_only_command_that_is_needed(jars: None) -> None:
                 starts.append(Start(owner, home / "a lagloss", home))
             for start in starts:  # one after the other: Spark and numba take all cores while they start
                 start.demo()
-                found = json.loads(start.lagloss("windows", "clicks", "--from", "-1h", "--json"))
-                assert len(found) > 55, start.output()
                 assert "PostgreSQL" in start.lagloss("doctor")
                 start.lagloss("alerts", "list")
             for start in starts:
