@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 VENV := .venv
 BIN := $(VENV)/bin
 MINUTES ?=
-# Where the jars are (lagloss/jars.py reads the same variable).
+# Where the jars are (lagloss_server/ops/jars.py reads the same variable).
 JARS := $(or $(LAGLOSS_JARS_DIR),.jars)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
@@ -74,10 +74,10 @@ screenshots: setup ## take the pictures of README and docs anew, from a demo in 
 	@$(BIN)/python -m docs.make_screenshots
 
 .PHONY: lock
-lock: $(VENV)/.development ## write the locks anew from pyproject.toml and lagloss/jars.py; UPGRADE=1 takes newer versions
+lock: $(VENV)/.development ## write the locks anew from pyproject.toml and lagloss_server/ops/jars.py; UPGRADE=1 takes newer versions
 	@$(UV_COMPILE) --group build pyproject.toml -o requirements.txt
 	@$(UV_COMPILE) --group build --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
-	@$(BIN)/python -m lagloss.jars --lock
+	@$(BIN)/python -m lagloss_server.ops.jars --lock
 
 .PHONY: clean
 clean: ## remove caches and what builds left
@@ -89,10 +89,10 @@ clean-all: clean ## remove .venv and .jars, too
 	@rm -rf $(VENV) $(JARS)
 
 # The stamps lie inside what they speak of: who deletes the folder deletes the stamp. Each is written last, so an
-# interrupted step is done again; pip and lagloss.jars keep what they have fetched already.
+# interrupted step is done again; pip and lagloss_server.ops.jars keep what they have fetched already.
 
 $(VENV)/.packages: requirements.txt
-	@$(PYTHON) -I lagloss/machine.py .
+	@$(PYTHON) -I lagloss_server/ops/machine.py .
 	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		echo "set-up: making $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
 	@mkdir -p $(SCRATCH)
@@ -112,9 +112,9 @@ $(VENV)/.project: $(VENV)/.packages pyproject.toml
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-$(JARS)/.complete: $(VENV)/.project lagloss/jars.lock
+$(JARS)/.complete: $(VENV)/.project lagloss_server/ops/jars.lock
 	@echo "set-up: fetching the jars (63 MB, under a minute)"
-	@$(BIN)/python -m lagloss.jars
+	@$(BIN)/python -m lagloss_server.ops.jars
 	@touch $@
 
 SCRATCH := $(VENV)/tmp

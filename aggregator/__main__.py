@@ -7,10 +7,10 @@ import sys
 import threading
 
 from aggregator.service import Aggregator
-from lagloss import logs
 from lagloss.errors import LaglossError
-from lagloss.health import serve_health
-from lagloss.settings import Settings
+from lagloss_server import logs
+from lagloss_server.net.health_server import serve_health
+from lagloss_server.settings import Settings
 
 
 def main() -> int:

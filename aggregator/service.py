@@ -11,24 +11,25 @@ import structlog
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
-from aggregator import quarantine, told
-from aggregator.announcing import SampleAnnouncer
-from aggregator.catchup import Catchup
-from aggregator.closing import Closer
-from aggregator.consumer_lag_watch import ConsumerLagWatch
-from aggregator.following import ReportFollower, following
+from aggregator.closing import quarantine
+from aggregator.closing import report_state as told
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.consumer_lag.watch import ConsumerLagWatch
+from aggregator.kernel.session import check_session, start_session
+from aggregator.kernel.spark_reader import BlockReader
+from aggregator.maintenance.retention import Retention
+from aggregator.maintenance.sampling_publisher import SampleAnnouncer
+from aggregator.maintenance.tasks import Upkeep
 from aggregator.metrics import Metrics
-from aggregator.reading import BlockReader
-from aggregator.recreation import notice_recreated_topics
-from aggregator.retention import Retention
-from aggregator.session import check_session, start_session
-from aggregator.trouble import TRANSIENT, LeaseHeld, Trouble, trouble_with
-from aggregator.upkeep import Upkeep
-from aggregator.watching import Watch
-from lagloss.beacon_log import BeaconLog
-from lagloss.settings import Settings
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS, SAMPLING
+from aggregator.outage import TRANSIENT, LeaseHeld, Trouble, trouble_with
+from aggregator.reports.catchup import Catchup
+from aggregator.reports.consumer import ReportFollower, following
+from aggregator.reports.topic_recreation import notice_recreated_topics
+from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
 
 log = structlog.get_logger()
 

@@ -9,12 +9,12 @@ import threading
 
 import structlog
 
-from alerting.building import Alerting, build
-from lagloss import logs
+from alerting.assembly import Alerting, build
 from lagloss.errors import LaglossError
-from lagloss.health import serve_health
-from lagloss.processes import choose_port
-from lagloss.settings import Settings
+from lagloss_server import logs
+from lagloss_server.net.health_server import serve_health
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.settings import Settings
 
 _log = structlog.get_logger("lagloss.alerting")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from lagloss.definition import Definition, StoredPipeline
-from lagloss.store import Store
-from lagloss.tables import Pipeline, table_of
+from lagloss_server.model.definition import Definition, StoredPipeline
+from lagloss_server.store.schema.core import Pipeline, table_of
+from lagloss_server.store.store import Store
 
 
 class Catalogue:

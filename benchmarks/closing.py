@@ -12,17 +12,17 @@ from pathlib import Path
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from aggregator import counting
-from aggregator.kernel import count_partitions
-from aggregator.plan import ReadPlan, WindowPlan
-from aggregator.reading import BlockReader
-from aggregator.session import start_session
+from aggregator.kernel import counter as counting
+from aggregator.kernel.kernel import count_partitions
+from aggregator.kernel.plan import ReadPlan, WindowPlan
+from aggregator.kernel.session import start_session
+from aggregator.kernel.spark_reader import BlockReader
 from benchmarks.traffic import Sent, chain, send
-from lagloss.beacon_log import BeaconLog
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.graph import Graph
-from lagloss.topics import BEACONS, create_topics
-from lagloss.wire import OffsetRange
+from lagloss.broker.topics import BEACONS, create_topics
+from lagloss.wire.format import OffsetRange
+from lagloss_server.model.graph import Graph
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.queries.beacon_log import BeaconLog
 
 WINDOW_S = (int(time.time()) - 4 * 3_600) // 60 * 60
 """Recent: blocks of windows older than 7 days are set aside."""

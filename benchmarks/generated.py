@@ -17,17 +17,17 @@ from typing import Any, Final
 import numpy as np
 from sqlalchemy import Connection, Table, insert, text
 
-from lagloss import tables
-from lagloss.arithmetic import judge
-from lagloss.definition import Definition
-from lagloss.evidence import EmitterState, Evidence, LaneState, TallyState
-from lagloss.facts import CheckpointFacts, Pattern, WindowFacts
-from lagloss.graph import Graph, node_of
-from lagloss.result import rfc3339
-from lagloss.rollup import PERIOD_S, Period, Rollup, on_time_counts, period_of
-from lagloss.sketch import Sketch
-from lagloss.store import DAY_S, Store, ensure_days
-from lagloss.wire import WINDOW_S
+from lagloss.wire.format import WINDOW_S
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph, node_of
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.arithmetic import judge
+from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
+from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
+from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, on_time_counts, period_of
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import DAY_S, Store, ensure_days
 
 SHAPES: Final = 288
 """Kinds of minutes; an hour's begin at another one than the hour's before it."""

@@ -23,13 +23,14 @@ import numpy as np
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 
-from lagloss.definition import parse_definition
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.processes import spawn, terminate
-from lagloss.store import Store, migrate
-from lagloss.topics import create_topics
-from lagloss.wire import BeaconBlock, encode_block, hash_id, partition_of
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import BeaconBlock, encode_block, hash_id, partition_of
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.processes import spawn, terminate
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 
 CONNECTIONS = 32
 SECONDS = 5.0

@@ -15,14 +15,15 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka import Producer
 
-from lagloss.definition import Definition
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.processes import spawn, terminate
-from lagloss.sketch import Sketch
-from lagloss.store import Store, migrate
-from lagloss.topics import REPORTS, create_topics
-from lagloss.wire import WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
+from lagloss.broker.topics import REPORTS, create_topics
+from lagloss.wire.format import WINDOW_S, EmitterReport, OffsetRange, Progress, Tally, encode_report
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import Definition
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.processes import spawn, terminate
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 
 NODES = ("src", "norm", "conn", "sink")
 EMITTERS = 200

@@ -17,11 +17,12 @@ import httpx
 import numpy as np
 import psycopg
 
-from lagloss.definition import Definition, parse_definition
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.processes import spawn, terminate
-from lagloss.store import Store, migrate
-from lagloss.wire import WINDOW_S
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.processes import spawn, terminate
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 from tests.window_documents import CHAIN, document, store_window
 
 PIPELINES = 20

@@ -10,22 +10,15 @@ from pathlib import Path
 import numpy as np
 from confluent_kafka import Producer
 
-from aggregator.closing import Closer
-from aggregator.followed import ReportRecord
-from aggregator.following import ReportFollower
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.kernel.session import start_session
+from aggregator.kernel.spark_reader import BlockReader
 from aggregator.metrics import Metrics
-from aggregator.reading import BlockReader
-from aggregator.session import start_session
-from aggregator.watching import Watch
-from lagloss.beacon_log import BeaconLog
-from lagloss.definition import Definition
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.graph import Graph
-from lagloss.sketch import Sketch
-from lagloss.store import Store, migrate
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire import (
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import ReportFollower
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
     OffsetRange,
@@ -36,6 +29,14 @@ from lagloss.wire import (
     encode_report,
     partitions_of,
 )
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 
 PIPELINES = 10_000
 MESSAGES = 60

@@ -16,9 +16,10 @@ import httpx
 from playwright.sync_api import Page, sync_playwright
 
 from docs.make_screenshots import CHROMIUM_ARGS, chromium_path
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.processes import choose_port, spawn, terminate
-from lagloss.store import Store, migrate
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.processes import choose_port, spawn, terminate
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 
 ROUNDS: Final = 5
 SHELL_PATH: Final = "/no-such-page"

@@ -15,22 +15,23 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from aggregator.closing import Closer
-from aggregator.followed import ReportRecord
-from aggregator.following import ReportFollower
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.kernel.session import start_session
+from aggregator.kernel.spark_reader import BlockReader
 from aggregator.metrics import Metrics
-from aggregator.reading import BlockReader
-from aggregator.session import start_session
-from aggregator.watching import Watch
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import ReportFollower
 from benchmarks.closing import everything, read_plan
 from benchmarks.traffic import NODES, chain, send
-from lagloss.beacon_log import BeaconLog
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.sketch import Sketch
-from lagloss.store import Store, migrate
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire import EmitterReport, OffsetRange, Tally, encode_report
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.wire.format import EmitterReport, OffsetRange, Tally, encode_report
+from lagloss.wire.sketch import Sketch
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 
 START_S = (int(time.time()) - 3_600) // 60 * 60
 """Recent: blocks of windows older than 7 days are set aside."""
@@ -85,7 +86,7 @@ def _peak_memory() -> Iterator[list[int]]:
         while not stop.wait(0.1):
             for process in psutil.Process().children(recursive=True):
                 try:
-                    if "aggregator.worker_daemon" in process.cmdline():  # an argument of its own: the JVM names it, too
+                    if "aggregator.kernel.worker_daemon" in process.cmdline():  # the JVM names it, too
                         found.append(process.memory_info().rss)
                 except psutil.Error:
                     continue

@@ -22,7 +22,7 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from requests.adapters import BaseAdapter
 
 from lagloss import Emitter
-from lagloss.outlet import MemoryOutlet
+from lagloss.sdk.outlets.kafka import MemoryOutlet
 
 ROUNDS = 5
 ITEMS = 10_000

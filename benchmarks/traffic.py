@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from confluent_kafka import Producer
 
-from lagloss.definition import Definition
-from lagloss.topics import BEACONS
-from lagloss.wire import BeaconBlock, block_key, encode_block, partitions_of
+from lagloss.broker.topics import BEACONS
+from lagloss.wire.format import BeaconBlock, block_key, encode_block, partitions_of
+from lagloss_server.model.definition import Definition
 
 NODES = ("src", "norm", "router", "conn", "sink")
 LOSSY = ("norm.in", "router.out", "sink.in")

@@ -10,11 +10,11 @@ from sqlalchemy import make_url
 
 from collector.app import create_app
 from collector.http import BoundedHttp
-from lagloss import logs
 from lagloss.errors import LaglossError
-from lagloss.processes import choose_port
-from lagloss.settings import Settings
-from lagloss.store import Store
+from lagloss_server import logs
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
 
 SWITCH_S: Final = 0.0005
 """The event loop waits this long for the interpreter while an emitter's thread packs; Python's default is 5 ms. A

@@ -13,9 +13,9 @@ from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from collector.knowledge import ASK_AGAIN_S, Knowledge, Known, Snapshot
-from lagloss.problems import Problem, busy
-from lagloss.tokens import Scope, Token, recognise
+from collector.metadata_cache import ASK_AGAIN_S, Knowledge, Known, Snapshot
+from lagloss_server.net.problem_details import Problem, busy
+from lagloss_server.store.tokens import Scope, Token, recognise
 
 RATE_WINDOW_S: Final = 10
 """A token's rate holds over this many seconds, so that a batch may be larger than a second's share."""

@@ -18,16 +18,16 @@ from collector import beacons, definitions, intake
 from collector.access import Access
 from collector.bodies import Bodies
 from collector.emitters import MAX_WAITING_BEACONS, Emitters
-from collector.knowledge import Knowledge
+from collector.idempotency import Repeats
+from collector.log_writer import Writer
+from collector.metadata_cache import Knowledge
 from collector.metrics import Metrics
-from collector.repeats import Repeats
 from collector.services import Services, json_answer
-from collector.writing import Writer
-from lagloss import problems
-from lagloss.emitter import Emitter
-from lagloss.outlet import KafkaOutlet
-from lagloss.settlement import Successor
-from lagloss.store import Store
+from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss.sdk.spool.recovery import Successor
+from lagloss_server.net import problem_details as problems
+from lagloss_server.store.store import Store
 
 ACK_TIMEOUT_S: Final = 10.0
 HEALTH_TIMEOUT_S: Final = 2.0

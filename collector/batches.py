@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from collector.knowledge import Known
-from collector.writing import Position
-from lagloss.account import Account
-from lagloss.blocks import Extras, PackedBlock, Packer, Reader, Refused, is_placeable
-from lagloss.emitter import event_time_fits
-from lagloss.problems import Problem
-from lagloss.wire import Tally
+from collector.log_writer import Position
+from collector.metadata_cache import Known
+from lagloss.sdk.account import Account
+from lagloss.sdk.emitter import event_time_fits
+from lagloss.sdk.packing import Extras, PackedBlock, Packer, Reader, Refused, is_placeable
+from lagloss.wire.format import Tally
+from lagloss_server.net.problem_details import Problem
 
 MARGIN_MS: Final = 60_000
 """An event time that would be too old within so many ms is too old: the beacon has to wait for the broker."""

@@ -7,16 +7,17 @@ from typing import Any
 
 from fastapi import FastAPI, Request, Response
 
-from collector import cloud_events, spans
+from collector import cloud_events
+from collector import otlp as spans
 from collector.access import Caller
 from collector.batches import Batch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
+from collector.log_writer import Record
 from collector.models import BATCH, Accepted, as_batch, read_batch
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
-from collector.writing import Record
-from lagloss.problems import Problem, documented
-from lagloss.topics import BEACONS
-from lagloss.wire import tally_record
+from lagloss.broker.topics import BEACONS
+from lagloss.wire.format import tally_record
+from lagloss_server.net.problem_details import Problem, documented
 
 
 def add_routes(app: FastAPI, services: Services) -> None:

@@ -10,11 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from collector.writing import MAX_RECORD_BYTES, Record
-from lagloss.blocks import AHEAD_S, KEPT_S
-from lagloss.problems import Problem
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import (
+from collector.log_writer import MAX_RECORD_BYTES, Record
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.sdk.packing import AHEAD_S, KEPT_S
+from lagloss.wire.format import (
     MAX_BLOCK_BEACONS,
     MAX_NAME_BYTES,
     SAMPLE_ALL,
@@ -30,6 +29,7 @@ from lagloss.wire import (
     partition_of,
     partitions_of,
 )
+from lagloss_server.net.problem_details import Problem
 
 MAX_PARTITIONS: Final = 1 << 16
 """What a block may be made for; a topic has far fewer."""

@@ -11,7 +11,7 @@ import zstandard
 from fastapi import Request
 from starlette.requests import ClientDisconnect
 
-from lagloss.problems import Problem, busy, too_large
+from lagloss_server.net.problem_details import Problem, busy, too_large
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
 MAX_BLOCKS_BYTES: Final = 4 * 1024 * 1024

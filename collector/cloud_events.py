@@ -24,7 +24,7 @@ from cloudevents.core.v1.event import CloudEvent
 from pydantic import ValidationError
 
 from collector.models import BATCH, BatchJson, invalid
-from lagloss.problems import Problem
+from lagloss_server.net.problem_details import Problem
 
 SINGLE: Final = "application/cloudevents+json"
 BATCHED: Final = "application/cloudevents-batch+json"

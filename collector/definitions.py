@@ -13,12 +13,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from collector.access import Caller
 from collector.bodies import MAX_DEFINITION_BYTES
 from collector.services import JSON, Services, body_document, json_answer, media_type
-from lagloss.definition import Definition, StoredPipeline, as_document, parse_definition
 from lagloss.errors import BadDefinition, UnknownPipeline
-from lagloss.fields import Name
-from lagloss.problems import Problem, busy, documented
-from lagloss.result import rfc3339
-from lagloss.store import Store
+from lagloss_server.fields import Name
+from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.net.problem_details import Problem, busy, documented
+from lagloss_server.store.store import Store
 
 YAML: Final = "application/yaml"
 T = TypeVar("T")

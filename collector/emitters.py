@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from collector.batches import UNSPECIFIED, Batch, Seen
-from lagloss.emitter import Emitter
-from lagloss.problems import busy
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.net.problem_details import busy
 
 MAX_EMITTERS: Final = 64
 """Nodes served at a time; each has a thread and a Kafka producer."""

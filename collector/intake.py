@@ -11,9 +11,9 @@ from collector.blocks import check_report, read_blocks, read_report, report_reco
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
 from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
-from lagloss.fields import Name
-from lagloss.problems import documented
-from lagloss.wire import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
+from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
+from lagloss_server.fields import Name
+from lagloss_server.net.problem_details import documented
 
 
 def add_routes(app: FastAPI, services: Services) -> None:

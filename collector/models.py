@@ -21,12 +21,9 @@ from pydantic import (
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
 from collector.batches import Batch, Numbered, Seen
-from collector.knowledge import Known
-from lagloss.blocks import MAX_REASON_CHARS, epoch_ms
-from lagloss.fields import Name
-from lagloss.problems import Problem
-from lagloss.sketch import Sketch
-from lagloss.wire import (
+from collector.metadata_cache import Known
+from lagloss.sdk.packing import MAX_REASON_CHARS, epoch_ms
+from lagloss.wire.format import (
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
     SAMPLE_ALL,
@@ -36,6 +33,9 @@ from lagloss.wire import (
     Tally,
     name_fits,
 )
+from lagloss.wire.sketch import Sketch
+from lagloss_server.fields import Name
+from lagloss_server.net.problem_details import Problem
 
 MAX_SEQ: Final = (1 << 31) - 1
 BAD_TIME: Final = "expected epoch milliseconds or RFC 3339 with a zone"

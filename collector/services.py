@@ -12,11 +12,11 @@ from fastapi.responses import JSONResponse
 from collector.access import Access
 from collector.bodies import Bodies
 from collector.emitters import Emitters
-from collector.knowledge import Knowledge
+from collector.idempotency import Repeats
+from collector.log_writer import Writer
+from collector.metadata_cache import Knowledge
 from collector.metrics import Metrics
-from collector.repeats import Repeats
-from collector.writing import Writer
-from lagloss.problems import Problem, busy
+from lagloss_server.net.problem_details import Problem, busy
 
 JSON: Final = "application/json"
 BINARY: Final = {"type": "string", "format": "binary"}

@@ -7,15 +7,15 @@ import sys
 import uvicorn
 
 from dashboard.login import check_binding
-from dashboard.report.schedule_file import load_reports
-from dashboard.report.scheduler import Scheduler
-from dashboard.server import create_server
-from dashboard.services import Services
-from lagloss import logs
+from dashboard.reports.schedule_file import load_reports
+from dashboard.reports.scheduler import Scheduler
+from dashboard.web.server import create_server
+from dashboard.web.services import Services
 from lagloss.errors import LaglossError
-from lagloss.processes import choose_port
-from lagloss.settings import Settings
-from lagloss.store import Store
+from lagloss_server import logs
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
 
 
 def main() -> int:

@@ -70,7 +70,7 @@ def demo() -> Iterator[str]:
     """A demo of its own; the dashboard's URL once it runs."""
     with tempfile.TemporaryDirectory(prefix="lagloss-pictures-") as folder:
         Path(folder).chmod(0o711)  # PostgreSQL's user is another one than root
-        words = [sys.executable, "-m", "lagloss.cli", "demo"]
+        words = [sys.executable, "-m", "lagloss_server.cli.main", "demo"]
         environment = {**os.environ, "LAGLOSS_DATA_DIR": folder}
         process = subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL)
         endpoints = Path(folder) / "demo" / "endpoints.json"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from confluent_kafka import KafkaError, KafkaException, Message
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from lagloss.broker.topics import create_topics, kafka_error
 from lagloss.kafka import KafkaNode, NodeConsumer
-from lagloss.topics import create_topics, kafka_error
 
 BOOTSTRAP = os.environ.get("LAGLOSS_KAFKA_BOOTSTRAP", "")
 STOPPING = threading.Event()

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from lagloss.asgi import BeaconMiddleware, current_identity
 from lagloss.identity import Identity
 from lagloss.kafka import KafkaNode
-from lagloss.processes import choose_port
+from lagloss_server.ops.processes import choose_port
 
 chosen = options(__doc__)
 make_topics(chosen)

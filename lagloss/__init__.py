@@ -3,9 +3,9 @@
 These names are the whole SDK. The parts of lagloss import its modules.
 """
 
-from lagloss.emitter import Emitter, EmitterStats
-from lagloss.intake import Processing
-from lagloss.lanes import KafkaLanes
-from lagloss.outlet import MemoryOutlet
+from lagloss.kafka.lanes import KafkaLanes
+from lagloss.sdk.buffer import Processing
+from lagloss.sdk.emitter import Emitter, EmitterStats
+from lagloss.sdk.outlets.kafka import MemoryOutlet
 
 __all__ = ["Emitter", "EmitterStats", "KafkaLanes", "MemoryOutlet", "Processing"]

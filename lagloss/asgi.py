@@ -13,9 +13,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final, Literal
 
-from lagloss.emitter import Emitter
-from lagloss.handling import Handling, current_identity, handling_now
 from lagloss.identity import Carrier, Identities, Missing, Source, from_headers
+from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.in_flight import Handling, current_identity, handling_now
 
 __all__ = ["BeaconMiddleware", "current_identity"]
 

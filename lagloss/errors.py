@@ -219,7 +219,7 @@ class MachineTooSmall(ServerUnreachable):
 
 class JarsMissing(ServerUnreachable):
     """{count} of the {total} {kind} jars are missing or damaged in {path}, for example {example}. Run `make setup` or
-    `python -m lagloss.jars` once with a network."""
+    `python -m lagloss_server.ops.jars` once with a network."""
 
 
 class JarsNotFetched(ServerUnreachable):

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final, Literal, NamedTuple
 
-from lagloss.blocks import epoch_ms
-from lagloss.intake import Count
-from lagloss.wire import MAX_ID_BYTES, name_fits
+from lagloss.sdk.buffer import Count
+from lagloss.sdk.packing import epoch_ms
+from lagloss.wire.format import MAX_ID_BYTES, name_fits
 
 ID_HEADER: Final = "lagloss-id"
 TIME_HEADER: Final = "lagloss-event-time"

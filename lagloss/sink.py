@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from lagloss.blocks import EventTime
-from lagloss.emitter import Emitter
+from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.packing import EventTime
 
 Told = tuple[str, EventTime] | tuple[str, EventTime, str | None]
 """Id, event time and, if one brought it, the replay: an `Identity`, too."""

@@ -16,8 +16,8 @@ from pyspark.accumulators import Accumulator
 from pyspark.sql import DataFrame
 from pyspark.sql.types import DataType, LongType, StringType, TimestampType
 
-from lagloss.destination import BOOTSTRAP_VARIABLE
-from lagloss.emitter import Emitter
+from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE
 
 Kind = Literal["in", "out", "filtered", "dead"]
 CLOSE_S: Final = 10.0

@@ -1,10 +1,10 @@
-"""Alembic's environment: runs the migrations on the URL that `lagloss.store.migrate` or `-x url=` names."""
+"""Alembic's environment: runs the migrations on the URL that `lagloss_server.store.migrate` or `-x url=` names."""
 
 from alembic import context
 from sqlalchemy import NullPool, create_engine
 
-from lagloss import alert_tables, login_tables, report_tables  # noqa: F401  # registers them
-from lagloss.tables import PARTITIONED, Base
+from lagloss_server.store.schema import alerting, login, reports  # noqa: F401  # registers them
+from lagloss_server.store.schema.core import PARTITIONED, Base
 
 
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:

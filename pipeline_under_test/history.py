@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lagloss.emitter import Emitter
+from lagloss.sdk.emitter import Emitter
 from pipeline_under_test.ledger import Entry, Fate
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import (

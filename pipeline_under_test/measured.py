@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from lagloss.beacon_log import BeaconLog
-from lagloss.matrix import Presence
-from lagloss.store import MissingMessage, Store
-from lagloss.window_blocks import WindowBlocks, read_window
-from lagloss.window_document import WindowDocument, start_of
+from lagloss_server.model.window_document import WindowDocument, start_of
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.window_blocks import WindowBlocks, read_window
+from lagloss_server.store.store import MissingMessage, Store
 
 PENDING: Final = "pending"
 STILL_WAITING: Final = frozenset({PENDING, "overdue"})

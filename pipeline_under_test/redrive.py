@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from lagloss.commits import OffsetTracker, place_of
+from lagloss.kafka.commits import OffsetTracker, place_of
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.settings import Settings

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from rich.table import Column, Table
 
-from lagloss import format as fmt
-from lagloss.cli_options import out
+from lagloss_server import format as fmt
+from lagloss_server.cli.options import out
 
 MAX_DIFFERENCES: Final = 20
 

@@ -8,15 +8,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from lagloss.beacon_log import BeaconLog
-from lagloss.cli_options import open_store
-from lagloss.definition import Definition
+from lagloss.broker.topics import BEACONS
 from lagloss.errors import NotEnoughData
-from lagloss.result import rfc3339
-from lagloss.settings import Settings as LaglossSettings
-from lagloss.topics import BEACONS
-from lagloss.window_document import WindowDocument, is_settled, losses_by_place, start_of
-from lagloss.wire import WINDOW_S, hash_id
+from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.cli.options import open_store
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.window_document import WindowDocument, is_settled, losses_by_place, start_of
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.measured import Measured, read_measured
 from pipeline_under_test.settings import Settings

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from alerting.judging import Change, KnownIncident, judge
+from alerting.incidents.lifecycle import Change, KnownIncident, judge
 from alerting.rules import Rule, rules_of
-from alerting.view import View
-from alerting.windows import Reader
-from lagloss.definition import Definition, parse_definition
+from alerting.rules.view import View
+from alerting.rules.windows import Reader
+from lagloss_server.model.definition import Definition, parse_definition
 from tests.window_documents import CHAIN, document
 
 START = 1_795_000_020 // 60 * 60

@@ -16,12 +16,13 @@ import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
-from aggregator.session import start_session
-from lagloss import jars as lagloss_jars
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.store import Store, migrate
-from lagloss.topics import create_topics
+from aggregator.kernel.session import start_session
+from lagloss.broker.topics import create_topics
+from lagloss_server.ops import jars as lagloss_jars
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 from tests.programs import SKIPPED
 
 # How long an example takes says more about the machine's other work than about the code.

@@ -8,17 +8,17 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from aggregator.closings import Closing
-from aggregator.followed import Followed, ReportRecord
-from aggregator.judging import Known, Versions, close
-from aggregator.kernel import Part, count_partitions, scatter
-from aggregator.plan import ReadPlan, WindowPlan
-from aggregator.reading import gather, to_read_again
-from aggregator.told import Told
-from lagloss.arithmetic import horizon
-from lagloss.definition import Definition, StoredPipeline
-from lagloss.evidence import EmitterState, LaneState, TallyState
-from lagloss.facts import WindowFacts
+from aggregator.closing.judge import Known, Versions, close
+from aggregator.closing.report_state import Told
+from aggregator.closing.window_store import Closing
+from aggregator.kernel.kernel import Part, count_partitions, scatter
+from aggregator.kernel.plan import ReadPlan, WindowPlan
+from aggregator.kernel.spark_reader import gather, to_read_again
+from aggregator.reports.batch import Followed, ReportRecord
+from lagloss_server.model.definition import Definition, StoredPipeline
+from lagloss_server.rules.arithmetic import horizon
+from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
+from lagloss_server.rules.facts import WindowFacts
 from tests.oracle.evidence import Record, World
 
 TARGETS = 8

@@ -8,7 +8,7 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, insert
 
-from lagloss.alert_tables import Incident, IncidentChange, Leader, OutboxMessage, Receiver
+from lagloss_server.store.schema.alerting import Incident, IncidentChange, Leader, OutboxMessage, Receiver
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIRST = int(NOON.timestamp()) - 180

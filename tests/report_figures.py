@@ -6,15 +6,15 @@ from datetime import timedelta
 from itertools import pairwise
 from uuid import UUID
 
-from dashboard.report.model import BurnPoint, Figures, Incidents, Report, WorstHour
-from dashboard.report.ranges import day_edges, named_range, previous
-from lagloss.error_budget import OBJECTIVES, Target, judge
-from lagloss.incident_times import Course, Times
-from lagloss.incidents import Incident
-from lagloss.periods import Coverage
-from lagloss.result import Interval
-from lagloss.rollup import Rollup
-from lagloss.sketch import Sketch
+from dashboard.reports.model import BurnPoint, Figures, Incidents, Report, WorstHour
+from dashboard.reports.ranges import day_edges, named_range, previous
+from lagloss.wire.sketch import Sketch
+from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.response_times import Course, Times
+from lagloss_server.model.window_result import Interval
+from lagloss_server.rules.error_budget import OBJECTIVES, Target, judge
+from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.periods import Coverage
 from tests.incident_rows import NOON, WHERE
 from tests.window_documents import chain
 

@@ -8,14 +8,14 @@ import numpy as np
 import xxhash
 from sqlalchemy import Connection, text
 
-from lagloss import tables
-from lagloss.definition import Definition, parse_definition
-from lagloss.facts import CheckpointFacts, WindowFacts
-from lagloss.graph import Graph
-from lagloss.result import rfc3339
-from lagloss.rollup import on_time_counts
-from lagloss.sketch import Sketch, bin_keys
-from lagloss.store import WINDOWS_CHANNEL, ensure_days
+from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
+from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
 
 CHAIN = """
 apiVersion: lagloss/v1

@@ -9,7 +9,7 @@ from alerting.rules.lag import lag_rules, on_time_rules
 from alerting.rules.loss import loss_rules
 from alerting.rules.quality import quality_rules
 from alerting.rules.staleness import staleness_rules
-from lagloss.definition import Definition
+from lagloss_server.model.definition import Definition
 
 __all__ = ["Document", "Rule", "Unit", "rules_of"]
 

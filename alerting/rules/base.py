@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from alerting.assessment import Assessment, Place
-from alerting.view import View
-from lagloss.alert_rules import Severity
+from alerting.rules.assessment import Assessment, Place
+from alerting.rules.view import View
+from lagloss_server.model.alert_rules import Severity
 
 Unit = Literal["ratio", "ms", "s", "times"]
 Document = dict[str, Any]

@@ -12,15 +12,15 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, Stretch, by_the_clock, of_last
-from alerting.view import View
-from alerting.windows import BLIND, SEEING
-from lagloss import format as fmt
-from lagloss.alert_rules import Severity
-from lagloss.definition import Definition
-from lagloss.freshness import STALE_AFTER_S, stale_after_s
+from alerting.rules.view import View
+from alerting.rules.windows import BLIND, SEEING
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.rules.freshness import STALE_AFTER_S, stale_after_s
 
 _DAY_S: Final = 86_400
 

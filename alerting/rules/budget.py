@@ -16,17 +16,17 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import Stretch
 from alerting.rules.places import lag_places, loss_places
-from alerting.view import View
-from alerting.windows import UNKNOWN, Flags, Floats
-from lagloss import format as fmt
-from lagloss.alert_rules import Severity
-from lagloss.definition import Definition
-from lagloss.error_budget import Objective, bad_of, budget_of
-from lagloss.wire import WINDOW_S
+from alerting.rules.view import View
+from alerting.rules.windows import UNKNOWN, Flags, Floats
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.rules.error_budget import Objective, bad_of, budget_of
 
 HOUR_S: Final = 3_600
 LONGEST_S: Final = 72 * HOUR_S

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alerting.assessment import Assessment, Begun, Place
-from alerting.view import View
-from alerting.windows import Flags, Floats, Ints, Windows
+from alerting.rules.assessment import Assessment, Begun, Place
+from alerting.rules.view import View
+from alerting.rules.windows import Flags, Floats, Ints, Windows
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,16 +11,16 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, Stretch
 from alerting.rules.places import lag_places
-from alerting.view import View
-from alerting.windows import IDLE, Flags, Floats, percentile_name
-from lagloss import format as fmt
-from lagloss.alert_rules import LagAlert, Severity
-from lagloss.definition import Definition
-from lagloss.error_budget import on_time_target
+from alerting.rules.view import View
+from alerting.rules.windows import IDLE, Flags, Floats, percentile_name
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import LagAlert, Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.rules.error_budget import on_time_target
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,15 +11,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import OutOf, Stretch, making_up
 from alerting.rules.places import loss_places
-from alerting.view import View
-from alerting.windows import IDLE, LOSS, OK, Flags, Floats
-from lagloss import format as fmt
-from lagloss.alert_rules import LossAlert, Severity
-from lagloss.definition import Definition
+from alerting.rules.view import View
+from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import LossAlert, Severity
+from lagloss_server.model.definition import Definition
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal, TypeVar
 
-from alerting.assessment import Place
+from alerting.rules.assessment import Place
 from alerting.rules.base import Document
-from lagloss import format as fmt
+from lagloss_server import format as fmt
 
 PlaceKind = Literal["link", "node", "checkpoint"]
 _TIMES: Final = {"node": "process duration", "link": "queue time"}

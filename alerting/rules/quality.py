@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, Place
 from alerting.rules.base import Document, Rule, Unit
 from alerting.rules.counting import OutOf, Stretch, by_the_clock
 from alerting.rules.places import PlaceKind, checkpoint_places
-from alerting.view import View
-from lagloss import format as fmt
-from lagloss.alert_rules import DeadLettersAlert, DuplicatesAlert, NegativeLagAlert, Severity
-from lagloss.definition import Definition
+from alerting.rules.view import View
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import DeadLettersAlert, DuplicatesAlert, NegativeLagAlert, Severity
+from lagloss_server.model.definition import Definition
 
 
 @dataclass(frozen=True, slots=True)

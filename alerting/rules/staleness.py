@@ -14,15 +14,15 @@ from typing import ClassVar
 
 import numpy as np
 
-from alerting.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, Place
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import by_the_clock
-from alerting.view import View
-from lagloss import format as fmt
-from lagloss.alert_rules import Severity
-from lagloss.definition import Definition
-from lagloss.graph import Graph
-from lagloss.wire import WINDOW_S
+from alerting.rules.view import View
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
 
 
 @dataclass(frozen=True, slots=True)

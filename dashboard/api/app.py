@@ -10,8 +10,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
-from dashboard.services import Services
-from lagloss import problems
+from dashboard.web.services import Services
 from lagloss.errors import (
     AlreadyAcknowledged,
     IncidentIsResolved,
@@ -26,7 +25,8 @@ from lagloss.errors import (
     UsageError,
     WindowTooLarge,
 )
-from lagloss.problems import Problem
+from lagloss_server.net import problem_details as problems
+from lagloss_server.net.problem_details import Problem
 
 _log = structlog.get_logger("lagloss.dashboard")
 _STATUS: Final[tuple[tuple[type[LaglossError], int, str], ...]] = (

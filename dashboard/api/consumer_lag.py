@@ -7,9 +7,9 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Query
 
 from dashboard.api.bounds import From, Range, To, span_of
-from dashboard.reads.consumer_lag import By, read_consumer_lag
-from dashboard.services import Services
-from lagloss.problems import documented
+from dashboard.queries.consumer_lag import By, read_consumer_lag
+from dashboard.web.services import Services
+from lagloss_server.net.problem_details import documented
 
 _ABOUT: Final = (
     "In the same buckets as `panels`, but of wall-clock time. `offsets`: log end - committed; `behind_ms`: time since "

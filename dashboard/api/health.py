@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query
 
-from dashboard.reads.health import read_health
-from dashboard.reads.reports_topic import ReportsTopic
-from dashboard.services import Services
+from dashboard.queries.health import read_health
+from dashboard.queries.reports_topic import ReportsTopic
+from dashboard.web.services import Services
 
 _Pipeline = Annotated[str | None, Query(description="only what is of this pipeline")]
 

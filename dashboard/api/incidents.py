@@ -10,17 +10,17 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
-from dashboard import acts
 from dashboard.api.bounds import From, Range, To, span_of
-from dashboard.reads import alerts
-from dashboard.reads import deliveries as sent
-from dashboard.reads.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
-from dashboard.services import Services
-from dashboard.span import Span
-from lagloss import incident_actions
-from lagloss.fields import DurationMs
-from lagloss.problems import documented
-from lagloss.rehearsal import WAIT_S
+from dashboard.queries import alerts
+from dashboard.queries import deliveries as sent
+from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
+from dashboard.web import actions as acts
+from dashboard.web.services import Services
+from dashboard.web.span import Span
+from lagloss_server.fields import DurationMs
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.incidents.receiver_check import WAIT_S
+from lagloss_server.net.problem_details import documented
 
 MAX_SIZE: Final = 500
 

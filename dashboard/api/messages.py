@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 
-from dashboard.reads.message import Where, read_message
-from dashboard.reads.stays import stays
-from dashboard.services import Services
-from lagloss.fields import NAME_PATTERN
-from lagloss.problems import documented
-from lagloss.times import parse_time_s
+from dashboard.queries.message import Where, read_message
+from dashboard.queries.message_timeline import stays
+from dashboard.web.services import Services
+from lagloss_server.fields import NAME_PATTERN
+from lagloss_server.net.problem_details import documented
+from lagloss_server.times import parse_time_s
 
 
 def router(services: Services) -> APIRouter:

@@ -8,12 +8,12 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from dashboard.api.bounds import From, To, ZoneName
-from dashboard.report import FORMATS, Report, file_name, make_report, render
-from dashboard.report.formats import format_of
-from dashboard.report.ranges import DEFAULT, PRESETS, choose
-from dashboard.services import Services
-from dashboard.zones import UTC_NAME
-from lagloss.problems import documented
+from dashboard.reports import FORMATS, Report, file_name, make_report, render
+from dashboard.reports.formats import format_of
+from dashboard.reports.ranges import DEFAULT, PRESETS, choose
+from dashboard.web.services import Services
+from dashboard.web.zones import UTC_NAME
+from lagloss_server.net.problem_details import documented
 
 RangeName = Annotated[
     str | None,

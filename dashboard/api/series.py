@@ -7,17 +7,17 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Response
 
-from dashboard import links
 from dashboard.api.bounds import From, Range, To, span_of
-from dashboard.reads.panels import read_panels
-from dashboard.reads.series import MAX_BUCKETS
-from dashboard.services import Services
-from dashboard.span import Span
-from lagloss.definition import StoredPipeline, as_document
-from lagloss.result import rfc3339
-from lagloss.store import Store
-from lagloss.window_document import contract_document
-from lagloss.wire import WINDOW_S
+from dashboard.queries.panels import read_panels
+from dashboard.queries.series import MAX_BUCKETS
+from dashboard.web import links
+from dashboard.web.services import Services
+from dashboard.web.span import Span
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import StoredPipeline, as_document
+from lagloss_server.model.window_document import contract_document
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.store import Store
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {
     404: {"description": "No pipeline has this name (application/problem+json)"},

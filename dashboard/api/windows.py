@@ -13,18 +13,18 @@ import numpy.typing as npt
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
-from dashboard.csv_text import csv_lines
-from dashboard.reads.window import check_known, read_revisions, read_window_page
-from dashboard.services import Services
-from lagloss.blocks import window_start_of
-from lagloss.difference import Difference, difference_in
+from dashboard.queries.window import check_known, read_revisions, read_window_page
+from dashboard.reports.csv_text import csv_lines
+from dashboard.web.services import Services
 from lagloss.errors import UnknownWindow
-from lagloss.fields import NAME_PATTERN
-from lagloss.matrix import Only, Presence
-from lagloss.problems import documented
-from lagloss.result import rfc3339
-from lagloss.times import parse_time_s
-from lagloss.wire import WINDOW_S
+from lagloss.sdk.packing import window_start_of
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.fields import NAME_PATTERN
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.net.problem_details import documented
+from lagloss_server.queries.difference import Difference, difference_in
+from lagloss_server.queries.matrix import Only, Presence
+from lagloss_server.times import parse_time_s
 
 MAX_ROWS: Final = 10_000
 _SLICE: Final = 1_000

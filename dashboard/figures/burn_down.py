@@ -8,10 +8,10 @@ import plotly.graph_objects as go
 
 from dashboard.figures.drawing import Drawing, scatter
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.report import Report
-from dashboard.report.model import BurnPoint
-from dashboard.report.wording import OBJECTIVES
-from dashboard.zones import Zone, utc
+from dashboard.reports import Report
+from dashboard.reports.model import BurnPoint
+from dashboard.reports.wording import OBJECTIVES
+from dashboard.web.zones import Zone, utc
 
 _HUES: Final = {False: ("#c2255c", "#1864ab"), True: ("#ff8cab", "#74c0fc")}
 _FILLS: Final = ("rgba(224,86,130,.2)", "rgba(77,140,210,.2)")

@@ -8,9 +8,9 @@ from typing import Final
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import Frame, carrier, line
 from dashboard.figures.look import hues, safe
-from dashboard.reads.consumer_lag import LagBucket, Of
-from lagloss import format as fmt
-from lagloss.graph import Graph
+from dashboard.queries.consumer_lag import LagBucket, Of
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
 
 _LAST: Final = 1_002
 """In the legend, behind the hops, whose colours these are."""

@@ -11,11 +11,11 @@ import plotly.graph_objects as go
 
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.look import Colours, base_layout, colours, hues, safe
-from dashboard.reads.buckets import Bucket
-from lagloss import format as fmt
-from lagloss.graph import Graph
-from lagloss.hops import Hop
-from lagloss.result import Interval
+from dashboard.queries.buckets import Bucket
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import Interval
+from lagloss_server.rules.hops import Hop
 
 RANK_PX: Final = 200
 ROW_PX: Final = 84

@@ -13,14 +13,14 @@ from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, scatter
 from dashboard.figures.look import Colours, colours, moments, numbers
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.reads.consumer_lag import LagBucket, Of
-from dashboard.reads.happenings import Happenings
-from dashboard.reads.series import Series
-from dashboard.reads.terms import Terms
-from dashboard.zones import Zone
-from lagloss.definition import Definition
-from lagloss.rollup import PERIOD_S
-from lagloss.wire import WINDOW_S
+from dashboard.queries.annotations import Happenings
+from dashboard.queries.consumer_lag import LagBucket, Of
+from dashboard.queries.series import Series
+from dashboard.queries.sla_periods import Terms
+from dashboard.web.zones import Zone
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition
+from lagloss_server.rules.rollup import PERIOD_S
 
 SLOWEST: Final = "slowest"
 """The path that is drawn when none is chosen: of each bucket the one to the delivery with the highest p95."""

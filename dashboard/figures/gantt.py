@@ -8,11 +8,11 @@ from typing import Any, Final
 
 import plotly.graph_objects as go
 
-from dashboard import words
+from dashboard import format as words
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
-from dashboard.reads.stays import Stay
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
+from dashboard.queries.message_timeline import Stay
+from dashboard.web.zones import Zone, utc
+from lagloss_server import format as fmt
 
 _NODE: Final = "#4c78d8"
 _LINK: Final = "#d9822b"

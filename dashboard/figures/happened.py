@@ -8,9 +8,9 @@ from typing import Final
 from dashboard.figures.drawing import Drawing, Trace, scatter
 from dashboard.figures.look import HUES, Colours, safe
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.reads.happenings import Deploy, Happenings
-from lagloss.incidents import Incident
-from lagloss.wire import WINDOW_S
+from dashboard.queries.annotations import Deploy, Happenings
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.incidents.incident import Incident
 
 LANES: Final = 4
 """Incidents at the same time are drawn one below the other, in so many lanes; the rest shares the last."""

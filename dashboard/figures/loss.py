@@ -11,10 +11,10 @@ from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
 from dashboard.figures.look import CERTAIN, moments, numbers
-from dashboard.reads.buckets import Bucket
-from dashboard.reads.terms import Term
-from dashboard.words import VERDICTS
-from lagloss import format as fmt
+from dashboard.format import VERDICTS
+from dashboard.queries.buckets import Bucket
+from dashboard.queries.sla_periods import Term
+from lagloss_server import format as fmt
 
 _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""

@@ -12,14 +12,14 @@ from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
 from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
-from dashboard.reads.buckets import Bucket
-from dashboard.reads.terms import Term, is_held, told_percentile
-from dashboard.zones import utc
-from lagloss import format as fmt
-from lagloss import hops
-from lagloss.graph import Graph
-from lagloss.hops import Hop
-from lagloss.wire import WINDOW_S
+from dashboard.queries.buckets import Bucket
+from dashboard.queries.sla_periods import Term, is_held, told_percentile
+from dashboard.web.zones import utc
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules import hops
+from lagloss_server.rules.hops import Hop
 
 _DOMAINS: Final[dict[str, tuple[float, float]]] = {
     "y": (0.8, 1.0),

@@ -10,9 +10,9 @@ import plotly.graph_objects as go
 
 from dashboard.figures.drawing import Drawing, bar, pie
 from dashboard.figures.look import base_layout, colours, faded, hatch, hues, lag_unit, safe
-from lagloss import format as fmt
-from lagloss.graph import Graph
-from lagloss.hops import Hop
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.hops import Hop
 
 _ON_SOLID: Final = "#111418"
 """Readable on every hue."""

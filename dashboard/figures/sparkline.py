@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Final
 
-from dashboard.reads.standing import Hour, Targets
-from lagloss import format as fmt
+from dashboard.queries.pipeline_status import Hour, Targets
+from lagloss_server import format as fmt
 
 HOUR_PX: Final = 5
 HEIGHT_PX: Final = 28

@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any, Self
 
 from dashboard.figures.look import Colours
-from dashboard.zones import Zone
-from lagloss import format as fmt
+from dashboard.web.zones import Zone
+from lagloss_server import format as fmt
 
 
 @dataclass(frozen=True, slots=True)

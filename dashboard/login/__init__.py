@@ -16,10 +16,10 @@ from dashboard.login.local import LocalLogin
 from dashboard.login.oidc import OidcLogin
 from dashboard.login.origins import Origins
 from dashboard.login.proxy import ProxyLogin
-from dashboard.services import Services
-from dashboard.who import Person
-from lagloss.roles import Role
-from lagloss.settings import Settings
+from dashboard.web.current_user import Person
+from dashboard.web.services import Services
+from lagloss_server.model.roles import Role
+from lagloss_server.settings import Settings
 
 __all__ = ["Account", "account", "check_binding", "protect"]
 

@@ -8,7 +8,7 @@ from dashboard.login.addresses import is_loopback, parse_networks
 from dashboard.login.groups import EVERYBODY, Groups, listed
 from dashboard.login.origins import origin_of
 from lagloss.errors import BadLogin, OpenToAll
-from lagloss.settings import Settings
+from lagloss_server.settings import Settings
 
 
 def check_binding(settings: Settings) -> None:

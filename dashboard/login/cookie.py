@@ -10,9 +10,9 @@ from starlette.responses import Response
 
 from dashboard.login.origins import origin_of
 from dashboard.login.sessions import Sessions
-from dashboard.services import Services
-from dashboard.who import Person
-from lagloss.settings import Settings
+from dashboard.web.current_user import Person
+from dashboard.web.services import Services
+from lagloss_server.settings import Settings
 
 _CACHE_S: Final = 2.0
 """A page asks for a dozen things at once; whoever is logged out by another process has this much longer."""

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
-from lagloss.roles import Role
-from lagloss.settings import Settings
+from lagloss_server.model.roles import Role
+from lagloss_server.settings import Settings
 
 EVERYBODY: Final = "*"
 

@@ -8,8 +8,8 @@ from typing import Protocol
 from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
-from dashboard.who import LOCAL, Person
-from lagloss.problems import Problem
+from dashboard.web.current_user import LOCAL, Person
+from lagloss_server.net.problem_details import Problem
 
 LOGIN_PATH = "/login"
 LOGOUT_PATH = "/logout"

@@ -23,10 +23,10 @@ from dashboard.login.origins import is_browser
 from dashboard.login.pages import password_page
 from dashboard.login.sessions import Lifetime, Sessions
 from dashboard.login.throttle import Throttle
-from dashboard.services import Services
-from dashboard.who import Person
-from lagloss import users
-from lagloss.problems import Problem, too_large
+from dashboard.web.current_user import Person
+from dashboard.web.services import Services
+from lagloss_server.net.problem_details import Problem, too_large
+from lagloss_server.store import users
 
 _MAX_FORM_BYTES: Final = 16_384
 _MAX_FIELDS: Final = 8

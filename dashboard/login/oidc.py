@@ -23,10 +23,10 @@ from dashboard.login.origins import origin_of
 from dashboard.login.pages import provider_page
 from dashboard.login.provider import HTTPError, OAuthError, ProviderError, make_client, trusted_metadata
 from dashboard.login.sessions import Lifetime, Sessions
-from dashboard.services import Services
-from dashboard.who import Person
-from lagloss.problems import Problem
-from lagloss.settings import Settings
+from dashboard.web.current_user import Person
+from dashboard.web.services import Services
+from lagloss_server.net.problem_details import Problem
+from lagloss_server.settings import Settings
 
 OIDC_LOGIN: Final = "oidc"
 START_PATH: Final = "/login/oidc"

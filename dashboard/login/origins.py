@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
 from dashboard.login.addresses import is_loopback
-from lagloss.problems import Problem
+from lagloss_server.net.problem_details import Problem
 
 _SAFE_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}

@@ -7,7 +7,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.responses import HTMLResponse
 
-from lagloss.problems import Problem
+from lagloss_server.net.problem_details import Problem
 
 _templates: Final = Environment(
     loader=PackageLoader("dashboard.login"),

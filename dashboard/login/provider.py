@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from authlib.deprecate import AuthlibDeprecationWarning
 
-from lagloss.settings import Settings
+from lagloss_server.settings import Settings
 
 try:  # authlib takes httpx2 where something has installed it, and lets its errors through
     from httpx2 import HTTPError

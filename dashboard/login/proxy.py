@@ -11,9 +11,9 @@ from starlette.routing import Route
 from dashboard.login.addresses import is_within, parse_networks, peer
 from dashboard.login.groups import EVERYBODY, Groups, listed
 from dashboard.login.kinds import unauthorised
-from dashboard.who import Person
-from lagloss.problems import Problem
-from lagloss.settings import Settings
+from dashboard.web.current_user import Person
+from lagloss_server.net.problem_details import Problem
+from lagloss_server.settings import Settings
 
 _MAX_NAME_LENGTH: Final = 255
 

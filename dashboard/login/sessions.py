@@ -9,12 +9,12 @@ from typing import Final, Self
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from dashboard.who import Person
-from lagloss.login_tables import Session
-from lagloss.settings import Settings
-from lagloss.store import Store
-from lagloss.tables import table_of
-from lagloss.tokens import SECRET_BYTES, hash_secret
+from dashboard.web.current_user import Person
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.login import Session
+from lagloss_server.store.store import Store
+from lagloss_server.store.tokens import SECRET_BYTES, hash_secret
 
 _SEEN_EVERY: Final = timedelta(minutes=1)
 """A request writes that there was one only if the last such note is older."""

@@ -11,7 +11,7 @@ from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import MovingWindowRateLimiter
 
 from dashboard.login.addresses import guesser
-from lagloss.problems import Problem
+from lagloss_server.net.problem_details import Problem
 
 WINDOW_MINUTES: Final = 15
 PER_ADDRESS: Final = 20

@@ -6,10 +6,10 @@ from enum import StrEnum
 
 import dash_mantine_components as dmc
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.base import Part
-from dashboard.who import Person
+from dashboard.web import links
+from dashboard.web.current_user import Person
+from dashboard.web.links import Address
 
 FORMS_ON: tuple[str, ...] = (links.ALERTS, "/incidents/")
 """How paths begin whose pages have the forms."""

@@ -11,23 +11,23 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, html, no_update
 
-from dashboard.links import Address
 from dashboard.pages import alerts_trials, incident_forms, notices
 from dashboard.pages.act_links import why_not
 from dashboard.pages.alerts_tabs import DRAWN_OF_BOARD, Tab, deliveries, history, no_alerter, tabs
 from dashboard.pages.base import Page, Part, aria
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
-from dashboard.reads.alerts import read_board, read_history
-from dashboard.reads.deliveries import read_deliveries
-from dashboard.reads.incident_filters import MAX_PAGE, Filters
-from dashboard.services import Services
-from dashboard.shell import Shell
-from dashboard.span import shown_span
-from dashboard.who import asking
-from lagloss.deliveries import failed_deliveries
-from lagloss.runbooks import KINDS
-from lagloss.store import Store
+from dashboard.queries.alerts import read_board, read_history
+from dashboard.queries.deliveries import read_deliveries
+from dashboard.queries.incident_filters import MAX_PAGE, Filters
+from dashboard.web.current_user import asking
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell
+from dashboard.web.span import shown_span
+from lagloss_server.incidents.deliveries import failed_deliveries
+from lagloss_server.incidents.runbooks import KINDS
+from lagloss_server.store.store import Store
 
 _HIDDEN: Final = {"display": "none"}
 

@@ -10,20 +10,20 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.band import at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.pages.base import Part, alert, aria, badge
-from dashboard.reads.alerts import Board, History, Pending
-from dashboard.reads.deliveries import Deliveries, Leader
-from dashboard.reads.incident_filters import PAGE_SIZE
-from dashboard.who import Person
-from lagloss import format as fmt
-from lagloss.deliveries import Delivery
-from lagloss.incident_actions import Silence
-from lagloss.incident_times import Times
-from lagloss.incidents import Incident
+from dashboard.queries.alerts import Board, History, Pending
+from dashboard.queries.deliveries import Deliveries, Leader
+from dashboard.queries.incident_filters import PAGE_SIZE
+from dashboard.web import links
+from dashboard.web.current_user import Person
+from dashboard.web.links import Address
+from lagloss_server import format as fmt
+from lagloss_server.incidents.actions import Silence
+from lagloss_server.incidents.deliveries import Delivery
+from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.response_times import Times
 
 LEADS_FOR_S: Final = 30.0
 """An alerter that has not said for so long that it is well does not lead any more: it says so every 2 s."""

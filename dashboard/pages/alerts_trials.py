@@ -11,23 +11,23 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
-from dashboard import acts
-from dashboard.backtesting import backtest
-from dashboard.links import Address
 from dashboard.pages import notices
 from dashboard.pages.alerts_tabs import table
 from dashboard.pages.band import severity_badge, when
 from dashboard.pages.base import Part, alert, live, step
 from dashboard.pages.notices import Failed
-from dashboard.services import Services
-from dashboard.shell import Shell
-from dashboard.span import shown_span
-from dashboard.who import asking
-from dashboard.zones import Zone
-from lagloss import format as fmt
+from dashboard.web import actions as acts
+from dashboard.web.backtesting import backtest
+from dashboard.web.current_user import asking
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell
+from dashboard.web.span import shown_span
+from dashboard.web.zones import Zone
 from lagloss.errors import LaglossError, NoAlerter
-from lagloss.rehearsal import WAIT_S, Outcome
-from lagloss.times import parse_time_s
+from lagloss_server import format as fmt
+from lagloss_server.incidents.receiver_check import WAIT_S, Outcome
+from lagloss_server.times import parse_time_s
 
 
 class Id(StrEnum):

@@ -10,16 +10,16 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.base import Part, badge, icon, moment
-from dashboard.reads.alerts import OpenIncident
-from dashboard.who import Person
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
-from lagloss.deliveries import Delivery
-from lagloss.incidents import Incident, place_words
+from dashboard.queries.alerts import OpenIncident
+from dashboard.web import links
+from dashboard.web.current_user import Person
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone, utc
+from lagloss_server import format as fmt
+from lagloss_server.incidents.deliveries import Delivery
+from lagloss_server.incidents.incident import Incident, place_words
 
 _SHOWN: Final = 10
 _SHOWN_PLACES: Final = 3

@@ -11,8 +11,8 @@ import dash_mantine_components as dmc
 from dash import Dash, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.links import Address
-from dashboard.services import Services
+from dashboard.web.links import Address
+from dashboard.web.services import Services
 
 Part: TypeAlias = Any
 """A Dash component; the component packages carry no types."""

@@ -9,17 +9,18 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from dashboard import light, links, shell
-from dashboard.links import Address
 from dashboard.pages import health_parts, notices
 from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
-from dashboard.reads.health import read_health
-from dashboard.reads.reports_topic import Ends, ReportsTopic
-from dashboard.services import Services
-from dashboard.shell import Shell
+from dashboard.queries.health import read_health
+from dashboard.queries.reports_topic import Ends, ReportsTopic
+from dashboard.web import fast_html as light
+from dashboard.web import links, shell
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell
 from lagloss.errors import UnknownPipeline
-from lagloss.store import Store
+from lagloss_server.store.store import Store
 
 _NOTICE: Final = "health-notice"
 _ONLY: Final = "health-only"

@@ -8,15 +8,15 @@ from typing import Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links
-from dashboard.light import Light, element, link
-from dashboard.links import Address
 from dashboard.pages.base import Part, alert
-from dashboard.reads.consumer_lag import LagNow
-from dashboard.reads.health import Health, Problem
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
-from lagloss.skew import AGREE_WITHIN_MS
+from dashboard.queries.consumer_lag import LagNow
+from dashboard.queries.health import Health, Problem
+from dashboard.web import links
+from dashboard.web.fast_html import Light, element, link
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone, utc
+from lagloss_server import format as fmt
+from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 
 SHOWN: Final = 30
 """Rows of a table; the rest is a number, and one pipeline at a time can be looked at."""

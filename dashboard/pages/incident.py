@@ -11,8 +11,6 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, html, no_update
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages import incident_forms, notices
 from dashboard.pages.act_links import why_not
 from dashboard.pages.alerts_tabs import OUTCOMES, table
@@ -20,18 +18,20 @@ from dashboard.pages.band import act_links, at, pipeline_link, runbook_link, sev
 from dashboard.pages.base import Page, Part, alert, badge
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
-from dashboard.reads.alerts import OpenIncident, read_incident
-from dashboard.services import Services
-from dashboard.shell import Shell
-from dashboard.span import Span
-from dashboard.who import Person, asking
-from dashboard.zones import Zone
-from lagloss import format as fmt
-from lagloss.deliveries import Delivery
+from dashboard.queries.alerts import OpenIncident, read_incident
+from dashboard.web import links
+from dashboard.web.current_user import Person, asking
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell
+from dashboard.web.span import Span
+from dashboard.web.zones import Zone
 from lagloss.errors import AmbiguousIncident, UnknownIncident
-from lagloss.incident_changes import Record
-from lagloss.incidents import Incident, example_words, place_words
-from lagloss.store import Store
+from lagloss_server import format as fmt
+from lagloss_server.incidents.changes import Record
+from lagloss_server.incidents.deliveries import Delivery
+from lagloss_server.incidents.incident import Incident, example_words, place_words
+from lagloss_server.store.store import Store
 
 _AROUND_S: Final = 1_800
 """How much of the pipeline is shown before and after an incident."""

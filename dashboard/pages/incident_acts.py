@@ -9,15 +9,15 @@ from typing import Any, Final, TypeAlias
 
 import dash_mantine_components as dmc
 
-from dashboard import acts
 from dashboard.pages.act_links import Do
 from dashboard.pages.band import at
 from dashboard.pages.base import Part
-from dashboard.zones import Zone
+from dashboard.web import actions as acts
+from dashboard.web.zones import Zone
 from lagloss.errors import LaglossError
-from lagloss.incident_actions import matched_words, silences
-from lagloss.incidents import Incident, incident
-from lagloss.store import Store
+from lagloss_server.incidents.actions import matched_words, silences
+from lagloss_server.incidents.incident import Incident, incident
+from lagloss_server.store.store import Store
 
 Typed: TypeAlias = Mapping[str, str]
 """What stands in the fields of a form, by their ids."""

@@ -15,18 +15,18 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.links import Address
 from dashboard.pages import notices
 from dashboard.pages.act_links import Do
 from dashboard.pages.base import Part, alert, live
 from dashboard.pages.incident_acts import ACTS, Act, Submitted, Typed
 from dashboard.pages.notices import Failed
-from dashboard.services import Services
-from dashboard.shell import Shell
-from dashboard.who import LOCAL, asking
-from dashboard.zones import Zone, utc
+from dashboard.web.current_user import LOCAL, asking
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell
+from dashboard.web.zones import Zone, utc
 from lagloss.errors import AlreadyAcknowledged, LaglossError
-from lagloss.times import parse_time_s
+from lagloss_server.times import parse_time_s
 
 
 class Form(StrEnum):

@@ -13,19 +13,19 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.links import Address
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
 from dashboard.pages.message_parts import message_part
 from dashboard.pages.notices import Failed
-from dashboard.reads.message import MessageRead, Where, read_message
-from dashboard.reads.remembered import Remembered
-from dashboard.services import Services
-from dashboard.shell import Shell, pipeline_nav
+from dashboard.queries.lru_cache import Remembered
+from dashboard.queries.message import MessageRead, Where, read_message
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell, pipeline_nav
 from lagloss.errors import BadTime, UnknownPipeline
-from lagloss.result import rfc3339
-from lagloss.times import parse_time_s
-from lagloss.wire import MAX_ID_BYTES
+from lagloss.wire.format import MAX_ID_BYTES
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.times import parse_time_s
 
 _WHERE: Final = ("around", "before", "after")
 _KEPT: Final = 64

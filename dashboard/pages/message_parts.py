@@ -7,17 +7,18 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard import links, words
+from dashboard import format as words
 from dashboard.figures.gantt import gantt
-from dashboard.links import Address
 from dashboard.pages.base import Part, alert, badge, moment, sideways
-from dashboard.reads.message import MessageRead, Where
-from dashboard.reads.stays import stays
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
-from lagloss.result import rfc3339
-from lagloss.trail import Search, Trail
-from lagloss.wire import WINDOW_S
+from dashboard.queries.message import MessageRead, Where
+from dashboard.queries.message_timeline import stays
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone, utc
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.message_trace import Search, Trail
 
 _LOOKS: Final = {
     "lost": ("Lost", "✖", "red"),

@@ -10,14 +10,14 @@ import dash_mantine_components as dmc
 from dash import html
 from sqlalchemy.exc import SQLAlchemyError
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.base import Part, alert
-from dashboard.reads.condition import Condition, Freshness
-from dashboard.zones import Zone
-from lagloss import format as fmt
-from lagloss.definition import Definition
-from lagloss.wire import WINDOW_S
+from dashboard.queries.condition import Condition, Freshness
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.definition import Definition
 
 _T = TypeVar("_T")
 _THREE_LINES: Final = """\

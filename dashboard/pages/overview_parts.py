@@ -8,20 +8,20 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
-from dashboard.light import Light, element, link
-from dashboard.links import Address
+from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, aria
-from dashboard.reads.condition import Condition
-from dashboard.reads.overview import Overview
-from dashboard.reads.standing import Minute, Standing, State
-from dashboard.report.wording import left
-from dashboard.words import VERDICTS
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
-from lagloss.store import DAY_S
-from lagloss.wire import WINDOW_S
+from dashboard.queries.condition import Condition
+from dashboard.queries.overview import Overview
+from dashboard.queries.pipeline_status import Minute, Standing, State
+from dashboard.reports.wording import left
+from dashboard.web import links
+from dashboard.web.fast_html import Light, element, link
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone, utc
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.store.store import DAY_S
 
 _PHRASES: Final[Mapping[State, tuple[str, str]]] = {
     State.LOSS: ("loses messages", "lose messages"),

@@ -13,21 +13,21 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, Frame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
-from dashboard.links import Address
 from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live, step
 from dashboard.pages.notices import Failed
-from dashboard.reads.alerts import read_open
-from dashboard.reads.incident_filters import Filters
-from dashboard.reads.panels import Panels, read_panels
-from dashboard.services import Services
-from dashboard.shell import WHILE_BUSY, Shell, pipeline_nav
-from dashboard.span import shown_span
-from dashboard.who import asking
-from lagloss import hops
+from dashboard.queries.alerts import read_open
+from dashboard.queries.incident_filters import Filters
+from dashboard.queries.panels import Panels, read_panels
+from dashboard.web.current_user import asking
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import WHILE_BUSY, Shell, pipeline_nav
+from dashboard.web.span import shown_span
 from lagloss.errors import UnknownPipeline
-from lagloss.graph import Graph
-from lagloss.store import Store
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules import hops
+from lagloss_server.store.store import Store
 
 # a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}

@@ -9,23 +9,24 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links, words
+from dashboard import format as words
 from dashboard.figures.loss import drawn_loss
-from dashboard.links import Address
+from dashboard.format import VERDICTS
 from dashboard.pages import pipeline_steps
 from dashboard.pages.base import Part, badge, moment
-from dashboard.reads.buckets import Bucket, tells_messages
-from dashboard.reads.consumer_lag import ConsumerLag
-from dashboard.reads.panels import Panels
-from dashboard.reads.series import Series
-from dashboard.reads.terms import Terms, is_held, told_percentile
-from dashboard.words import VERDICTS
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
-from lagloss.definition import Sla
-from lagloss.rollup import PERIOD_S
-from lagloss.window_document import start_of
-from lagloss.wire import WINDOW_S
+from dashboard.queries.buckets import Bucket, tells_messages
+from dashboard.queries.consumer_lag import ConsumerLag
+from dashboard.queries.panels import Panels
+from dashboard.queries.series import Series
+from dashboard.queries.sla_periods import Terms, is_held, told_percentile
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone, utc
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.definition import Sla
+from lagloss_server.model.window_document import start_of
+from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10
 _NAMES: Final = {60: "minute", 3_600: "hour", 86_400: "day"}

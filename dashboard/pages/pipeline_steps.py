@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from dashboard import links
 from dashboard.figures.frame import SLOWEST
 from dashboard.figures.time_axis import drawn_s
-from dashboard.links import Address
-from dashboard.span import MAX_SPAN_S, Span, shown_span
-from lagloss.wire import WINDOW_S
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.span import MAX_SPAN_S, Span, shown_span
+from lagloss.wire.format import WINDOW_S
 
 _WIDER: Final = 3
 """A double click with nothing to go back to shows a span so many times as long."""

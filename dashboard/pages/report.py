@@ -10,16 +10,16 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
-from dashboard import shell
-from dashboard.links import Address
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, Part, alert, aria, live, moment_picker, step
 from dashboard.pages.report_parts import report_part
-from dashboard.report import Report, make_report
-from dashboard.report.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
-from dashboard.services import Services
-from dashboard.shell import Shell
-from dashboard.span import RANGES_S, Span
+from dashboard.reports import Report, make_report
+from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
+from dashboard.web import shell
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import Shell
+from dashboard.web.span import RANGES_S, Span
 from lagloss.errors import UnknownPipeline, UsageError
 
 _LAST: Final = ("7d", "30d", "90d")

@@ -8,16 +8,16 @@ from urllib.parse import quote
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard import links
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.links import API, Address
 from dashboard.pages.base import Part, aria, badge, icon
-from dashboard.report import FORMATS, Report
-from dashboard.report.model import Figures
-from dashboard.report.parts import Cell, Section, Table
-from dashboard.report.sections import sections
-from dashboard.report.wording import STATUSES, local_day
-from dashboard.span import Span
+from dashboard.reports import FORMATS, Report
+from dashboard.reports.model import Figures
+from dashboard.reports.parts import Cell, Section, Table
+from dashboard.reports.sections import sections
+from dashboard.reports.wording import STATUSES, local_day
+from dashboard.web import links
+from dashboard.web.links import API, Address
+from dashboard.web.span import Span
 
 _ASKED: Final = ("range", "from", "to", "zone")
 

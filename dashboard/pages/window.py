@@ -9,7 +9,6 @@ from typing import Any, Final
 from dash import Dash, Input, Output, State, ctx, no_update
 from dash.exceptions import PreventUpdate
 
-from dashboard.links import Address
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, step
 from dashboard.pages.notices import Failed
@@ -18,10 +17,11 @@ from dashboard.pages.window_layout import EVERYTHING, Id, layout, start_of
 from dashboard.pages.window_matrix import draw_matrix
 from dashboard.pages.window_table import talks_table
 from dashboard.pages.window_verdict import revisions_part, state_notice, verdict_part
-from dashboard.reads.window import WindowRead, read_window_page
-from dashboard.services import Services
-from dashboard.shell import WHILE_BUSY, Shell
-from dashboard.zones import Zone
+from dashboard.queries.window import WindowRead, read_window_page
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import WHILE_BUSY, Shell
+from dashboard.web.zones import Zone
 from lagloss.errors import UnknownPipeline
 
 

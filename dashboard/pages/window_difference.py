@@ -5,16 +5,16 @@ from __future__ import annotations
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.base import Part
-from dashboard.reads.logged import UNREADABLE
-from dashboard.reads.window import count_difference
-from dashboard.services import Services
-from lagloss import format as fmt
-from lagloss.difference import Difference, difference_in
+from dashboard.queries.window import count_difference
+from dashboard.queries.window_cache import UNREADABLE
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.services import Services
 from lagloss.errors import UnknownCheckpoint
-from lagloss.result import rfc3339
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.difference import Difference, difference_in
 
 
 def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:

@@ -7,16 +7,17 @@ from typing import Any, Final
 
 import dash_ag_grid as dag
 
-from dashboard import links, words
-from dashboard.links import Address
+from dashboard import format as words
 from dashboard.pages.base import Part
 from dashboard.pages.window_table import ANY_OUT, table_rows
-from dashboard.reads.window import WindowRead
-from lagloss import format as fmt
-from lagloss.graph import Graph, Place
-from lagloss.matrix import Message, Presence
-from lagloss.result import rfc3339
-from lagloss.store import MissingMessage
+from dashboard.queries.window import WindowRead
+from dashboard.web import links
+from dashboard.web.links import Address
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.matrix import Message, Presence
+from lagloss_server.store.store import MissingMessage
 
 _OPTIONS: Final = {
     "theme": "themeQuartz",

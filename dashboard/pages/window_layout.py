@@ -8,15 +8,15 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import dcc, html
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.base import Part, alert, aria, live, moment
-from dashboard.shell import pipeline_nav
-from dashboard.zones import utc
-from lagloss.blocks import window_start_of
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.shell import pipeline_nav
+from dashboard.web.zones import utc
 from lagloss.errors import BadTime
-from lagloss.times import parse_time_s
-from lagloss.wire import WINDOW_S
+from lagloss.sdk.packing import window_start_of
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.times import parse_time_s
 
 _LAST_S: Final = 253_000_000_000
 """In the year 9987: calendars end soon after."""

@@ -8,16 +8,16 @@ from typing import Any, Final, cast
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import links
-from dashboard.links import Address
 from dashboard.pages.base import Part, alert
 from dashboard.pages.window_grid import matrix_grid, missing_grid
-from dashboard.reads.logged import UNREADABLE
-from dashboard.reads.window import WindowRead, read_window_page
-from dashboard.services import Services
-from lagloss import format as fmt
-from lagloss.matrix import Only, Presence
-from lagloss.wire import share_of
+from dashboard.queries.window import WindowRead, read_window_page
+from dashboard.queries.window_cache import UNREADABLE
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from lagloss.wire.format import share_of
+from lagloss_server import format as fmt
+from lagloss_server.queries.matrix import Only, Presence
 
 SHOWN_ROWS: Final = 10_000
 """A browser scrolls through so many without effort; the filters look at all of the window."""

@@ -7,10 +7,10 @@ from typing import Any
 
 import dash_mantine_components as dmc
 
+from dashboard.format import Document
 from dashboard.pages.base import Part, sideways
-from dashboard.words import Document
-from lagloss import format as fmt
-from lagloss.graph import Graph
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph
 
 ANY_OUT = ": to none of its next nodes"
 """Ends the name of the row that holds what a node with several next nodes lost."""

@@ -8,14 +8,14 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import html
 
-from dashboard import words
+from dashboard import format as words
+from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
-from dashboard.reads.evidence import Gap
-from dashboard.reads.window import Change, Revision, WindowRead
-from dashboard.words import VERDICTS
-from dashboard.zones import Zone, utc
-from lagloss import format as fmt
-from lagloss.freshness import due_ms
+from dashboard.queries.evidence import Gap
+from dashboard.queries.window import Change, Revision, WindowRead
+from dashboard.web.zones import Zone, utc
+from lagloss_server import format as fmt
+from lagloss_server.rules.freshness import due_ms
 
 _STATES: Final = {
     "open": "open: not judged yet",

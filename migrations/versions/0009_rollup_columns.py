@@ -6,7 +6,7 @@ import zlib
 import sqlalchemy as sa
 from alembic import op
 
-from lagloss.sketch import Sketch
+from lagloss.wire.sketch import Sketch
 
 revision = "0009"
 down_revision = "0008"

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
-from lagloss.settings import Settings as LaglossSettings
+from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
 from pipeline_under_test.commands.options import AsJson, DataDir, FaultOption, duration_s
 from pipeline_under_test.rating.search import Trial
@@ -52,7 +52,7 @@ def scenario(
     as_json: AsJson = False,
 ) -> None:
     """Run scenarios on a lagloss of their own; exit 1 if one does not end as it expects."""
-    from lagloss.up import signals_interrupt
+    from lagloss_server.ops.up import signals_interrupt
     from pipeline_under_test.scenarios.run import run_all
     from pipeline_under_test.scenarios.scenario import DIRECTORY, load_scenario
     from pipeline_under_test.tables import show_outcomes

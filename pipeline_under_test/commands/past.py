@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from lagloss.errors import EXIT_USAGE
-from lagloss.result import rfc3339
-from lagloss.settings import Settings as LaglossSettings
-from lagloss.wire import name_fits
+from lagloss.wire.format import name_fits
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, Rate, time_s
 from pipeline_under_test.redrive import Busy, Wanted, redriven

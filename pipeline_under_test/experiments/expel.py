@@ -17,10 +17,10 @@ from typing import Final
 
 import httpx
 
-from lagloss.definition import Definition
-from lagloss.store import Store
-from lagloss.window_document import WindowDocument, is_settled
-from lagloss.wire import WINDOW_S
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.window_document import WindowDocument, is_settled
+from lagloss_server.store.store import Store
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, Line, Panel
 from pipeline_under_test.faults import parse

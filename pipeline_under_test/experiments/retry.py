@@ -18,8 +18,8 @@ from typing import Any, Final
 
 import httpx
 
-from lagloss.window_document import WindowDocument, start_of
-from lagloss.wire import WINDOW_S
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.window_document import WindowDocument, start_of
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, Line, Panel
 from pipeline_under_test.scenarios.outcome import Outcome, windows_of

@@ -9,8 +9,8 @@ from typing import Any
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lagloss.commits import Partition
-from lagloss.groups import Groups
+from lagloss.kafka.commits import Partition
+from lagloss_server.queries.consumer_groups import Groups
 from pipeline_under_test.kafka.topics import ADMIN_TIMEOUT_S, PARTITIONS
 from pipeline_under_test.topology import CONSUMERS, group_of, tier_topic, tiers_group, topic_of
 

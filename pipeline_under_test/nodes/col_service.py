@@ -31,7 +31,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
-from lagloss.emitter import Emitter
+from lagloss.sdk.emitter import Emitter
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.producer import is_fatal, producer_config

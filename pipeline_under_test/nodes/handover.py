@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
-from lagloss.emitter import Processing
+from lagloss.sdk.emitter import Processing
 
 HANDOVER_S: Final = 30.0
 """By then a partition's new owner has taken in what its last one had in hand, or the group has no owner for it."""

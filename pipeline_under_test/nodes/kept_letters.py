@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from lagloss.spool_directory import sync_directory
+from lagloss.sdk.spool.directory import sync_directory
 from pipeline_under_test.event import Event
 
 MAX_BYTES: Final = 1 << 20

@@ -21,7 +21,7 @@ from typing import Final
 
 from confluent_kafka import Consumer, Message, TopicPartition
 
-from lagloss.commits import Commits, Partition, Taken
+from lagloss.kafka.commits import Commits, Partition, Taken
 from pipeline_under_test.event import Event
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from lagloss.commits import Partition
-from lagloss.emitter import Processing
+from lagloss.kafka.commits import Partition
+from lagloss.sdk.emitter import Processing
 from pipeline_under_test.nodes.handover import Handover
 
 REST_S: Final = 2.0

@@ -12,7 +12,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from lagloss.processes import LOOPBACK
+from lagloss_server.ops.processes import LOOPBACK
 from pipeline_under_test.nodes.beat import EVERY_S, Beat
 from pipeline_under_test.settings import Settings
 

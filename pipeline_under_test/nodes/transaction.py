@@ -21,8 +21,8 @@ from typing import ClassVar, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
-from lagloss.commits import OffsetTracker, Partition, Taken, place_of
-from lagloss.emitter import Processing
+from lagloss.kafka.commits import OffsetTracker, Partition, Taken, place_of
+from lagloss.sdk.emitter import Processing
 from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.decision import Decision
 from pipeline_under_test.nodes.handover import Handover

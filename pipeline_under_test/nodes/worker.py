@@ -15,9 +15,9 @@ from typing import ClassVar, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message
 
-from lagloss.commits import Partition, Taken, place_of
-from lagloss.emitter import Emitter, Processing
-from lagloss.lanes import KafkaLanes
+from lagloss.kafka.commits import Partition, Taken, place_of
+from lagloss.kafka.lanes import KafkaLanes
+from lagloss.sdk.emitter import Emitter, Processing
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.consumer import consumer_for

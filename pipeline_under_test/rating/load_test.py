@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from lagloss.processes import LOOPBACK, choose_port, log_tail
+from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail
 from pipeline_under_test.faults import Fault
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics, delete_topics

@@ -18,7 +18,7 @@ from typing import Any, Final, Protocol
 import httpx
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from lagloss.commits import Partition, place_of
+from lagloss.kafka.commits import Partition, place_of
 from pipeline_under_test.event import Event
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.producer import producer_config

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from typing import Final
 
-from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from pipeline_under_test.faults import Injections
 
 log = logging.getLogger(__name__)

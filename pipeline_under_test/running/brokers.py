@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.topics import create_topics
+from lagloss.broker.topics import create_topics
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.settings import Settings
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from lagloss.processes import log_tail, terminate
-from lagloss.supervisor import GIVE_UP_STARTING, Service
+from lagloss_server.ops.processes import log_tail, terminate
+from lagloss_server.ops.supervisor import GIVE_UP_STARTING, Service
 from pipeline_under_test.nodes.beat import Pulse
 
 log = logging.getLogger(__name__)

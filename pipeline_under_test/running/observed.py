@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import psutil
 from confluent_kafka import KafkaException
 
-from lagloss.commits import Partition
+from lagloss.kafka.commits import Partition
 from pipeline_under_test.kafka.positions import Position
 from pipeline_under_test.running.policies import Observation
 from pipeline_under_test.topology import COL_SERVICE, NEXT

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaException
 
-from lagloss.processes import log_tail, spawn, terminate
+from lagloss_server.ops.processes import log_tail, spawn, terminate
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics
 from pipeline_under_test.ledger import LedgerReader

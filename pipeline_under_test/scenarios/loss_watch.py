@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lagloss.store import MissingMessage, Store
-from lagloss.window_document import WindowDocument, start_of
-from lagloss.wire import WINDOW_S, hash_id
+from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.model.window_document import WindowDocument, start_of
+from lagloss_server.store.store import MissingMessage, Store
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.measured import ALL_NAMES, CERTAIN, hexed
 from pipeline_under_test.truth import TrueWindow, Truth

@@ -12,9 +12,9 @@ from confluent_kafka import KafkaException
 from sqlalchemy.exc import OperationalError
 
 from lagloss.errors import LaglossError, NotEnoughData
-from lagloss.store import Store
-from lagloss.window_document import is_settled
-from lagloss.wire import WINDOW_S
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.window_document import is_settled
+from lagloss_server.store.store import Store
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.runner import NotStarted, Runner
 from pipeline_under_test.scenarios.loss_watch import LossWatch

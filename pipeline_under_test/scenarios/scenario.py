@@ -8,10 +8,10 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from lagloss.definition import Definition, as_document, load_definition
-from lagloss.fields import DurationMs, Name, PositiveMs, Strict, refuse
-from lagloss.result import Verdict
-from lagloss.yaml_files import load_yaml
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
+from lagloss_server.model.definition import Definition, as_document, load_definition
+from lagloss_server.model.window_result import Verdict
+from lagloss_server.yaml_files import load_yaml
 from pipeline_under_test.faults import Fault, Injection, Injections, parse
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.settings import Retry

@@ -11,12 +11,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import ServerNotReady
-from lagloss.instances import read_endpoints
-from lagloss.processes import log_tail, spawn, terminate
-from lagloss.settings import Settings
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.instances import read_endpoints
+from lagloss_server.ops.processes import log_tail, spawn, terminate
+from lagloss_server.settings import Settings
 
 READY_TIMEOUT_S: Final = 240.0
 STOP_TIMEOUT_S: Final = 60.0
@@ -56,7 +56,7 @@ class Stack:
 
     def _start(self) -> None:
         bootstrap = self.kafka.start().bootstrap if self.kafka is not None else ""
-        words = [sys.executable, "-m", "lagloss.cli", "up", "--json", "--data-dir", str(self.directory)]
+        words = [sys.executable, "-m", "lagloss_server.cli.main", "up", "--json", "--data-dir", str(self.directory)]
         env = {"LAGLOSS_KAFKA_BOOTSTRAP": bootstrap, "LAGLOSS_DATABASE_URL": ""}
         self._process = spawn(words, self._log_path, env=env)
         deadline = time.monotonic() + READY_TIMEOUT_S

@@ -21,8 +21,8 @@ from typing import IO
 
 import pytest
 
-from lagloss import jars as lagloss_jars
-from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops import jars as lagloss_jars
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from tests.conftest import new_folder
 
 ROOT = Path(__file__).parent.parent.parent

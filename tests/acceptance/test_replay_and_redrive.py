@@ -18,11 +18,11 @@ from typing import Any
 import httpx
 import pytest
 
-from lagloss.definition import parse_definition
-from lagloss.result import rfc3339
-from lagloss.store import Store
-from lagloss.topics import create_topics
-from lagloss.wire import WINDOW_S
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.store import Store
 from pipeline_under_test.faults.grammar import parse as parse_fault
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.ledger import LedgerReader

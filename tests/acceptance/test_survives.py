@@ -13,9 +13,9 @@ import httpx
 import pytest
 
 import pipeline_under_test
-from lagloss.definition import parse_definition
-from lagloss.store import Store
-from lagloss.wire import WINDOW_S
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.store import Store
 from pipeline_under_test.faults import Injections, parse
 from tests.integration.closers import wait_until
 from tests.integration.test_aggregator_process import aggregator

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from lagloss.definition import parse_definition
-from lagloss.emitter import Emitter
-from lagloss.store import Store
-from lagloss.tables import Lane
-from lagloss.topics import create_topics
-from lagloss.wire import WINDOW_S, hash_id
+from lagloss.broker.topics import create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss.wire.format import WINDOW_S, hash_id
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.schema.core import Lane
+from lagloss_server.store.store import Store
 from pipeline_under_test.event import Event
 from pipeline_under_test.scenarios.loss_watch import LossWatch
 from pipeline_under_test.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from lagloss.processes import choose_port
+from lagloss_server.ops.processes import choose_port
 from tests.fakes.readiness import await_ready
 from tests.programs import need
 

@@ -12,7 +12,7 @@ from typing import Any
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
-from lagloss.processes import choose_port
+from lagloss_server.ops.processes import choose_port
 
 
 class Mailbox:

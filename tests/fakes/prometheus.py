@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from lagloss.processes import choose_port
+from lagloss_server.ops.processes import choose_port
 from tests.fakes.readiness import await_ready
 from tests.programs import need
 

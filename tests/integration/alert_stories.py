@@ -15,18 +15,18 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from alerting.evaluating import Evaluator
-from alerting.incidents import expanded
-from alerting.notification import Notification
-from alerting.notifying import Teller
-from alerting.outbox import Claimed, Outbox
-from alerting.planning import Habits
-from alerting.routing import Escalation, Route
-from lagloss import incident_actions
-from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
+from alerting.delivery.notification import Notification
+from alerting.delivery.outbox import Claimed, Outbox
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification_plan import Habits
+from alerting.incidents.notifier import Teller
+from alerting.incidents.repository import expanded
+from alerting.incidents.routing import Escalation, Route
 from lagloss.errors import LaglossError
-from lagloss.outgoing.outcome import Outcome, Refused, Sent, TryLater
-from lagloss.store import Store
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.store.schema.alerting import Incident, IncidentChange, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import START, close_window, only_loss, rows
 
 PIPELINES: Final = ("first", "second")

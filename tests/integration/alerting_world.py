@@ -17,10 +17,10 @@ from typing import Any
 import yaml
 from sqlalchemy import select
 
-from alerting.evaluating import Evaluator
-from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
-from lagloss.definition import Definition, parse_definition
-from lagloss.store import Store
+from alerting.incidents.evaluator import Evaluator
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.store.schema.alerting import Incident, IncidentChange, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.window_documents import CHAIN, document, store_missing, store_window
 
 START = int(time.time()) // 60 * 60 - 3_600

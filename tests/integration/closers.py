@@ -10,16 +10,16 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from aggregator.closing import Closer
-from aggregator.following import ReportFollower, following
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.kernel.spark_reader import BlockReader
+from aggregator.maintenance.retention import Retention
+from aggregator.maintenance.tasks import Upkeep
 from aggregator.metrics import Metrics
-from aggregator.reading import BlockReader
-from aggregator.retention import Retention
-from aggregator.upkeep import Upkeep
-from aggregator.watching import Watch
-from lagloss.beacon_log import BeaconLog
-from lagloss.settings import Settings
-from lagloss.store import Store
+from aggregator.reports.consumer import ReportFollower, following
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
 
 
 def wait_until(true: Callable[[], Any], timeout_s: float = 60, what: str = "") -> Any:

@@ -18,11 +18,11 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from docs.make_screenshots import CHROMIUM_ARGS
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.store import DAY_S, Store, make_days_ahead
-from lagloss.topics import REPORTS, create_topics
-from lagloss.wire import decode_report
+from lagloss.broker.topics import REPORTS, create_topics
+from lagloss.wire.format import decode_report
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store.store import DAY_S, Store, make_days_ahead
 from tests.conftest import fresh_database
 from tests.integration.alerting_world import START, Somebody, only_loss, somebody
 from tests.integration.kafka_log import read_all, wait_for

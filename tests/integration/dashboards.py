@@ -14,8 +14,8 @@ import httpx
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect
 
-from lagloss.processes import choose_port
-from lagloss.store import Store
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.store.store import Store
 from tests.window_documents import clicks
 
 WAIT_S = 20

@@ -11,9 +11,9 @@ from sqlalchemy import Engine, Table, insert, select, text
 from sqlalchemy.exc import OperationalError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
-from lagloss.facts import WindowFacts, merge_patterns
-from lagloss.store import ensure_days
-from lagloss.tables import PARTITIONED, Base
+from lagloss_server.rules.facts import WindowFacts, merge_patterns
+from lagloss_server.store.schema.core import PARTITIONED, Base
+from lagloss_server.store.store import ensure_days
 
 ALL = tuple(Base.metadata.sorted_tables)
 DERIVED = {"rollup", "rollup_dirty", "pruned", "recompute_request"}

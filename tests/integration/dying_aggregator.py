@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from aggregator import __main__, closing, closings, reading
-from aggregator.following import ReportFollower
-from aggregator.plan import ReadPlan
+from aggregator import __main__
+from aggregator.closing import closer as closing
+from aggregator.closing import window_store as closings
+from aggregator.kernel import spark_reader as reading
+from aggregator.kernel.plan import ReadPlan
+from aggregator.reports.consumer import ReportFollower
 from tests.integration.dying import Die, around, death
 
 WINDOWS_A_READ = 4

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from alerting import __main__
-from alerting.evaluating import Evaluator
-from alerting.notifying import Teller
-from alerting.outbox import Outbox
-from alerting.transports.webhook import WebhookTransport
+from alerting.delivery.outbox import Outbox
+from alerting.delivery.transports.webhook import WebhookTransport
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Teller
 from tests.integration.dying import Die, around, death
 
 

@@ -10,8 +10,8 @@ from time import monotonic, sleep
 
 from confluent_kafka import Consumer, TopicPartition
 
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import BeaconBlock, EmitterReport, OffsetRange, Tally, decode_block, decode_report
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.wire.format import BeaconBlock, EmitterReport, OffsetRange, Tally, decode_block, decode_report
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,19 @@ from typing import Any
 import numpy as np
 from confluent_kafka import Message, Producer
 
-from lagloss import tables
-from lagloss.beacon_log import BeaconLog
-from lagloss.store import Store, ensure_days
-from lagloss.wire import SAMPLE_ALL, BeaconBlock, OffsetRange, block_key, encode_block, hash_id, pack_ids, partitions_of
+from lagloss.wire.format import (
+    SAMPLE_ALL,
+    BeaconBlock,
+    OffsetRange,
+    block_key,
+    encode_block,
+    hash_id,
+    pack_ids,
+    partitions_of,
+)
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store, ensure_days
 
 _seq = itertools.count()
 

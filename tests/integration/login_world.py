@@ -14,12 +14,12 @@ from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from dashboard.login import protect
-from dashboard.services import Services
-from dashboard.who import asking, require_operator
+from dashboard.web.current_user import asking, require_operator
+from dashboard.web.services import Services
 from lagloss.errors import NotAllowed
-from lagloss.processes import choose_port
-from lagloss.settings import Settings
-from lagloss.store import Store
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
 
 PASSWORD = "correct horse battery"
 SCRIPT_HASH = "sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU="

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lagloss.processes import log_tail, spawn, terminate
+from lagloss_server.ops.processes import log_tail, spawn, terminate
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM
 from tests.integration.closers import wait_until

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, TopicPartition
 
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import EmitterReport, decode_block, decode_report
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.wire.format import EmitterReport, decode_block, decode_report
 from pipeline_under_test.topology import NEXT
 
 

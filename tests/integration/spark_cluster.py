@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pyspark
 
-from lagloss.java import find_java
-from lagloss.processes import LOOPBACK, choose_port, spawn, terminate
+from lagloss_server.ops.java import find_java
+from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
 
 SPARK_HOME = Path(pyspark.__file__).parent
 

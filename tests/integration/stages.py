@@ -18,10 +18,10 @@ from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from pyspark.sql import SparkSession
 
 from lagloss import Emitter, KafkaLanes
-from lagloss.definition import Definition, parse_definition
-from lagloss.outlet import KafkaOutlet, Outgoing
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.sdk.outlets.kafka import KafkaOutlet, Outgoing
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.store.store import Store
 from tests.integration.closers import Driven, driven, wait_until
 from tests.integration.kafka_log import consumer_of
 from tests.integration.worlds_in_kafka import make_topics
@@ -260,8 +260,8 @@ def staged(
     clock = Clock(start_s * 1000 - 30_000, ahead_ms or {})
     for module in ("emitter", "flusher", "shipper"):
         monkeypatch.setattr(f"lagloss.{module}.now_ms", clock.here_ms)
-    monkeypatch.setattr("lagloss.intake.time_ns", lambda: clock.here_ms() * 1_000_000)
-    monkeypatch.setattr("aggregator.following.TRIGGER", "100 milliseconds")
+    monkeypatch.setattr("lagloss.sdk.buffer.time_ns", lambda: clock.here_ms() * 1_000_000)
+    monkeypatch.setattr("aggregator.reports.consumer.TRIGGER", "100 milliseconds")
     definition = pipeline(nodes)
     store.apply(definition, 0)
     nexts = definition.spec.nodes[0].to

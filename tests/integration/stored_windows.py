@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from sqlalchemy import text, update
 
-from aggregator import closings
-from aggregator.closings import Closing
-from aggregator.followed import ReportRecord
-from aggregator.following import ReportFollower
-from lagloss import tables
-from lagloss.definition import parse_definition
-from lagloss.facts import CheckpointFacts, WindowFacts
-from lagloss.result import CheckpointResult, Interval, Lags, WindowResult
-from lagloss.sketch import Sketch
-from lagloss.store import DAY_S, Store, read_basis
-from lagloss.wire import EmitterReport, OffsetRange, Progress, Tally, encode_report
+from aggregator.closing import window_store as closings
+from aggregator.closing.window_store import Closing
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import ReportFollower
+from lagloss.wire.format import EmitterReport, OffsetRange, Progress, Tally, encode_report
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import CheckpointResult, Interval, Lags, WindowResult
+from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import DAY_S, Store, read_basis
 
 NOW_S = int(time.time())
 NOW_MS = NOW_S * 1000

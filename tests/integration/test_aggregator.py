@@ -17,17 +17,17 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy import select
 
-from aggregator import quarantine
-from aggregator.upkeep import WINDOWS_A_ROUND
-from lagloss import tables
-from lagloss.definition import Definition, parse_definition
-from lagloss.difference import difference
-from lagloss.emitter import Emitter
-from lagloss.recompute import recompute
-from lagloss.settings import Settings
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire import BeaconBlock, block_key, encode_block, hash_id
+from aggregator.closing import quarantine
+from aggregator.maintenance.tasks import WINDOWS_A_ROUND
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.ops.recompute import recompute
+from lagloss_server.queries.difference import difference
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
 from tests.integration.closers import Driven, driven, wait_until
 from tests.integration.worlds_in_kafka import put_world
 from tests.oracle import oracle

@@ -15,12 +15,12 @@ import httpx
 import pytest
 from pyspark.sql import SparkSession
 
-from lagloss.definition import parse_definition
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.emitter import Emitter
-from lagloss.processes import choose_port, spawn, terminate
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS, create_topics
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.processes import choose_port, spawn, terminate
+from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.integration.closers import driven, wait_until
 from tests.integration.databases import differences, dump

@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from alerting.backtest import try_rules, with_rules
-from alerting.cli import app
-from alerting.readings import Readings
-from alerting.replay import CLOCK_RULES, UNTRIED
+from alerting.backtest.backtest import try_rules, with_rules
+from alerting.backtest.replay import CLOCK_RULES, UNTRIED
+from alerting.cli.main import app
 from alerting.rules import rules_of
-from lagloss.definition import Definition, parse_definition
+from alerting.rules.view_cache import Readings
 from lagloss.errors import BadDefinition, NotEnoughData
-from lagloss.store import Store
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.store.store import Store
 from tests.alert_views import Told
 from tests.integration.stored_windows import DEFINITION, NOW_S, Stored
 
@@ -109,7 +109,7 @@ def test_rules_that_name_places_of_another_pipeline_are_refused(store: Store) ->
 
 def run(database_url: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "lagloss.cli", "alerts", "backtest", *words],
+        [sys.executable, "-m", "lagloss_server.cli.main", "alerts", "backtest", *words],
         capture_output=True,
         text=True,
         env={**os.environ, "LAGLOSS_DATABASE_URL": database_url, "COLUMNS": "200"},

@@ -12,8 +12,8 @@ import psutil
 import pytest
 from sqlalchemy import text, update
 
-from lagloss.alert_tables import Incident, OutboxMessage
-from lagloss.store import Store
+from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import (
     Somebody,
     alerter,

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from lagloss.alert_tables import OutboxMessage
-from lagloss.processes import choose_port
-from lagloss.store import Store
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.store import Store
 from tests.fakes.prometheus import Prometheus, complaints, run_prometheus
 from tests.integration.alerting_world import alerter, close_windows, only_loss, rows, somebody
 from tests.integration.kafka_log import wait_for

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
-from alerting import outbox
-from alerting.evaluating import Evaluator
-from alerting.notifying import Teller
-from alerting.outbox import Claimed, Outbox
-from alerting.planning import Habits
-from alerting.routing import Route
-from lagloss import incident_actions
-from lagloss.alert_tables import Incident, OutboxMessage
-from lagloss.outgoing.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
-from lagloss.store import Store
+from alerting.delivery import outbox
+from alerting.delivery.outbox import Claimed, Outbox
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification_plan import Habits
+from alerting.incidents.notifier import Teller
+from alerting.incidents.routing import Route
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
+from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import close_window, close_windows, evaluate, only_loss, rows
 from tests.integration.test_alert_turns import Meanwhile, TellingMeanwhile
 

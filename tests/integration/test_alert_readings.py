@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sqlalchemy import Connection, insert, update
 
-from alerting.readings import Readings
 from alerting.rules import rules_of
-from alerting.view import View, Waiting
-from lagloss.definition import StoredPipeline
-from lagloss.store import DAY_S, Store
-from lagloss.tables import Emitter, Window
+from alerting.rules.view import View, Waiting
+from alerting.rules.view_cache import Readings
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.store.schema.core import Emitter, Window
+from lagloss_server.store.store import DAY_S, Store
 from tests.alert_views import defined
 from tests.integration.stored_windows import Stored
 from tests.window_documents import document, store_missing, store_window

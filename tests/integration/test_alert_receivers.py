@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lagloss import incident_actions
-from lagloss.alert_tables import Incident, OutboxMessage
-from lagloss.store import Store
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.fakes.alertmanager import run_alertmanager
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.fakes.pagerduty import FakePagerDuty

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from lagloss.store import Store
+from lagloss_server.store.store import Store
 from tests.integration.alert_stories import Story
 
 STORIES = int(os.environ.get("LAGLOSS_TEST_STORIES", "5"))

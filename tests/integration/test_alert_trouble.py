@@ -13,22 +13,23 @@ from typing import ClassVar
 import pytest
 from sqlalchemy import text
 
-from alerting import evaluating, worker
-from alerting.assessment import Assessment, Place
-from alerting.evaluating import Evaluator
+from alerting import service as worker
+from alerting.delivery.notification import Notification
+from alerting.delivery.outbox import Outbox
+from alerting.delivery.sender import HeldLead, Sender
+from alerting.incidents import evaluator as evaluating
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Teller
 from alerting.metrics import Metrics
-from alerting.notification import Notification
-from alerting.notifying import Teller
-from alerting.outbox import Outbox
 from alerting.rules import Document, Rule, Unit, rules_of
-from alerting.sending import HeldLead, Sender
-from alerting.view import View
-from alerting.worker import Alerter
-from lagloss.alert_rules import Severity
-from lagloss.alert_tables import Incident, OutboxMessage, Silence
-from lagloss.definition import Definition
-from lagloss.outgoing.outcome import Outcome, Sent
-from lagloss.store import Store
+from alerting.rules.assessment import Assessment, Place
+from alerting.rules.view import View
+from alerting.service import Alerter
+from lagloss_server.model.alert_rules import Severity
+from lagloss_server.model.definition import Definition
+from lagloss_server.net.outcome import Outcome, Sent
+from lagloss_server.store.schema.alerting import Incident, OutboxMessage, Silence
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import close_windows, only_loss, rows
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_alerting import EVERYTHING, evaluate, evaluator

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from alerting.evaluating import Evaluator
-from alerting.notifying import Teller
-from lagloss import incident_actions
-from lagloss.alert_tables import Incident, OutboxMessage
-from lagloss.store import Store
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Teller
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import close_window, close_windows, only_loss, rows
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_alerting import EVERYTHING, evaluate, evaluator, happened

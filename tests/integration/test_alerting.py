@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from alerting.evaluating import Evaluator
-from alerting.notifying import Teller
-from alerting.planning import Habits
-from alerting.routing import Escalation, Route
-from lagloss import incident_actions
-from lagloss.alert_tables import Incident, IncidentChange, OutboxMessage
-from lagloss.store import Store
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification_plan import Habits
+from alerting.incidents.notifier import Teller
+from alerting.incidents.routing import Escalation, Route
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.store.schema.alerting import Incident, IncidentChange, OutboxMessage
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import (
     START,
     Somebody,

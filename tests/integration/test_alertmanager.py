@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from alerting.notification import Action, Notification
-from alerting.transports.alertmanager import AlertmanagerConfig, AlertmanagerTransport
-from lagloss.outgoing.outcome import Refused, Sent, TryLater
+from alerting.delivery.notification import Action, Notification
+from alerting.delivery.transports.alertmanager import AlertmanagerConfig, AlertmanagerTransport
+from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes.alertmanager import Alertmanager, run_alertmanager
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.notifications import notification

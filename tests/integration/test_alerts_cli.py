@@ -14,10 +14,10 @@ import pytest
 from sqlalchemy import update
 from typer.testing import CliRunner
 
-from alerting.incident_cli import app
-from lagloss.alert_tables import OutboxMessage
+from alerting.cli.incidents import app
 from lagloss.errors import LaglossError
-from lagloss.store import Store
+from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.store import Store
 from tests.incident_rows import EXAMPLE, NOON, WHERE, store_delivery, store_incident, store_receiver
 from tests.window_documents import chain
 

@@ -19,13 +19,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 import aggregator.__main__ as aggregator_main
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.emitter import Emitter
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.errors import EXIT_UNREACHABLE
-from lagloss.jars import spark_jars
-from lagloss.processes import LOOPBACK, choose_port, spawn, terminate
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.jars import spark_jars
+from lagloss_server.ops.processes import LOOPBACK, choose_port, spawn, terminate
+from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.integration.closers import driven, wait_until
 from tests.integration.spark_cluster import SPARK_HOME, Cluster, bare_python, spark_cluster
@@ -65,7 +65,16 @@ def aggregator(
         "PYSPARK_PYTHON": str(bare_python(folder / "python")),
         "PYSPARK_SUBMIT_ARGS": f"--conf spark.ui.port={page} pyspark-shell",
     }
-    command = [sys.executable, "-m", "lagloss.cli", "aggregator", "--master", cluster.url, "--data-dir", folder]
+    command = [
+        sys.executable,
+        "-m",
+        "lagloss_server.cli.main",
+        "aggregator",
+        "--master",
+        cluster.url,
+        "--data-dir",
+        folder,
+    ]
     process = spawn(command, folder / "aggregator.log", env=env)
     try:
         yield process, f"http://{LOOPBACK}:{page}/api/v1/applications"

@@ -13,8 +13,8 @@ import httpx
 import pytest
 import zstandard
 
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import BeaconBlock, decode_block, decode_report, hash_id
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.wire.format import BeaconBlock, decode_block, decode_report, hash_id
 from tests.integration.conftest import Collector
 from tests.integration.kafka_log import read_all, wait_for
 

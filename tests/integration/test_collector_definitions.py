@@ -13,11 +13,11 @@ import httpx
 import pytest
 import yaml
 
-from lagloss import tokens
-from lagloss.embedded.postgres import EmbeddedPostgres
 from lagloss.errors import UnknownPipeline, UnknownToken
-from lagloss.store import Store
-from lagloss.tokens import Scope
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store import tokens
+from lagloss_server.store.store import Store
+from lagloss_server.store.tokens import Scope
 from tests.integration.conftest import DEFINITION, Collector
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_collector import batch, beacon
@@ -31,7 +31,9 @@ def lagloss(collector: Collector, tmp_path: Path) -> LagLoss:
 
     def run(*words: str) -> Any:
         env = {"LAGLOSS_DATABASE_URL": collector.database_url, "LAGLOSS_DATA_DIR": str(tmp_path), "PATH": ""}
-        done = subprocess.run([sys.executable, "-m", "lagloss.cli", *words], capture_output=True, text=True, env=env)
+        done = subprocess.run(
+            [sys.executable, "-m", "lagloss_server.cli.main", *words], capture_output=True, text=True, env=env
+        )
         return json.loads(done.stdout) if "--json" in words and done.returncode == 0 else (done.returncode, done.stderr)
 
     return run

@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from lagloss.wire import hash_id
+from lagloss.wire.format import hash_id
 from tests.integration.conftest import Collector
 from tests.integration.test_collector import blocks_of, hashes
 from tests.programs import need

@@ -13,7 +13,7 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 
-from lagloss.wire import hash_id
+from lagloss.wire.format import hash_id
 from tests.integration.conftest import Collector
 from tests.integration.test_collector import blocks_of, hashes, now_ms
 

@@ -12,9 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from lagloss.sketch import Sketch
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import (
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
     OffsetRange,
@@ -27,6 +26,7 @@ from lagloss.wire import (
     hash_id,
     partition_of,
 )
+from lagloss.wire.sketch import Sketch
 from tests.integration.conftest import Collector
 from tests.integration.kafka_log import Stored, blocks_of, read_all
 

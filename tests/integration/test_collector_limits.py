@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from lagloss.wire import encode_block
+from lagloss.wire.format import encode_block
 from tests.integration.conftest import Collector
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_collector import batch, beacon, blocks_of

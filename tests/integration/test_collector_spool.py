@@ -10,9 +10,9 @@ import httpx
 import psutil
 import pytest
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire import decode_block, decode_report, hash_id
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.wire.format import decode_block, decode_report, hash_id
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.integration.conftest import serving
 from tests.integration.kafka_log import read_all, wait_for
 

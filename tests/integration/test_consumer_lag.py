@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select
 from tenacity import retry, retry_if_exception_type, stop_after_delay
 
-from aggregator.consumer_lag import ConsumerLags, NodeGroup, PartitionLag
-from aggregator.consumer_lag_watch import ConsumerLagWatch, keep
+from aggregator.consumer_lag.lag import ConsumerLags, NodeGroup, PartitionLag
+from aggregator.consumer_lag.watch import ConsumerLagWatch, keep
 from aggregator.metrics import Metrics
-from lagloss import tables
-from lagloss.definition import parse_definition
+from lagloss.broker.topics import create_topics
 from lagloss.identity import REPLAY_HEADER, Identity
-from lagloss.processes import choose_port
-from lagloss.store import Store, ensure_days, make_days_ahead
-from lagloss.topics import create_topics
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store, ensure_days, make_days_ahead
 from tests.integration.kafka_log import consumer_of, wait_for
 from tests.integration.test_aggregator_process import aggregator, health, metric
 

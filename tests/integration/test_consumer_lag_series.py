@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from aggregator.consumer_lag import NodeGroup, PartitionLag
-from aggregator.consumer_lag_watch import keep
-from dashboard.reads.consumer_lag import ConsumerLag, LagNow, Of, read_consumer_lag, read_lag_now
-from dashboard.span import Span
-from lagloss import tables
-from lagloss.definition import parse_definition
-from lagloss.store import Store, ensure_days
+from aggregator.consumer_lag.lag import NodeGroup, PartitionLag
+from aggregator.consumer_lag.watch import keep
+from dashboard.queries.consumer_lag import ConsumerLag, LagNow, Of, read_consumer_lag, read_lag_now
+from dashboard.web.span import Span
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store, ensure_days
 from tests.window_documents import CHAIN
 
 MIDNIGHT = 1_795_219_200

@@ -12,9 +12,10 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import insert, text
 
-from lagloss import incident_actions, incidents
-from lagloss.alert_tables import PendingBreach
-from lagloss.store import DAY_S, Store, make_days_ahead
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.incidents import incident as incidents
+from lagloss_server.store.schema.alerting import PendingBreach
+from lagloss_server.store.store import DAY_S, Store, make_days_ahead
 from tests.incident_rows import store_delivery, store_incident, store_leader, store_receiver
 from tests.integration.alerting_world import START, alerter, close_windows, only_loss, somebody
 from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until

@@ -11,17 +11,17 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from aggregator.followed import ReportRecord
-from dashboard.links import Address
+from aggregator.reports.batch import ReportRecord
 from dashboard.pages.health_parts import sections, verdict
-from dashboard.reads import health_pipelines
-from dashboard.reads.health import Health, read_health
-from dashboard.reads.reports_topic import Ends, ReportsTopic
-from dashboard.zones import Zone
+from dashboard.queries import health_pipelines
+from dashboard.queries.health import Health, read_health
+from dashboard.queries.reports_topic import Ends, ReportsTopic
+from dashboard.web.links import Address
+from dashboard.web.zones import Zone
+from lagloss.broker.topics import REPORTS, create_topics
 from lagloss.errors import UnknownPipeline
-from lagloss.store import DAY_S, Store
-from lagloss.topics import REPORTS, create_topics
-from lagloss.wire import EmitterReport, encode_report
+from lagloss.wire.format import EmitterReport, encode_report
+from lagloss_server.store.store import DAY_S, Store
 from tests.incident_rows import store_leader, store_receiver
 from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.stored_windows import KNOWN, Stored

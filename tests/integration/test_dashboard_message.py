@@ -11,11 +11,11 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from lagloss.definition import parse_definition
-from lagloss.result import rfc3339
-from lagloss.store import Store
-from lagloss.topics import BEACONS, create_topics
-from lagloss.wire import hash_id
+from lagloss.broker.topics import BEACONS, create_topics
+from lagloss.wire.format import hash_id
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.store import Store
 from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.logged_blocks import Logged
 from tests.window_documents import store_missing

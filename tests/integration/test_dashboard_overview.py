@@ -11,15 +11,15 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import text
 
-from aggregator import rollups
-from aggregator.rollups import SETTLE_MS
-from dashboard.reads.condition import read_freshness, read_freshness_of
-from dashboard.reads.overview import Overview, read_overview
-from dashboard.reads.standing import State
-from dashboard.report.making import make_report
-from dashboard.report.ranges import CalendarSpan
-from lagloss.definition import Definition, parse_definition
-from lagloss.store import DAY_S, Store
+from aggregator.maintenance import rollups
+from aggregator.maintenance.rollups import SETTLE_MS
+from dashboard.queries.condition import read_freshness, read_freshness_of
+from dashboard.queries.overview import Overview, read_overview
+from dashboard.queries.pipeline_status import State
+from dashboard.reports.making import make_report
+from dashboard.reports.ranges import CalendarSpan
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.store.store import DAY_S, Store
 from tests.incident_rows import store_incident
 from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.stored_windows import Stored

@@ -15,12 +15,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import delete, insert
 
-from lagloss import tables
-from lagloss.alert_tables import Incident, IncidentChange
-from lagloss.definition import parse_definition
-from lagloss.processes import choose_port
-from lagloss.result import rfc3339
-from lagloss.store import Store
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.alerting import Incident, IncidentChange
+from lagloss_server.store.store import Store
 from tests.incident_rows import store_incident
 from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.window_documents import CLICKS, chain, clicks, document, store_window

@@ -9,9 +9,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from lagloss import users
-from lagloss.store import Store
-from lagloss.times import parse_time_s
+from lagloss_server.store import users
+from lagloss_server.store.store import Store
+from lagloss_server.times import parse_time_s
 from tests.integration.dashboards import Watched, address, serving, serving_clicks, until
 
 

@@ -15,15 +15,15 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from sqlalchemy import update
 
-from lagloss import tables
-from lagloss.beacon_log import BeaconLog
-from lagloss.difference import difference
-from lagloss.facts import Pattern, WindowFacts
-from lagloss.graph import Graph
-from lagloss.result import rfc3339
-from lagloss.store import Store
-from lagloss.topics import BEACONS, create_topics
-from lagloss.wire import OffsetRange
+from lagloss.broker.topics import BEACONS, create_topics
+from lagloss.wire.format import OffsetRange
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.difference import difference
+from lagloss_server.rules.facts import Pattern, WindowFacts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
 from tests.integration.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.integration.logged_blocks import Logged
 from tests.window_documents import chain, document, store_missing, store_window

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lagloss.topics import create_topics as create_lagloss_topics
+from lagloss.broker.topics import create_topics as create_lagloss_topics
 from pipeline_under_test.event import Event
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.kept_letters import LetterFile

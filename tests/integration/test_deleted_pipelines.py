@@ -7,11 +7,11 @@ import sys
 
 import pytest
 
+from aggregator.closing.definitions import Watch
 from aggregator.metrics import Metrics
-from aggregator.watching import Watch
-from lagloss.definition import parse_definition
 from lagloss.errors import UnknownPipeline
-from lagloss.store import Store
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.store import Store
 from tests.integration.stored_windows import DEFINITION, NOW_MS, Stored, days_ago
 
 
@@ -51,7 +51,7 @@ def test_readers_do_not_know_a_deleted_pipeline(store: Store, database_url: str)
         with pytest.raises(UnknownPipeline):
             read("chain")
     done = subprocess.run(
-        [sys.executable, "-m", "lagloss.cli", "windows", "chain"],
+        [sys.executable, "-m", "lagloss_server.cli.main", "windows", "chain"],
         capture_output=True,
         text=True,
         env={"LAGLOSS_DATABASE_URL": database_url, "PATH": ""},

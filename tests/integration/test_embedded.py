@@ -19,11 +19,11 @@ import psycopg
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.kafka_node import LONE_CONTROLLER
-from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics, wrong_settings
 from lagloss.errors import AlreadyRunning, KafkaUnreachable, PortInUse, StaleDataDirectory
-from lagloss.topics import BEACONS, REPORTS, create_topics, wrong_settings
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has folders its server's user cannot enter")
 
@@ -50,7 +50,7 @@ def test_asking_for_a_topic_does_not_make_it(kafka_bootstrap: str) -> None:
 
 
 def test_an_unreachable_kafka_is_an_error_that_says_where(taken_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lagloss.topics.ADMIN_TIMEOUT_S", 1.0)
+    monkeypatch.setattr("lagloss.broker.topics.ADMIN_TIMEOUT_S", 1.0)
     with pytest.raises(KafkaUnreachable, match=rf"127\.0\.0\.1:{taken_port}.*lagloss up"):
         create_topics(f"127.0.0.1:{taken_port}", replication=0)
 
@@ -67,7 +67,7 @@ def test_kafka_keeps_its_data_and_its_port_over_a_restart(jars: None, own_dir: P
 
 
 def test_a_second_kafka_on_the_same_folder_is_refused(kafka: EmbeddedKafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lagloss.embedded.kafka.LEFTOVER_S", 0.2)
+    monkeypatch.setattr("lagloss_server.ops.embedded.kafka.LEFTOVER_S", 0.2)
     with pytest.raises(AlreadyRunning, match="--data-dir"):
         EmbeddedKafka(kafka.data_dir).start()
 
@@ -146,7 +146,7 @@ def test_a_damaged_cluster_is_an_error_that_says_what_to_do(own_dir: Path) -> No
 @needs_root
 def test_root_may_keep_its_data_directory_where_only_root_gets(own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root_state = own_dir.with_name(f"{own_dir.name}-state")
-    monkeypatch.setattr("lagloss.embedded.postgres.ROOT_STATE", root_state)
+    monkeypatch.setattr("lagloss_server.ops.embedded.postgres.ROOT_STATE", root_state)
     own_dir.chmod(0o700)
     for _ in range(2):
         with EmbeddedPostgres(own_dir) as server, psycopg.connect(server.url) as connection:
@@ -164,7 +164,7 @@ def private_wheel(own_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         shutil.copytree(installed / part, site / part)
     site.parent.chmod(0o700)
     monkeypatch.syspath_prepend(str(site))
-    monkeypatch.setattr("lagloss.embedded.postgres.ROOT_STATE", own_dir / "state")
+    monkeypatch.setattr("lagloss_server.ops.embedded.postgres.ROOT_STATE", own_dir / "state")
     return site
 
 
@@ -203,9 +203,9 @@ def test_an_incomplete_copy_of_the_programs_is_replaced(private_wheel: Path, own
 PARENT = """
 import sys, time
 from pathlib import Path
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.kafka_node import LONE_CONTROLLER
-from lagloss.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.kafka_node import LONE_CONTROLLER
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 kafka = EmbeddedKafka(Path(sys.argv[1]) / "kafka").start()
 postgres = EmbeddedPostgres(Path(sys.argv[1]) / "postgres").start()
 print(kafka.processes[0].pid, postgres.processes[0].pid, flush=True)

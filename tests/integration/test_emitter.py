@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from lagloss import Emitter
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.sketch import Sketch
-from lagloss.topics import create_topics
-from lagloss.wire import block_key, hash_id, partition_of, unpack_ids
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import block_key, hash_id, partition_of, unpack_ids
+from lagloss.wire.sketch import Sketch
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.integration.kafka_log import blocks_of, in_ranges, newest_tallies, reports_of, wait_for
 
 PARTITIONS = 8
@@ -122,7 +122,7 @@ def test_a_mark_is_acknowledged_once_the_log_holds_what_came_before(bootstrap: s
 def test_a_small_report_size_makes_parts_of_which_only_the_last_moves_final_through(
     bootstrap: str, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.shipper.MAX_REPORT_BYTES", 300)
+    monkeypatch.setattr("lagloss.sdk.shipper.MAX_REPORT_BYTES", 300)
     with Emitter("it-clicks", "mid", bootstrap) as emitter:
         assert emitter.flush()
         before = reports_of(bootstrap, emitter.id)[-1]
@@ -145,9 +145,9 @@ def test_without_a_topic_the_host_goes_on_and_nothing_is_lost(
     kafka_bootstrap: str, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beacons, reports = (f"lagloss.{kind}.{uuid.uuid4().hex[:8]}" for kind in ("beacons", "reports"))
-    for name in ("lagloss.outlet.BEACONS", "lagloss.shipper.BEACONS"):
+    for name in ("lagloss.sdk.outlets.kafka.BEACONS", "lagloss.sdk.shipper.BEACONS"):
         monkeypatch.setattr(name, beacons)
-    monkeypatch.setattr("lagloss.shipper.REPORTS", reports)
+    monkeypatch.setattr("lagloss.sdk.shipper.REPORTS", reports)
     with Emitter("it-clicks", "mid", kafka_bootstrap) as emitter:
         for i in range(100):
             assert emitter.taken_in(f"m{i}", now_ms)

@@ -15,8 +15,8 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaException, TopicParti
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixed
 
-from lagloss.topics import create_topics
-from lagloss.wire import hash_id
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import hash_id
 from pipeline_under_test.event import Event
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.topics import PARTITIONS

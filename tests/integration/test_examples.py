@@ -18,8 +18,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.wire import EmitterReport, decode_block, decode_report, hash_id
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.wire.format import EmitterReport, decode_block, decode_report, hash_id
 from tests.integration.kafka_log import read_all, wait_for
 
 ROOT = Path(__file__).parents[2]

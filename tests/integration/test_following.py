@@ -12,15 +12,15 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy import func, select
 
-from aggregator import quarantine
-from aggregator.followed import ReportRecord
-from aggregator.following import DatabaseRestored, ReportFollower
-from aggregator.strangers import LIMITS
-from lagloss import tables
-from lagloss.definition import parse_definition
-from lagloss.sketch import Sketch
-from lagloss.store import Store
-from lagloss.wire import MAX_NAME_BYTES, EmitterReport, Progress, Tally, encode_report
+from aggregator.closing import quarantine
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import DatabaseRestored, ReportFollower
+from aggregator.reports.undeclared import LIMITS
+from lagloss.wire.format import MAX_NAME_BYTES, EmitterReport, Progress, Tally, encode_report
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
 from tests.conftest import Topics
 from tests.integration.closers import Driven, driven
 from tests.integration.databases import differences, dump, restore

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lagloss.topics import create_topics
+from lagloss.broker.topics import create_topics
 from pipeline_under_test.event import Event
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, GLOBAL_RETRIER, dead_topic, tier_topic, topic_of

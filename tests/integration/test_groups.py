@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.groups import Groups
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.queries.consumer_groups import Groups
 from tests.integration.kafka_log import consumer_of, wait_for
 
 
@@ -63,7 +63,7 @@ def test_a_group_has_committed_what_its_consumer_has(kafka_bootstrap: str, group
 NOBODY = """
 import gc, threading, psutil
 from confluent_kafka import KafkaException
-from lagloss.groups import Groups
+from lagloss_server.queries.consumer_groups import Groups
 before = psutil.Process().num_fds(), threading.active_count()
 groups = Groups("127.0.0.1:9,127.0.0.1:11")
 for _ in range(2):

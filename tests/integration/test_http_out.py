@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from alerting.transports.http import MAX_BODY_BYTES, HttpTarget
-from alerting.transports.pinned import PinnedNetwork
-from lagloss.outgoing.deadline import Deadline
-from lagloss.outgoing.outcome import Refused, Sent, TryLater
+from alerting.delivery.transports.dns_pinning import PinnedNetwork
+from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
+from lagloss_server.net.deadline import Deadline
+from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes.certificates import certificate, server_context
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.raw_server import drip, raw_server, request_of
@@ -59,7 +59,7 @@ def test_an_address_that_is_not_public_is_refused_unless_allowed_and_nothing_is_
 @pytest.fixture
 def other_is_public(monkeypatch: pytest.MonkeyPatch) -> None:
     """The internet, for tests that must not go there."""
-    monkeypatch.setattr("alerting.transports.http.is_public", lambda address: address == OTHER)
+    monkeypatch.setattr("alerting.delivery.transports.http.is_public", lambda address: address == OTHER)
 
 
 @pytest.mark.usefixtures("other_is_public")

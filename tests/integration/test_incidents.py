@@ -12,9 +12,6 @@ import psycopg
 import pytest
 from sqlalchemy import select, update
 
-from lagloss import deliveries, incident_actions, incident_changes, incident_times, incidents, rehearsal
-from lagloss.alert_tables import OutboxMessage
-from lagloss.deliveries import outbox_table
 from lagloss.errors import (
     AlreadyAcknowledged,
     AmbiguousIncident,
@@ -26,9 +23,17 @@ from lagloss.errors import (
     UnknownReceiver,
     UnknownSilence,
 )
-from lagloss.incident_actions import silence_table
-from lagloss.incident_times import Times
-from lagloss.store import ALERTS_CHANNEL, Store
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.incidents import changes as incident_changes
+from lagloss_server.incidents import deliveries
+from lagloss_server.incidents import incident as incidents
+from lagloss_server.incidents import receiver_check as rehearsal
+from lagloss_server.incidents import response_times as incident_times
+from lagloss_server.incidents.actions import silence_table
+from lagloss_server.incidents.deliveries import outbox_table
+from lagloss_server.incidents.response_times import Times
+from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.store import ALERTS_CHANNEL, Store
 from tests.incident_rows import NOON, store_change, store_delivery, store_incident, store_leader, store_receiver
 from tests.window_documents import chain
 

@@ -14,10 +14,10 @@ from confluent_kafka import Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss import MemoryOutlet
+from lagloss.broker.topics import BEACONS
 from lagloss.identity import Carrier, Identity
 from lagloss.kafka import KafkaNode, NodeConsumer, NodeProducer
-from lagloss.topics import BEACONS
-from lagloss.wire import decode_block, hash_id
+from lagloss.wire.format import decode_block, hash_id
 from tests.integration.kafka_log import read_all, wait_for
 
 NOW_MS = time.time_ns() // 1_000_000

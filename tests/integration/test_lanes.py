@@ -17,9 +17,9 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss import Emitter, KafkaLanes, MemoryOutlet
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.topics import create_topics
-from lagloss.wire import EmitterReport
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import EmitterReport
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.integration.kafka_log import consumer_of, reports_of, wait_for
 
 MakeTopic = Callable[..., str]
@@ -325,7 +325,7 @@ def test_reports_come_each_second_and_lanes_are_near_now_while_the_host_waits_in
     kafka_bootstrap: str, make_topic: MakeTopic, producer: Producer, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     if kind == "idle":  # else each 10 s
-        monkeypatch.setattr("lagloss.shipper.IDLE_REPORT_S", 0.0)
+        monkeypatch.setattr("lagloss.sdk.shipper.IDLE_REPORT_S", 0.0)
     create_topics(kafka_bootstrap)
     topic = make_topic(partitions=2)
 
@@ -409,7 +409,7 @@ def test_without_hooks_a_lane_that_another_consumer_reads_does_not_move_on_and_i
         found = lanes_of(lanes)
         assert found[theirs] <= put_in <= found[1 - theirs]
         assert lanes_of(lanes)[theirs] == found[theirs]
-        monkeypatch.setattr("lagloss.lanes.UNKNOWN_FOR_S", 0.001)
+        monkeypatch.setattr("lagloss.kafka.lanes.UNKNOWN_FOR_S", 0.001)
         assert theirs not in lanes_of(lanes)
 
 

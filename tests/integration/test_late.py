@@ -17,22 +17,17 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from aggregator.closing import Closer
-from aggregator.followed import ReportRecord
-from aggregator.following import ReportFollower
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.kernel.plan import ReadPlan
+from aggregator.kernel.spark_reader import Reading
+from aggregator.maintenance.tasks import Upkeep
 from aggregator.metrics import Metrics
-from aggregator.plan import ReadPlan
-from aggregator.reading import Reading
-from aggregator.recreation import notice_recreated_topics
-from aggregator.upkeep import Upkeep
-from aggregator.watching import Watch
-from lagloss import cli
-from lagloss.ranges import Watermarks
-from lagloss.result import rfc3339
-from lagloss.sketch import Sketch
-from lagloss.store import Store
-from lagloss.topics import BEACONS
-from lagloss.wire import (
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.topic_recreation import notice_recreated_topics
+from lagloss.broker.topics import BEACONS
+from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
     OffsetRange,
@@ -44,6 +39,11 @@ from lagloss.wire import (
     hash_id,
     signed64,
 )
+from lagloss.wire.sketch import Sketch
+from lagloss_server.cli import main as cli
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.offset_ranges import Watermarks
+from lagloss_server.store.store import Store
 from tests.in_memory import count
 from tests.integration.stages import BLOCK_PARTITIONS, PIPELINE, Sink, Stage, pipeline, staged
 from tests.oracle.evidence import Record

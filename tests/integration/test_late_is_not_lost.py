@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from pyspark.sql import SparkSession
 
-from aggregator import told
-from lagloss.store import Store
+from aggregator.closing import report_state as told
+from lagloss_server.store.store import Store
 from tests.integration.stages import CHAIN, MuteOutlet, Sink, Stage, staged
 
 Moments = Iterator[tuple[str, str, str | None]]

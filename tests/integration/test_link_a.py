@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.processes import LOOPBACK, choose_port
-from lagloss.topics import create_topics
+from lagloss.broker.topics import create_topics
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.processes import LOOPBACK, choose_port
 from pipeline_under_test.nodes.col_service import ACK_TIMEOUT_S
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, topic_of

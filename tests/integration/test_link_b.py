@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lagloss.topics import create_topics
-from lagloss.wire import hash_id
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import hash_id
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, EVENT_ROUTER, NEXT, topic_of
 from tests.integration.closers import wait_until

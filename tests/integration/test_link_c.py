@@ -13,9 +13,9 @@ from typing import Any
 import psutil
 import pytest
 
-from lagloss.processes import LOOPBACK, choose_port
-from lagloss.topics import create_topics
-from lagloss.wire import hash_id
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import hash_id
+from lagloss_server.ops.processes import LOOPBACK, choose_port
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import parse
 from pipeline_under_test.ledger import LedgerReader

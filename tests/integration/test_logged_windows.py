@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from dashboard.reads import logged
-from dashboard.reads.logged import LoggedWindows
+from dashboard.queries import window_cache as logged
+from dashboard.queries.window_cache import LoggedWindows
 from lagloss.errors import KafkaUnreachable, WindowTooLarge
-from lagloss.graph import Graph
-from lagloss.store import Store
-from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import SAMPLE_ALL, OffsetRange
+from lagloss.wire.format import SAMPLE_ALL, OffsetRange
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.window_blocks import WindowBlocks
+from lagloss_server.store.store import Store
 from tests.integration.dashboards import until
 from tests.integration.logged_blocks import Logged
 from tests.window_documents import chain

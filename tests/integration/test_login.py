@@ -15,10 +15,10 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from dashboard.login.throttle import PER_ADDRESS
-from lagloss import users
-from lagloss.login_tables import Session, User
-from lagloss.store import Store
-from lagloss.tables import table_of
+from lagloss_server.store import users
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.login import Session, User
+from lagloss_server.store.store import Store
 from tests.integration.login_world import NAVIGATION, PASSWORD, SCRIPT_HASH, browser_like, log_in, serving
 
 REVOKED_WITHIN_S = 10

@@ -11,8 +11,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
-from lagloss import users
-from lagloss.store import Store
+from lagloss_server.store import users
+from lagloss_server.store.store import Store
 from tests.integration.login_world import PASSWORD, serving
 
 

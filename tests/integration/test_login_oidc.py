@@ -22,11 +22,11 @@ from joserfc.jwk import RSAKey
 from joserfc.jws import JWSRegistry
 from sqlalchemy import delete, select
 
-from lagloss import users
-from lagloss.login_tables import Session
-from lagloss.processes import choose_port
-from lagloss.store import Store
-from lagloss.tables import table_of
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.store import users
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.login import Session
+from lagloss_server.store.store import Store
 from tests.integration.kafka_log import wait_for
 from tests.integration.login_world import NAVIGATION, browser_like, serving
 

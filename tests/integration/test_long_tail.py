@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from alerting.transports.long_tail import AppriseConfig, AppriseTransport
-from lagloss.outgoing.outcome import Sent, TryLater
+from alerting.delivery.transports.apprise_services import AppriseConfig, AppriseTransport
+from lagloss_server.net.outcome import Sent, TryLater
 from tests.fakes.http_receiver import HttpReceiver, Reply, Request
 from tests.fakes.notifications import notification
 

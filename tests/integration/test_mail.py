@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from alerting.transports.mail import MailConfig, MailTransport
-from lagloss.outgoing.outcome import Refused, Sent, TryLater
-from lagloss.outgoing.smtp import Login, SmtpServer
+from alerting.delivery.transports.mail import MailConfig, MailTransport
+from lagloss_server.net.outcome import Refused, Sent, TryLater
+from lagloss_server.net.smtp import Login, SmtpServer
 from tests.fakes.certificates import certificate, server_context
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.fakes.notifications import notification

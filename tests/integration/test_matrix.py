@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lagloss import tables
-from lagloss.beacon_log import BeaconLog
-from lagloss.cli import app
-from lagloss.definition import parse_definition
 from lagloss.errors import EXIT_USAGE, NotEnoughData, UnknownPipeline
-from lagloss.result import rfc3339
-from lagloss.store import Store
-from lagloss.window_blocks import read_window
-from lagloss.wire import SAMPLE_ALL, OffsetRange, hash_id
+from lagloss.wire.format import SAMPLE_ALL, OffsetRange, hash_id
+from lagloss_server.cli.main import app
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.window_blocks import read_window
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
 from tests.conftest import Topics
 from tests.integration.logged_blocks import Logged
 
@@ -61,7 +61,7 @@ def seen(
         found.tell(checkpoint, found.put(checkpoint, ids, lag_ms))
     monkeypatch.setenv("LAGLOSS_KAFKA_BOOTSTRAP", kafka_bootstrap)
     monkeypatch.setenv("LAGLOSS_DATABASE_URL", database_url)
-    monkeypatch.setattr("lagloss.topics.BEACONS", topic)
+    monkeypatch.setattr("lagloss.broker.topics.BEACONS", topic)
     return found
 
 

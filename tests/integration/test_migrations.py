@@ -11,14 +11,14 @@ import alembic.config
 import numpy as np
 from sqlalchemy import select, text
 
-from alerting.evaluating import Evaluator
-from alerting.notifying import Teller
-from alerting.routing import Route
-from lagloss import tables
-from lagloss.alert_tables import OutboxMessage
-from lagloss.rollup import Rollup
-from lagloss.sketch import Sketch
-from lagloss.store import Store, ensure_days
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Teller
+from alerting.incidents.routing import Route
+from lagloss.wire.sketch import Sketch
+from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.store import Store, ensure_days
 from tests.incident_rows import store_incident
 from tests.integration.alerting_world import START, close_windows, only_loss, rows
 

@@ -13,14 +13,15 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from lagloss.definition import parse_definition
-from lagloss.doctor import check_services
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.emitter import Emitter
-from lagloss.settings import Settings
-from lagloss.store import Store, migrate
-from lagloss.topics import BEACONS, REPORTS, create_topics
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.doctor import check_services
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.settings import Settings
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
 from tests.integration.closers import driven, wait_until
 from tests.integration.databases import COMPARED, differences, dump, restore
 from tests.integration.test_aggregator_process import aggregator, health, metric

@@ -15,8 +15,8 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from lagloss.processes import LOOPBACK, choose_port
-from lagloss.wire import hash_id
+from lagloss.wire.format import hash_id
+from lagloss_server.ops.processes import LOOPBACK, choose_port
 from pipeline_under_test.faults import parse
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of

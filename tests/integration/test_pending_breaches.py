@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from alerting.evaluating import Evaluator
-from alerting.notifying import Teller
-from lagloss.alert_tables import PendingBreach
-from lagloss.store import Store
-from lagloss.tables import table_of
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Teller
+from lagloss_server.store.schema.alerting import PendingBreach
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import Store
 from tests.integration.alerting_world import START, close_window, close_windows, evaluate
 
 

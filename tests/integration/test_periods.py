@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, insert, select, update
 
-from aggregator import closings, rollups
-from lagloss import tables
-from lagloss.facts import WindowFacts
-from lagloss.periods import coverage, first_known, hour_edges, series, total
-from lagloss.rollup import Period, Rollup, period_of
-from lagloss.store import DAY_S, Store, ensure_days
+from aggregator.closing import window_store as closings
+from aggregator.maintenance import rollups
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.rules.rollup import Period, Rollup, period_of
+from lagloss_server.store.periods import coverage, first_known, hour_edges, series, total
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import DAY_S, Store, ensure_days
 from tests.integration.stored_windows import NOW_MS, Stored, closing, days_ago
 
 BEGIN = days_ago(6, hour=0)

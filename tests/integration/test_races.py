@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from aggregator.catchup import Catchup
-from aggregator.plan import ReadPlan
-from aggregator.reading import BlockReader, Reading
-from lagloss.wire import OffsetRange
+from aggregator.kernel.plan import ReadPlan
+from aggregator.kernel.spark_reader import BlockReader, Reading
+from aggregator.reports.catchup import Catchup
+from lagloss.wire.format import OffsetRange
 from tests.integration.kafka_log import wait_for
 from tests.integration.test_aggregator import IDS, Chain, chain, send_all  # noqa: F401
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from sqlalchemy import select
 
-from aggregator.followed import ReportRecord
-from aggregator.following import ReportFollower
-from aggregator.recreation import notice_recreated_topics
-from lagloss import tables
-from lagloss.store import Store
-from lagloss.wire import EmitterReport, encode_report
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.topic_recreation import notice_recreated_topics
+from lagloss.wire.format import EmitterReport, encode_report
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
 
 
 def followed(store: Store, topic_id: str) -> ReportFollower:

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from lagloss.topics import create_topics
-from lagloss.wire import hash_id
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import hash_id
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.topology import NEXT, NODES
 from pipeline_under_test.truth import Truth

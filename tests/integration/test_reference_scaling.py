@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from lagloss.topics import create_topics
+from lagloss.broker.topics import create_topics
 from pipeline_under_test.faults import parse
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.ledger import LedgerReader

@@ -11,18 +11,18 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import select, text
 
-from dashboard.report.contents import Part
-from dashboard.report.ranges import CalendarSpan
-from dashboard.report.runs import Runs
-from dashboard.report.schedule_file import ReportsFile
-from dashboard.report.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
-from lagloss import tables
-from lagloss.outgoing.backoff import backoff_s
-from lagloss.outgoing.outcome import GIVE_UP_AFTER_S
-from lagloss.report_tables import ReportRun
-from lagloss.settings import Settings
-from lagloss.store import Store
-from lagloss.tables import table_of
+from dashboard.reports.contents import Part
+from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.runs import Runs
+from dashboard.reports.schedule_file import ReportsFile
+from dashboard.reports.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
+from lagloss_server.net.backoff import backoff_s
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.reports import ReportRun
+from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.integration.kafka_log import wait_for
 from tests.window_documents import chain, document, store_window

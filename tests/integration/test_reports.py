@@ -24,16 +24,16 @@ from playwright.sync_api import Browser, expect
 from sqlalchemy import Connection, insert
 from typer.testing import CliRunner
 
-from dashboard.report import make_report
-from dashboard.report.cli import app
-from dashboard.report.ranges import CalendarSpan, between, named_range
-from lagloss import tables
-from lagloss.definition import parse_definition
+from dashboard.reports import make_report
+from dashboard.reports.cli import app
+from dashboard.reports.ranges import CalendarSpan, between, named_range
 from lagloss.errors import LaglossError, UnknownPipeline
-from lagloss.result import Interval, rfc3339
-from lagloss.rollup import Period, Rollup, period_of
-from lagloss.sketch import Sketch
-from lagloss.store import DAY_S, Store
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.rules.rollup import Period, Rollup, period_of
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import DAY_S, Store
 from tests.incident_rows import store_incident
 from tests.integration.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.programs import need
@@ -226,7 +226,7 @@ def test_several_formats_are_files_in_a_folder(month: Month, tmp_path: Path) -> 
 
 
 def test_lagloss_report_is_that_command_and_an_unreachable_database_is_exit_3(tmp_path: Path) -> None:
-    words = [sys.executable, "-m", "lagloss.cli", "report", "chain"]
+    words = [sys.executable, "-m", "lagloss_server.cli.main", "report", "chain"]
     away = {"LAGLOSS_DATABASE_URL": "postgresql://127.0.0.1:1/x", "LAGLOSS_DATA_DIR": str(tmp_path)}
     done = subprocess.run(words, env={**os.environ, **away}, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (3, "")

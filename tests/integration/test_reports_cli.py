@@ -14,9 +14,9 @@ import yaml
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from dashboard.report.send import app
+from dashboard.reports.send import app
 from lagloss.errors import LaglossError
-from lagloss.store import Store
+from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.integration.kafka_log import wait_for
 from tests.window_documents import chain
@@ -154,6 +154,9 @@ def test_the_dashboard_mails_what_is_due_and_ends_when_told(file: Path, mailbox:
 
 def test_lagloss_leads_to_the_commands() -> None:
     said = subprocess.run(
-        [sys.executable, "-m", "lagloss.cli", "reports", "--help"], capture_output=True, text=True, check=True
+        [sys.executable, "-m", "lagloss_server.cli.main", "reports", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     assert all(command in said for command in ("list", "send", "check"))

@@ -12,20 +12,21 @@ import pytest
 from pyspark.sql import SparkSession
 from sqlalchemy import func, insert, select, text, update
 
-from aggregator import rollups, unfinished
-from aggregator.closing import Closer
+from aggregator.closing import unfinished
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.kernel.spark_reader import BlockReader
+from aggregator.maintenance import rollups
+from aggregator.maintenance.retention import CONSUMER_LAG, HISTORY, NAMES, TALLY, WINDOW, Retention, days_of
+from aggregator.maintenance.rollups import SETTLE_MS
+from aggregator.maintenance.tasks import Upkeep
 from aggregator.metrics import Metrics
-from aggregator.reading import BlockReader
-from aggregator.retention import CONSUMER_LAG, HISTORY, NAMES, TALLY, WINDOW, Retention, days_of
-from aggregator.rollups import SETTLE_MS
-from aggregator.upkeep import Upkeep
-from aggregator.watching import Watch
-from lagloss import tables
-from lagloss.beacon_log import BeaconLog
-from lagloss.settings import Settings
-from lagloss.store import DAY_S, Store, ensure_days
-from lagloss.topics import BEACONS, create_topics
-from lagloss.wire import Progress
+from lagloss.broker.topics import BEACONS, create_topics
+from lagloss.wire.format import Progress
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import DAY_S, Store, ensure_days
 from tests.integration.closers import wait_until
 from tests.integration.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
 from tests.window_documents import store_missing

@@ -9,10 +9,11 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.exc import OperationalError
 
-from aggregator import closings, rollups
-from aggregator.rollups import SETTLE_MS
-from lagloss.rollup import Period, period_of
-from lagloss.store import DAY_S, Store
+from aggregator.closing import window_store as closings
+from aggregator.maintenance import rollups
+from aggregator.maintenance.rollups import SETTLE_MS
+from lagloss_server.rules.rollup import Period, period_of
+from lagloss_server.store.store import DAY_S, Store
 from tests.integration.closers import wait_until
 from tests.integration.stored_windows import NOW_MS, Stored, closing, days_ago
 from tests.integration.test_migrations import config

@@ -14,18 +14,18 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
-from aggregator.announcing import SampleAnnouncer
-from aggregator.upkeep import Upkeep
+from aggregator.maintenance.sampling_publisher import SampleAnnouncer
+from aggregator.maintenance.tasks import Upkeep
 from lagloss import Emitter
-from lagloss.definition import parse_definition
-from lagloss.difference import difference
-from lagloss.matrix import matrix
-from lagloss.outlet import KafkaOutlet
-from lagloss.sampling import SampleTable
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS, create_topics
-from lagloss.window_blocks import read_window
-from lagloss.wire import SAMPLE_ALL, hash_id
+from lagloss.broker.sampling_topic import SampleTable
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.outlets.kafka import KafkaOutlet
+from lagloss.wire.format import SAMPLE_ALL, hash_id
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.queries.difference import difference
+from lagloss_server.queries.matrix import matrix
+from lagloss_server.queries.window_blocks import read_window
+from lagloss_server.store.store import Store
 from tests.integration.closers import Driven, driven, wait_until
 
 NODES = ("src", "snk")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lagloss import Emitter
-from lagloss.http_outlet import HttpOutlet
-from lagloss.tokens import create, revoke
-from lagloss.wire import hash_id
+from lagloss.sdk.outlets.http import HttpOutlet
+from lagloss.wire.format import hash_id
+from lagloss_server.store.tokens import create, revoke
 from tests.integration.conftest import DEFINITION, Collector
 from tests.integration.kafka_log import blocks_of, in_ranges, newest_tallies, reports_of, wait_for
 

@@ -14,19 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from aggregator import rollups
-from dashboard.reads.condition import Condition, Freshness, condition
-from dashboard.reads.happenings import MAX_INCIDENTS, read_happenings
-from dashboard.reads.panels import read_panels
-from dashboard.reads.series import MAX_BUCKETS, Series, bucket_s, read_series
-from dashboard.span import MAX_SPAN_S, Span
-from lagloss import tables
-from lagloss.alert_tables import Incident, IncidentChange
-from lagloss.definition import parse_definition
+from aggregator.maintenance import rollups
+from dashboard.queries.annotations import MAX_INCIDENTS, read_happenings
+from dashboard.queries.condition import Condition, Freshness, condition
+from dashboard.queries.panels import read_panels
+from dashboard.queries.series import MAX_BUCKETS, Series, bucket_s, read_series
+from dashboard.web.span import MAX_SPAN_S, Span
 from lagloss.errors import UnknownPipeline
-from lagloss.rollup import Rollup
-from lagloss.sketch import Sketch
-from lagloss.store import Store, ensure_days
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.alerting import Incident, IncidentChange
+from lagloss_server.store.store import Store, ensure_days
 from tests.incident_rows import store_incident
 from tests.window_documents import CHAIN, chain, document, facts, store_window
 

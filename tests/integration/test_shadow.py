@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lagloss.definition import parse_definition
+from lagloss_server.model.definition import parse_definition
 from pipeline_under_test.schema import Schema, packaged
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import Settings

@@ -14,9 +14,9 @@ from typing import IO
 import pytest
 
 from lagloss import Emitter
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.topics import create_topics
-from lagloss.wire import hash_id
+from lagloss.broker.topics import create_topics
+from lagloss.wire.format import hash_id
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.integration.kafka_log import blocks_of, in_ranges, newest_tallies, reports_of, wait_for
 
 OUTAGE_FLUSHES = 600

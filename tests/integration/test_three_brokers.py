@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from lagloss.embedded.kafka import EmbeddedKafka
-from lagloss.embedded.postgres import EmbeddedPostgres
-from lagloss.emitter import Emitter
-from lagloss.store import Store
-from lagloss.topics import BEACONS, REPORTS, create_topics
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.integration.closers import wait_until
 from tests.integration.test_aggregator_process import aggregator, define, metric

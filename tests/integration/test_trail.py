@@ -9,12 +9,12 @@ from contextlib import closing
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from lagloss.beacon_log import BeaconLog
-from lagloss.definition import parse_definition
 from lagloss.errors import NotEnoughData
-from lagloss.store import Store
-from lagloss.trail import SearchLimit, read_trail, search
-from lagloss.wire import OffsetRange, hash_id
+from lagloss.wire.format import OffsetRange, hash_id
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.message_trace import SearchLimit, read_trail, search
+from lagloss_server.store.store import Store
 from tests.conftest import Topics
 from tests.integration.logged_blocks import Logged
 
@@ -64,7 +64,7 @@ def test_an_id_leads_to_every_beacon_of_it_whatever_its_minute(
 def test_a_search_that_its_budget_ends_says_how_far_it_came_and_goes_on_from_there(
     store: Store, minutes: list[Logged], log: BeaconLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.trail._BATCH_WINDOWS", 1)
+    monkeypatch.setattr("lagloss_server.queries.message_trace._BATCH_WINDOWS", 1)
     few = SearchLimit(beacons=2 * 3 * len(IDS))  # two minutes of them
     found = search(store, log, "trail", [hash_id(WANTED)], limit=few)
     assert (found.trail, found.is_cut) == (None, True)
@@ -78,7 +78,7 @@ def test_a_search_that_its_budget_ends_says_how_far_it_came_and_goes_on_from_the
 def test_a_time_to_look_around_is_looked_at_first(
     store: Store, minutes: list[Logged], log: BeaconLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.trail._BATCH_WINDOWS", 1)
+    monkeypatch.setattr("lagloss_server.queries.message_trace._BATCH_WINDOWS", 1)
     found = search(store, log, "trail", [hash_id(WANTED)], around_s=minutes[0].start_s + 30)
     assert found.trail is not None
     assert (found.from_s, found.to_s) == (minutes[0].start_s, minutes[1].start_s)

@@ -14,12 +14,12 @@ from argon2.profiles import RFC_9106_LOW_MEMORY
 from sqlalchemy import insert, select, update
 from typer.testing import CliRunner, Result
 
-from lagloss import users
-from lagloss.cli import app
 from lagloss.errors import BadPassword, BadUserName, UnknownUser, UserExists
-from lagloss.login_tables import User
-from lagloss.store import Store
-from lagloss.tables import table_of
+from lagloss_server.cli.main import app
+from lagloss_server.store import users
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.login import User
+from lagloss_server.store.store import Store
 
 PASSWORD = "correct horse battery"
 _user = table_of(User)
@@ -47,7 +47,7 @@ def on_a_terminal(*words: str, typed: str) -> tuple[int, str]:
     """Exit code, and what the terminal shows."""
     pid, terminal = pty.fork()
     if pid == 0:
-        os.execv(sys.executable, [sys.executable, "-m", "lagloss.cli", "users", *words])
+        os.execv(sys.executable, [sys.executable, "-m", "lagloss_server.cli.main", "users", *words])
     shown = b""
     for line in typed.splitlines():
         while not shown.endswith(b": "):

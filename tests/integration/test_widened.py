@@ -11,10 +11,7 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from lagloss.definition import parse_definition
-from lagloss.sketch import Sketch
-from lagloss.store import Store
-from lagloss.wire import (
+from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
     OffsetRange,
@@ -26,6 +23,9 @@ from lagloss.wire import (
     pack_ids,
     partitions_of,
 )
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.store import Store
 from tests.conftest import Topics
 from tests.integration.closers import driven
 

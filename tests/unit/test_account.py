@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.account import FORGET_S, QUIET_S, Account, add_offset
-from lagloss.blocks import Increment, TallyKey
-from lagloss.sketch import Sketch
-from lagloss.wire import OffsetRange
+from lagloss.sdk.account import FORGET_S, QUIET_S, Account, add_offset
+from lagloss.sdk.packing import Increment, TallyKey
+from lagloss.wire.format import OffsetRange
+from lagloss.wire.sketch import Sketch
 
 NOW_S = 1_700_000_040
 KEY = TallyKey("in", None, NOW_S // 60 * 60)

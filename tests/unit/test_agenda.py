@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aggregator.agenda import SETTLE_MS, Agenda, Entry
+from aggregator.closing.schedule import SETTLE_MS, Agenda, Entry
 
 W = 1_780_000_020
 END_MS = (W + 60) * 1000

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from alerting.rules import rules_of
-from lagloss.alert_rules import Alerts
-from lagloss.definition import Definition, as_document, parse_definition
 from lagloss.errors import BadDefinition
+from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.definition import Definition, as_document, parse_definition
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks, labels: {team: checkout}}\nspec:\n"
 NODES = HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n"

@@ -8,9 +8,9 @@ from uuid import UUID
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alerting.assessment import Assessment
-from alerting.judging import REOPEN_S, Change, KnownIncident, judge
-from alerting.windows import Reader
+from alerting.incidents.lifecycle import REOPEN_S, Change, KnownIncident, judge
+from alerting.rules.assessment import Assessment
+from alerting.rules.windows import Reader
 from tests.alert_views import Told, defined, minute, rule_of, view_of, window
 
 ID, OTHER = UUID(int=1), UUID(int=2)

@@ -7,11 +7,11 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from alerting.assessment import Place
-from alerting.message import MAX_EXAMPLES, Evidence, incident_body
-from lagloss.incidents import Incident
-from lagloss.outgoing.backoff import backoff_s
-from lagloss.store import MissingMessage
+from alerting.delivery.body import MAX_EXAMPLES, Evidence, incident_body
+from alerting.rules.assessment import Place
+from lagloss_server.incidents.incident import Incident
+from lagloss_server.net.backoff import backoff_s
+from lagloss_server.store.store import MissingMessage
 
 START = 1_795_250_400
 LOST = MissingMessage(START, 2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from alerting.assessment import Begun
+from alerting.rules.assessment import Begun
 from tests.alert_views import defined, minute, rule_of, view_of, window
 
 LOSSY = {"l": ("loss", 40), "o": ("ok", 0), "u": ("unknown", 0)}

@@ -9,11 +9,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerting.replay import CLOCK_RULES, UNTRIED, Closing, Past, Replay, Replayed
+from alerting.backtest.replay import CLOCK_RULES, UNTRIED, Closing, Past, Replay, Replayed
 from alerting.rules import rules_of
-from alerting.view import View
-from alerting.windows import Reader
-from lagloss.definition import Definition
+from alerting.rules.view import View
+from alerting.rules.windows import Reader
+from lagloss_server.model.definition import Definition
 from tests.alert_views import Told, defined, minute, window
 
 RULES = """loss: {breaches: 2, of: 4, minMessages: 900, ticketOver: 5m}

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerting.assessment import Assessment
 from alerting.rules import rules_of
+from alerting.rules.assessment import Assessment
 from alerting.rules.budget import SPANS
-from alerting.view import Waiting
-from lagloss.definition import Definition
+from alerting.rules.view import Waiting
+from lagloss_server.model.definition import Definition
 from tests.alert_views import Told, defined, minute, rule_of, view_of, window
 
 Documents = dict[int, dict[str, Any]]

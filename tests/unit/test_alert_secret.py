@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from alerting.transports.kinds import KINDS, build
-from alerting.transports.pagerduty import PagerDutyConfig
-from alerting.transports.webhook import WebhookConfig
+from alerting.delivery.transports.kinds import KINDS, build
+from alerting.delivery.transports.pagerduty import PagerDutyConfig
+from alerting.delivery.transports.webhook import WebhookConfig
 from lagloss.errors import UnusableReceiver
-from lagloss.secret import Secret, SecretMissing
+from lagloss_server.net.secret import Secret, SecretMissing
 
 VALUE = "s3cret-value"
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from alerting import sending
+from alerting.delivery import sender as sending
+from alerting.delivery.notification import Notification
+from alerting.delivery.outbox import Claimed, Outbox
+from alerting.delivery.sender import HeldLead, Sender
 from alerting.metrics import Metrics
-from alerting.notification import Notification
-from alerting.outbox import Claimed, Outbox
-from alerting.sending import HeldLead, Sender
-from lagloss.outgoing.outcome import Outcome, Sent
+from lagloss_server.net.outcome import Outcome, Sent
 
 
 class OneMessage(Outbox):

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from alerting.alerting_file import AlertingFile, load_alerting
-from alerting.building import teller
-from alerting.transports.kinds import build
+from alerting.assembly import teller
+from alerting.config import AlertingFile, load_alerting
+from alerting.delivery.transports.kinds import build
 from lagloss.errors import BadDefinition, UsageError
-from lagloss.settings import Settings
-from lagloss.yaml_files import parse_yaml
+from lagloss_server.settings import Settings
+from lagloss_server.yaml_files import parse_yaml
 
 HEAD = "apiVersion: lagloss/v1\nkind: Alerting\n"
 MAINTENANCE = """receivers: []

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerting.transports.alertmanager import alert, batches, labels
+from alerting.delivery.transports.alertmanager import alert, batches, labels
 from tests.fakes.notifications import notification
 
 NOW = datetime(2026, 11, 21, 9, 0, tzinfo=UTC)

@@ -13,9 +13,9 @@ from fastapi import Depends, FastAPI, HTTPException, Request
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.asgi import BeaconMiddleware, current_identity
+from lagloss.broker.topics import BEACONS
 from lagloss.identity import Identity, from_json
-from lagloss.topics import BEACONS
-from lagloss.wire import decode_block
+from lagloss.wire.format import decode_block
 
 NOW_MS = time.time_ns() // 1_000_000
 HEADERS = {"lagloss-id": "a", "lagloss-event-time": str(NOW_MS)}

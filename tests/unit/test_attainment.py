@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.definition import Definition, StoredPipeline, parse_definition
-from lagloss.error_budget import (
+from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
+from lagloss_server.model.window_result import Interval
+from lagloss_server.rules.error_budget import (
     FOREVER_S,
     Budget,
     Target,
@@ -25,8 +26,7 @@ from lagloss.error_budget import (
     targets_of,
     targets_within,
 )
-from lagloss.result import Interval
-from lagloss.rollup import Rollup
+from lagloss_server.rules.rollup import Rollup
 from tests.window_documents import CHAIN
 
 HOUR_S = 3_600

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lagloss.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from pipeline_under_test.faults import Injections, parse
 from pipeline_under_test.running import broker_faults
 from pipeline_under_test.running.broker_faults import BrokerFaults

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aggregator.kernel import BadBlock, Counted, Part, Totals
-from aggregator.plan import ReadPlan, WindowPlan
-from lagloss.beacon_log import LogRecord
-from lagloss.definition import parse_definition
-from lagloss.graph import Graph
-from lagloss.window_blocks import good_block
-from lagloss.wire import MAX_AHEAD_MS, RETENTION_MS, BadReason, BeaconBlock, block_key, encode_block
+from aggregator.kernel.kernel import BadBlock, Counted, Part, Totals
+from aggregator.kernel.plan import ReadPlan, WindowPlan
+from lagloss.wire.format import MAX_AHEAD_MS, RETENTION_MS, BadReason, BeaconBlock, block_key, encode_block
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.beacon_log import LogRecord
+from lagloss_server.queries.window_blocks import good_block
 from tests.in_memory import run_kernel, to_batches
 from tests.oracle.evidence import Record
 

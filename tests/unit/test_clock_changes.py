@@ -9,13 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.links import Address
 from dashboard.pages.report import Ids, _navigated, elsewhere
-from dashboard.report.model import BurnPoint
-from dashboard.report.ranges import CalendarSpan
-from dashboard.report.wording import hours
-from dashboard.span import asked_span
-from dashboard.zones import Zone
+from dashboard.reports.model import BurnPoint
+from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.wording import hours
+from dashboard.web.links import Address
+from dashboard.web.span import asked_span
+from dashboard.web.zones import Zone
 from tests.report_figures import report
 
 NOW_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()

@@ -19,16 +19,15 @@ from hypothesis import strategies as st
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from starlette.requests import Request
 
-from collector import cloud_events, spans
+from collector import cloud_events
+from collector import otlp as spans
 from collector.batches import Batch, Numbered, Seen, check, pack
 from collector.blocks import check_report, read_blocks, read_report, report_record
 from collector.bodies import Bodies
 from collector.definitions import parsed
 from collector.intake import report_of_json
 from collector.models import as_batch, read_batch
-from lagloss.problems import Problem
-from lagloss.sketch import Sketch
-from lagloss.wire import (
+from lagloss.wire.format import (
     BeaconBlock,
     EmitterReport,
     Progress,
@@ -39,6 +38,8 @@ from lagloss.wire import (
     hash_id,
     partition_of,
 )
+from lagloss.wire.sketch import Sketch
+from lagloss_server.net.problem_details import Problem
 
 NOW_S = int(time.time()) // 60 * 60
 Parser = Callable[[bytes], object]

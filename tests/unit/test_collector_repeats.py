@@ -7,8 +7,8 @@ import asyncio
 import pytest
 from fastapi import Response
 
-from collector.repeats import Repeats
-from lagloss.problems import Problem
+from collector.idempotency import Repeats
+from lagloss_server.net.problem_details import Problem
 
 
 def test_only_so_many_answers_are_kept_and_none_for_longer_than_so() -> None:

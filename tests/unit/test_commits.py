@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from lagloss import Emitter, MemoryOutlet, commits
-from lagloss.commits import COMPACT_AT, Commits, OffsetTracker
-from lagloss.handling import Handling, current, current_identity, handling_now
+from lagloss import Emitter, MemoryOutlet
 from lagloss.identity import Identity
+from lagloss.kafka import commits
+from lagloss.kafka.commits import COMPACT_AT, Commits, OffsetTracker
+from lagloss.sdk.in_flight import Handling, current, current_identity, handling_now
 
 PLACE = ("orders", 0)
 IDENTITY = Identity("a", 1_700_000_000_000)

@@ -9,13 +9,14 @@ from typing import Any, cast
 
 import pytest
 
-from dashboard import acts, backtesting
-from dashboard.backtesting import backtest
-from dashboard.span import Span
-from dashboard.who import LOCAL, Person, answer_for
+from dashboard.web import actions as acts
+from dashboard.web import backtesting
+from dashboard.web.backtesting import backtest
+from dashboard.web.current_user import LOCAL, Person, answer_for
+from dashboard.web.span import Span
 from lagloss.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, LaglossError, NotAllowed, NotEnoughData
-from lagloss.settings import Settings
-from lagloss.store import Store
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
 
 
 class NoStore:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dashboard import words
+from dashboard import format as words
 from dashboard.pages.window_table import ANY_OUT, table_rows
-from lagloss import format as fmt
-from lagloss.definition import parse_definition
-from lagloss.graph import Graph
+from lagloss_server import format as fmt
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.graph import Graph
 from tests.window_documents import chain, clicks, document
 
 START = 1_795_250_400

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lagloss.definition import Definition, as_document, load_definition, parse_definition
 from lagloss.errors import BadDefinition
-from lagloss.graph import Graph
+from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
+from lagloss_server.model.graph import Graph
 from pipeline_under_test.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
 
 HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"

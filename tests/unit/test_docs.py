@@ -16,22 +16,22 @@ import yaml
 from pydantic import BaseModel
 
 from aggregator.metrics import Metrics as AggregatorMetrics
-from alerting.alerting_file import AlertingFile
-from alerting.cli import app as alerts_app
+from alerting.cli.main import app as alerts_app
+from alerting.config import AlertingFile
+from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from alerting.metrics import Metrics as AlertingMetrics
-from alerting.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from collector.metrics import Metrics as CollectorMetrics
-from dashboard.report.cli import app as report_app
-from dashboard.report.send import app as reports_app
-from lagloss import rehearsal
-from lagloss.alert_rules import Alerts
-from lagloss.cli import app
-from lagloss.definition import Definition, Metadata, PipelineSpec, parse_definition
-from lagloss.nodes import NodeSpec
-from lagloss.runbooks import KINDS
-from lagloss.settings import ENV_PREFIX, Settings
-from lagloss.wire import BadReason
-from lagloss.yaml_files import parse_yaml
+from dashboard.reports.cli import app as report_app
+from dashboard.reports.send import app as reports_app
+from lagloss.wire.format import BadReason
+from lagloss_server.cli.main import app
+from lagloss_server.incidents import receiver_check as rehearsal
+from lagloss_server.incidents.runbooks import KINDS
+from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.definition import Definition, Metadata, PipelineSpec, parse_definition
+from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.settings import ENV_PREFIX, Settings
+from lagloss_server.yaml_files import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 RUNBOOKS = ROOT / "lagloss/runbooks"
@@ -86,7 +86,7 @@ def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
 
 
 APART = {"alerts": alerts_app, "reports": reports_app, "report": report_app}
-"""Commands that are command lines of their own: see `lagloss.cli`."""
+"""Commands that are command lines of their own: see `lagloss_server.cli.main`."""
 COMMANDS = commands_of(typer.main.get_command(app))
 GROUPS = {name for name in COMMANDS for other in COMMANDS if other.startswith(f"{name} ")}
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.blocks import AHEAD_S, KEPT_S, Extras, Packer, Reader, Refused, TallyKey, taken_by
-from lagloss.sketch import Sketch
-from lagloss.wire import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
+from lagloss.sdk.packing import AHEAD_S, KEPT_S, Extras, Packer, Reader, Refused, TallyKey, taken_by
+from lagloss.wire.format import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
+from lagloss.wire.sketch import Sketch
 
 NOW_MS = 1_700_000_000_000
 EMITTER = bytes(range(16))

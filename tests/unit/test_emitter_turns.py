@@ -14,8 +14,8 @@ import pytest
 
 import lagloss
 from lagloss import Emitter, MemoryOutlet
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import SAMPLE_ALL, BeaconBlock, EmitterReport, Progress, decode_block, decode_report
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, EmitterReport, Progress, decode_block, decode_report
 
 FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
@@ -110,7 +110,7 @@ def test_no_report_claims_progress_past_the_beacons_in_the_log_and_in_its_tallie
 def test_progress_and_final_through_stand_still_until_the_broker_acknowledges(
     emitter: Emitter, log: MemoryOutlet, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.shipper.IDLE_REPORT_S", 0.0)
+    monkeypatch.setattr("lagloss.sdk.shipper.IDLE_REPORT_S", 0.0)
     assert emitter.flush()
     before = reports(log)[-1]
     log.down = True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from lagloss.facts import CheckpointFacts, Pattern, WindowFacts
-from lagloss.sketch import Sketch
+from lagloss.wire.sketch import Sketch
+from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
 
 
 def part(emitter: bytes, checkpoint: str, link: str) -> WindowFacts:

@@ -18,19 +18,19 @@ from dashboard.figures.loss import drawn_loss, marked_buckets
 from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
 from dashboard.pages import pipeline_parts
-from dashboard.reads import buckets
-from dashboard.reads.consumer_lag import ConsumerLag, LagBucket, Of
-from dashboard.reads.happenings import Deploy, Happenings
-from dashboard.reads.series import Series
-from dashboard.reads.standing import Hour, Targets
-from dashboard.reads.terms import Terms, terms_of
-from dashboard.span import Span
-from dashboard.zones import Zone
-from lagloss import hops
-from lagloss.definition import Definition, StoredPipeline, parse_definition
-from lagloss.graph import Graph
-from lagloss.hops import Hop
-from lagloss.rollup import Rollup
+from dashboard.queries import buckets
+from dashboard.queries.annotations import Deploy, Happenings
+from dashboard.queries.consumer_lag import ConsumerLag, LagBucket, Of
+from dashboard.queries.pipeline_status import Hour, Targets
+from dashboard.queries.series import Series
+from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.web.span import Span
+from dashboard.web.zones import Zone
+from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules import hops
+from lagloss_server.rules.hops import Hop
+from lagloss_server.rules.rollup import Rollup
 from tests.window_documents import CHAIN, chain, clicks, document
 
 START = 1_795_250_400

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss import format as fmt
+from lagloss_server import format as fmt
 
 
 @pytest.mark.parametrize(

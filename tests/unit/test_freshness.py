@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from alerting.rules.blind import Closing, blind_rules
-from dashboard.reads.condition import Condition, Freshness, condition
-from lagloss.definition import parse_definition
-from lagloss.freshness import CLOSES_WITHIN_S, due_ms, expected_to_s, newest_due_s
-from lagloss.wire import WINDOW_S
+from dashboard.queries.condition import Condition, Freshness, condition
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.rules.freshness import CLOSES_WITHIN_S, due_ms, expected_to_s, newest_due_s
 from tests.window_documents import CHAIN
 
 START_S = 1_780_000_020

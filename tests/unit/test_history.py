@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from aggregator.judging import is_history
-from lagloss.evidence import EmitterState, Evidence, TallyState
+from aggregator.closing.judge import is_history
+from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
 
 START_S = 1_795_250_400
 END_MS = (START_S + 60) * 1_000

@@ -7,10 +7,10 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss import hops
-from lagloss.definition import parse_definition
-from lagloss.graph import Graph
-from lagloss.hops import Hop, HopLags
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules import hops
+from lagloss_server.rules.hops import Hop, HopLags
 from tests.window_documents import chain, clicks, document
 
 START = 1_795_250_400

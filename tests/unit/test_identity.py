@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from lagloss import Emitter, MemoryOutlet
+from lagloss.broker.topics import BEACONS
 from lagloss.identity import UNNAMED_REPLAY, Carrier, Identities, Identity, Source, from_headers, from_json, mapping_of
-from lagloss.topics import BEACONS
-from lagloss.wire import decode_block
+from lagloss.wire.format import decode_block
 
 NOW_MS = 1_795_250_400_000
 GOOD = Identity("a", NOW_MS)

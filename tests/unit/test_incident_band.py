@@ -11,15 +11,15 @@ from uuid import UUID
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from dashboard.links import Address
 from dashboard.pages.band import band, broken, failures
-from dashboard.reads.alerts import OpenIncident
-from dashboard.runbook_page import runbook_html
-from dashboard.who import Person
-from lagloss.deliveries import Delivery
-from lagloss.incident_actions import Silence
-from lagloss.incidents import Incident, Withheld, place_words
-from lagloss.runbooks import KINDS, runbook
+from dashboard.queries.alerts import OpenIncident
+from dashboard.web.current_user import Person
+from dashboard.web.links import Address
+from dashboard.web.runbook_page import runbook_html
+from lagloss_server.incidents.actions import Silence
+from lagloss_server.incidents.deliveries import Delivery
+from lagloss_server.incidents.incident import Incident, Withheld, place_words
+from lagloss_server.incidents.runbooks import KINDS, runbook
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 HERE = Address("/pipelines/clicks", {"zone": "Europe/Berlin", "range": "6h", "path": "ga"})

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from alerting.message import incident_body
-from lagloss.incident_changes import Record
+from alerting.delivery.body import incident_body
+from lagloss_server.incidents.changes import Record
 from tests.unit.test_alert_message import DASHBOARD, OPEN
 
 EXAMPLE = "message_id id_hash kind places last_checkpoint last_seen"

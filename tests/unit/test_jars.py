@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lagloss import jars
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE, JarMismatch, JarsMissing, JarsNotFetched
+from lagloss_server.ops import jars
 
 GOOD = {"a-1.jar": b"jar a", "b-2.jar": b"jar b"}
 LOCKED = [jars.LockedJar("spark", name, hashlib.sha256(content).hexdigest()) for name, content in GOOD.items()]

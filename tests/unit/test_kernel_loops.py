@@ -9,11 +9,11 @@ import pyarrow as pa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from aggregator.binning import sketch_of
-from aggregator.indexing import IdIndex
-from aggregator.scanning import Bytes, scan
-from lagloss.sketch import GAMMA, Sketch
-from lagloss.wire import BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
+from aggregator.kernel.bins import sketch_of
+from aggregator.kernel.id_index import IdIndex
+from aggregator.kernel.scanner import Bytes, scan
+from lagloss.wire.format import BadRecord, BeaconBlock, block_key, decode_block, encode_block, pack_ids
+from lagloss.wire.sketch import GAMMA, Sketch
 
 START = 1_780_000_020
 

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import HTTPConnection
 
 from dashboard.login.origins import Origins, is_navigation, origin_of
-from lagloss.problems import Problem
+from lagloss_server.net.problem_details import Problem
 
 OPEN = Origins("", loopback_only=True)
 HTTPS = Origins("https://lagloss.example", loopback_only=False)

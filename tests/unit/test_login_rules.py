@@ -20,10 +20,10 @@ from dashboard.login.next_path import HOME, checked_next, wanted
 from dashboard.login.provider import ProviderError, trusted_metadata
 from dashboard.login.sessions import Lifetime
 from dashboard.login.throttle import PER_ADDRESS, PER_NAME, Throttle
-from dashboard.who import Person
+from dashboard.web.current_user import Person
 from lagloss.errors import BadLogin, OpenToAll
-from lagloss.problems import Problem
-from lagloss.settings import Settings
+from lagloss_server.net.problem_details import Problem
+from lagloss_server.settings import Settings
 
 PROVIDER = {
     "login": "oidc",

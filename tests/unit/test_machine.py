@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lagloss import machine
 from lagloss.errors import MachineTooSmall, PortInUse
-from lagloss.settings import Settings
-from lagloss.up import Stack
+from lagloss_server.ops import machine
+from lagloss_server.ops.up import Stack
+from lagloss_server.settings import Settings
 
 SCRIPT = Path(machine.__file__)
 

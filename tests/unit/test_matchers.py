@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lagloss.matchers import Matcher, labels_of, match_all
+from lagloss_server.model.matchers import Matcher, labels_of, match_all
 
 LABELS = {"pipeline": "clicks", "rule": "lag/node/mid", "team": "checkout"}
 

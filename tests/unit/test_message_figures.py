@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dashboard.figures.gantt import gantt
-from dashboard.reads.stays import stays
-from dashboard.zones import Zone
-from lagloss.graph import Graph
-from lagloss.trail import Beacon
+from dashboard.queries.message_timeline import stays
+from dashboard.web.zones import Zone
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.message_trace import Beacon
 from tests.window_documents import chain, clicks
 
 EVENT_MS = 1_795_250_400_000

@@ -8,11 +8,11 @@ from typing import Any
 
 import dash_mantine_components as dmc
 
-from dashboard.links import Address
 from dashboard.pages.message_parts import message_part
-from dashboard.reads.message import MessageRead, Where
-from lagloss.result import rfc3339
-from lagloss.trail import Search
+from dashboard.queries.message import MessageRead, Where
+from dashboard.web.links import Address
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.message_trace import Search
 
 START_S = 1_795_250_400
 CUT = Search(None, START_S, START_S + 600, START_S - 6_000, is_cut=True)

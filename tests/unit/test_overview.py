@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard import light
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
-from dashboard.links import Address
 from dashboard.pages.overview_parts import table, totals
-from dashboard.reads.condition import Condition, Freshness
-from dashboard.reads.condition import condition as condition_of
-from dashboard.reads.overview import Overview
-from dashboard.reads.standing import Hour, Minute, Standing, State, Targets, worst_first
-from lagloss import format as fmt
-from lagloss.error_budget import Budget
-from lagloss.result import Interval
+from dashboard.queries.condition import Condition, Freshness
+from dashboard.queries.condition import condition as condition_of
+from dashboard.queries.overview import Overview
+from dashboard.queries.pipeline_status import Hour, Minute, Standing, State, Targets, worst_first
+from dashboard.web import fast_html as light
+from dashboard.web.links import Address
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import Interval
+from lagloss_server.rules.error_budget import Budget
 
 FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)
 TARGETS = Targets(loss=0.01, lag_percentile=95, lag_ms=1_000)

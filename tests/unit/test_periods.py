@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.periods import Stretch, coverage
-from lagloss.rollup import COUNTS_BYTES, CheckpointSums, Rollup
-from lagloss.sketch import Sketch
+from lagloss.wire.sketch import Sketch
+from lagloss_server.rules.rollup import COUNTS_BYTES, CheckpointSums, Rollup
+from lagloss_server.store.periods import Stretch, coverage
 
 
 @given(st.integers(0, 500), st.integers(1, 500), st.integers(-100, 700), st.integers(-100, 700), st.floats(0, 1))

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.time_axis import TimeAxis
-from dashboard.links import Address
 from dashboard.pages import pipeline_parts, pipeline_steps
-from dashboard.reads import buckets
-from dashboard.reads.series import Series
-from dashboard.reads.terms import Term, Terms
-from dashboard.span import Span, asked_span
-from dashboard.zones import Zone
-from lagloss.graph import Graph
+from dashboard.queries import buckets
+from dashboard.queries.series import Series
+from dashboard.queries.sla_periods import Term, Terms
+from dashboard.web.links import Address
+from dashboard.web.span import Span, asked_span
+from dashboard.web.zones import Zone
+from lagloss_server.model.graph import Graph
 from tests.window_documents import chain, document
 
 START = 1_795_250_400

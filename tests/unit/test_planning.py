@@ -9,8 +9,17 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerting.planning import FALLBACK_AFTER_S, Habits, Order, Standing, Told, is_news, plan, seconds_told
-from alerting.routing import Destination
+from alerting.incidents.notification_plan import (
+    FALLBACK_AFTER_S,
+    Habits,
+    Order,
+    Standing,
+    Told,
+    is_news,
+    plan,
+    seconds_told,
+)
+from alerting.incidents.routing import Destination
 
 START = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 REPEAT_S = 14_400.0

@@ -10,15 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_under_test.running.observed import lag_of
-from pipeline_under_test.running.policies import (
-    POLICIES,
-    Observation,
-    Policy,
-    Rules,
-    Wish,
-    arrivals_per_s,
-    wish,
-)
+from pipeline_under_test.running.policies import POLICIES, Observation, Policy, Rules, Wish, arrivals_per_s, wish
 
 RULES = Rules(least=1, most=3, rating=100)
 LONG_AGO = -1000.0

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.arithmetic import missing_places
-from lagloss.graph import Graph
-from lagloss.matrix import Presence
-from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
+from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.window_blocks import WindowBlocks
+from lagloss_server.rules.arithmetic import missing_places
 from tests.window_documents import chain
 
 GRAPH = Graph(chain())

@@ -16,8 +16,8 @@ import pytest
 
 from lagloss import errors
 from lagloss.errors import LaglossError, PortInUse
-from lagloss.processes import choose_port, is_running, log_tail, spawn, terminate, wait_gone
-from lagloss.supervisor import Service, start_all, stop_all
+from lagloss_server.ops.processes import choose_port, is_running, log_tail, spawn, terminate, wait_gone
+from lagloss_server.ops.supervisor import Service, start_all, stop_all
 
 SLEEP = [sys.executable, "-c", "print('awake', flush=True); import time; time.sleep(600)"]
 STUBBORN = [
@@ -28,7 +28,7 @@ STUBBORN = [
 PARENT = """
 import sys, time
 from pathlib import Path
-from lagloss.processes import spawn
+from lagloss_server.ops.processes import spawn
 child = spawn([sys.executable, "-c", "import time; time.sleep(600)"], Path(sys.argv[1]))
 print(child.pid, flush=True)
 time.sleep(600)
@@ -101,7 +101,7 @@ def test_a_service_that_dies_is_started_again_and_said(tmp_path: Path) -> None:
 def test_a_service_that_never_lives_ends_the_start_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.supervisor.GIVE_UP_STARTING", 1)
+    monkeypatch.setattr("lagloss_server.ops.supervisor.GIVE_UP_STARTING", 1)
     service = Service("ghost", "no_such_module", tmp_path / "log", {})
     with pytest.raises(errors.ServerNotReady, match="No module named no_such_module"):
         start_all([service], 20, lambda _: None)

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from lagloss.arithmetic import Straddled, judge
-from lagloss.definition import Definition
-from lagloss.evidence import EmitterState, Evidence, TallyState
-from lagloss.facts import WindowFacts
-from lagloss.graph import Graph
-from lagloss.proof import proven_facts, proves, sized_links
-from lagloss.sketch import Sketch
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.arithmetic import Straddled, judge
+from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.rules.tally_proof import proven_facts, proves, sized_links
 from tests.in_memory import follow, known_in_memory
 from tests.oracle import oracle
 from tests.oracle.evidence import World

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.ranges import Watermarks, clamp, merge_ranges, rounds
-from lagloss.wire import OffsetRange
+from lagloss.wire.format import OffsetRange
+from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges, rounds
 
 RANGES = st.lists(
     st.builds(

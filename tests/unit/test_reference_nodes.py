@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lagloss.definition import load_definition
+from lagloss_server.model.definition import load_definition
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import NO_FAULT, Plan
 from pipeline_under_test.nodes.col_service import Acceptor, Outcome, Unacceptable, identified, status_of

@@ -15,12 +15,12 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from markdown_it import MarkdownIt
 
-from dashboard.report import FORMATS, file_name, render
-from dashboard.report.formats import format_of
-from dashboard.report.markdown import escape
-from dashboard.report.spreadsheet import COLUMNS, spreadsheet
+from dashboard.reports import FORMATS, file_name, render
+from dashboard.reports.formats import format_of
+from dashboard.reports.markdown import escape
+from dashboard.reports.spreadsheet import COLUMNS, spreadsheet
 from lagloss.errors import EXIT_UNREACHABLE, PangoMissing, UsageError
-from lagloss.processes import LOOPBACK
+from lagloss_server.ops.processes import LOOPBACK
 from tests.programs import need
 from tests.report_figures import incident, report
 
@@ -150,7 +150,7 @@ def test_a_pdf_is_made_without_a_request_and_without_a_word() -> None:
     with socket.create_server((LOOPBACK, 0)) as server:
         server.setblocking(False)
         page = f'<img src="file:///etc/passwd"><img src="http://{LOOPBACK}:{server.getsockname()[1]}/x"><p>text'
-        script = f"from dashboard.report.pdf import pdf\nassert pdf({page!r}).startswith(b'%PDF-')"
+        script = f"from dashboard.reports.pdf import pdf\nassert pdf({page!r}).startswith(b'%PDF-')"
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
         assert (done.stdout, done.stderr) == ("", "")
         with pytest.raises(BlockingIOError):
@@ -162,7 +162,7 @@ def test_without_pango_the_other_forms_still_work() -> None:
         "import ctypes.util, cffi\n"
         "def missing(self, name, *rest): raise OSError(f'cannot load library {name}')\n"
         "cffi.FFI.dlopen = missing\n"
-        "from dashboard.report import render\n"
+        "from dashboard.reports import render\n"
         "from lagloss.errors import PangoMissing\n"
         "from tests.report_figures import report\n"
         "assert render(report(), 'html')\n"

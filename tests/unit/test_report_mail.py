@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from dashboard.report import mailing
-from dashboard.report.contents import Attachment, Part
-from dashboard.report.mailing import compose, message_id
+from dashboard.reports import mailing
+from dashboard.reports.contents import Attachment, Part
+from dashboard.reports.mailing import compose, message_id
 
 SENDER = "lagloss <lagloss@l.example>"
 KEPT = Part(

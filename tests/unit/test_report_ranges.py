@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.report.ranges import CalendarSpan, between, choose, day_edges, named_range, previous
+from dashboard.reports.ranges import CalendarSpan, between, choose, day_edges, named_range, previous
 from lagloss.errors import BadSpan, BadTime, BadZone, UsageError
 
 NOW_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()

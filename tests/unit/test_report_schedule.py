@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dashboard.report.schedule import Schedule
-from dashboard.report.schedule_file import ReportsFile
+from dashboard.reports.schedule import Schedule
+from dashboard.reports.schedule_file import ReportsFile
 from lagloss.errors import BadDefinition
-from lagloss.yaml_files import parse_yaml
+from lagloss_server.yaml_files import parse_yaml
 
 BERLIN = "Europe/Berlin"
 HEAD = """apiVersion: lagloss/v1

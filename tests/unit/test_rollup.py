@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.facts import CheckpointFacts, WindowFacts
-from lagloss.rollup import Rollup, period_of
-from lagloss.sketch import Sketch
+from lagloss.wire.sketch import Sketch
+from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
+from lagloss_server.rules.rollup import Rollup, period_of
 
 NAMES = ("src.in", "src.out", "snk.in", "snk.out")
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-from alerting.routing import Escalation, Route, destinations
-from lagloss.matchers import Matcher
+from alerting.incidents.routing import Escalation, Route, destinations
+from lagloss_server.model.matchers import Matcher
 
 CRITICAL = (Matcher.parse("severity=critical"),)
 LABELS = {"pipeline": "clicks", "severity": "critical", "team": "checkout"}

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from lagloss.errors import BadDefinition
-from lagloss.result import rfc3339
-from lagloss.store import MissingMessage
-from lagloss.wire import hash_id
-from lagloss.yaml_files import parse_yaml
+from lagloss.wire.format import hash_id
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.store import MissingMessage
+from lagloss_server.yaml_files import parse_yaml
 from pipeline_under_test.ledger import Entry, Fate
 from pipeline_under_test.scenarios.loss_watch import FalseLoss, false_loss
 from pipeline_under_test.scenarios.outcome import Outcome, problems_of

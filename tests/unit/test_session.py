@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from aggregator import shipping
-from aggregator.session import claim_scratch, is_local, session_conf
+from aggregator.kernel import code_archive as shipping
+from aggregator.kernel.session import claim_scratch, is_local, session_conf
 
 
 @pytest.fixture(autouse=True)
 def connector(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lagloss.jars.spark_jars", lambda: [Path("connector.jar")])
+    monkeypatch.setattr("lagloss_server.ops.jars.spark_jars", lambda: [Path("connector.jar")])
 
 
 def conf(master: str = "", driver_host: str = "", **submitted: str) -> dict[str, str]:
@@ -52,10 +52,10 @@ def test_the_archive_holds_what_a_task_needs(tmp_path: Path) -> None:
     with zipfile.ZipFile(shipping.pack(tmp_path)) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path / "unpacked")
-    assert {"lagloss/schemas/beacon_block.avsc", "aggregator/worker_daemon.py"} <= names
+    assert {"lagloss/wire/schemas/beacon_block.avsc", "aggregator/kernel/worker_daemon.py"} <= names
     assert not [name for name in names if "__pycache__" in name]
     found = subprocess.run(
-        [sys.executable, "-c", "import aggregator.kernel, lagloss.wire; print(lagloss.wire.__file__)"],
+        [sys.executable, "-c", "import aggregator.kernel.kernel, lagloss.wire; print(lagloss.wire.__file__)"],
         env={**os.environ, "PYTHONPATH": str(tmp_path / "unpacked")},
         cwd=tmp_path,
         capture_output=True,

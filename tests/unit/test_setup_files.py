@@ -33,7 +33,7 @@ def test_a_lock_pins_every_package_with_a_hash(name: str) -> None:
         assert "--hash=sha256:" in pin, pin
 
 
-@pytest.mark.parametrize("name", [*LOCKS, "lagloss/jars.lock"])
+@pytest.mark.parametrize("name", [*LOCKS, "lagloss_server/ops/jars.lock"])
 def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
     text = (ROOT / name).read_text()
     assert "://" not in text

@@ -15,11 +15,11 @@ import pyarrow as pa
 import pytest
 
 from lagloss import Emitter, MemoryOutlet
+from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
 from lagloss.sink import batch
 from lagloss.spark import Telling, tell
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import decode_block, decode_report
+from lagloss.wire.format import decode_block, decode_report
 
 NOW_MS = time.time_ns() // 1_000_000
 

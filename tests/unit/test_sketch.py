@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.sketch import Sketch, bin_keys, bin_value_ms
+from lagloss.wire.sketch import Sketch, bin_keys, bin_value_ms
 
 LAGS = st.lists(st.floats(-1e9, 1e9, width=32), min_size=1, max_size=60)
 

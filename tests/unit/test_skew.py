@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from lagloss.evidence import EmitterState, Evidence, TallyState
-from lagloss.skew import Skew, apart_ms
+from lagloss_server.rules.clock_skew import Skew, apart_ms
+from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
 
 NOON = 1_780_012_800_000
 

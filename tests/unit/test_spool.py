@@ -16,18 +16,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lagloss import Emitter, MemoryOutlet
-from lagloss.account import Account
-from lagloss.blocks import Packer, Reader
-from lagloss.flush import Drain
-from lagloss.frames import frame, frames
-from lagloss.intake import Intake
-from lagloss.journal import Head
-from lagloss.settlement import REPORTS_SKIPPED, Settlement
-from lagloss.shipper import Identity, Shipper
-from lagloss.spool import Spool
-from lagloss.spool_directory import SpoolDirectory
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.sdk.account import Account
+from lagloss.sdk.buffer import Intake
+from lagloss.sdk.flush import Drain
+from lagloss.sdk.packing import Packer, Reader
+from lagloss.sdk.shipper import Identity, Shipper
+from lagloss.sdk.spool.directory import SpoolDirectory
+from lagloss.sdk.spool.frames import frame, frames
+from lagloss.sdk.spool.journal import Head
+from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, Settlement
+from lagloss.sdk.spool.spool import Spool
+from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
 from tests.unit.test_emitter_turns import wait_for
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -161,8 +161,8 @@ def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_th
             return real_write(descriptor, data)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("lagloss.segment.os.write", write)
-            patch.setattr("lagloss.spool.RETRY_S", 0.0)
+            patch.setattr("lagloss.sdk.spool.segment.os.write", write)
+            patch.setattr("lagloss.sdk.spool.spool.RETRY_S", 0.0)
             for step in steps:
                 match step:
                     case ("observe", int(beacons), int(windows_ago)):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.strangers import LIMITS, Kind, Name, Strangers, is_strange, strange_names
-from lagloss.sketch import Sketch
-from lagloss.wire import Progress, Tally
+from aggregator.reports.undeclared import LIMITS, Kind, Name, Strangers, is_strange, strange_names
+from lagloss.wire.format import Progress, Tally
+from lagloss.wire.sketch import Sketch
 
 KNOWN = frozenset(["src.in", "src.out.a", "src.out.b", "snk.in"])
 

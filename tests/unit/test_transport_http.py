@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import pytest
 
-from alerting.transports.http import Answer, by_status, retry_after_s
-from lagloss.outgoing.addresses import is_public
-from lagloss.outgoing.outcome import Refused, Sent, TryLater
-from lagloss.outgoing.redaction import Redactor
+from alerting.delivery.transports.http import Answer, by_status, retry_after_s
+from lagloss_server.net.addresses import is_public
+from lagloss_server.net.outcome import Refused, Sent, TryLater
+from lagloss_server.net.redaction import Redactor
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 

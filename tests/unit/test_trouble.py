@@ -7,9 +7,9 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import StreamingQueryException
 from sqlalchemy.exc import OperationalError
 
-from aggregator.following import DatabaseRestored
 from aggregator.metrics import Metrics
-from aggregator.trouble import TRANSIENT, Trouble, trouble_with
+from aggregator.outage import TRANSIENT, Trouble, trouble_with
+from aggregator.reports.consumer import DatabaseRestored
 
 STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
 
@@ -22,7 +22,10 @@ STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
         (KafkaException(KafkaError(KafkaError._TIMED_OUT)), "kafka"),
         (StreamingQueryException(STREAM + "org.apache.kafka.common.errors.TimeoutException"), "kafka"),
         (StreamingQueryException(STREAM + "(psycopg.OperationalError) connection refused"), "postgresql"),
-        (StreamingQueryException(STREAM + "aggregator.following.DatabaseRestored: PostgreSQL knows"), "postgresql"),
+        (
+            StreamingQueryException(STREAM + "aggregator.reports.consumer.DatabaseRestored: PostgreSQL knows"),
+            "postgresql",
+        ),
         (ConnectionRefusedError("py4j"), "spark"),
     ],
 )

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.commits import Taken
-from lagloss.emitter import Processing
+from lagloss.kafka.commits import Taken
+from lagloss.sdk.emitter import Processing
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import NO_FAULT
 from pipeline_under_test.nodes import connector

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.definition import load_definition
-from lagloss.graph import Graph
-from lagloss.result import rfc3339
-from lagloss.store import MissingMessage
-from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
+from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
+from lagloss_server.model.definition import load_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.window_blocks import WindowBlocks
+from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.ledger import Entry, Fate
 from pipeline_under_test.measured import Measured, as_measured
 from pipeline_under_test.topology import DEFINITION

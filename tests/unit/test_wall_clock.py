@@ -7,9 +7,9 @@ import time
 import pytest
 
 from lagloss import Emitter, MemoryOutlet
-from lagloss.lanes import Lane
-from lagloss.topics import BEACONS, REPORTS
-from lagloss.wire import decode_block, decode_report
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.kafka.lanes import Lane
+from lagloss.wire.format import decode_block, decode_report
 from tests.integration.kafka_log import wait_for
 
 HOUR_MS = 3_600_000
@@ -24,8 +24,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     for module in ("emitter", "intake", "shipper"):
         monkeypatch.setattr(f"lagloss.{module}.time_ns", lambda: time_ns() + off_ms[0] * 1_000_000)
     monkeypatch.setattr("time.time", lambda: now_s() + off_ms[0] / 1000)
-    monkeypatch.setattr("lagloss.flusher.FLUSH_S", FLUSH_S)
-    monkeypatch.setattr("lagloss.shipper.REPORT_S", FLUSH_S)
+    monkeypatch.setattr("lagloss.sdk.flusher.FLUSH_S", FLUSH_S)
+    monkeypatch.setattr("lagloss.sdk.shipper.REPORT_S", FLUSH_S)
     return off_ms
 
 
@@ -64,7 +64,7 @@ def test_beacons_and_reports_go_on_within_a_flush_of_a_step(clock: list[int], st
 def test_a_tally_that_a_step_makes_look_old_goes_on_where_it_was(
     clock: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.flusher.TIDY_S", 0.0)
+    monkeypatch.setattr("lagloss.sdk.flusher.TIDY_S", 0.0)
     log = MemoryOutlet()
     with Emitter("clicks", "mid", outlet=lambda: log) as emitter:
         event_ms = time.time_ns() // 1_000_000

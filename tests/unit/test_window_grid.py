@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 
-from dashboard.links import Address
 from dashboard.pages.window_grid import footers, missing_row, shown_points
 from dashboard.pages.window_table import ANY_OUT
-from dashboard.reads.window import WindowRead
-from lagloss.graph import Graph
-from lagloss.matrix import Presence
-from lagloss.store import MissingMessage
-from lagloss.window_blocks import WindowBlocks
-from lagloss.wire import SAMPLE_ALL
+from dashboard.queries.window import WindowRead
+from dashboard.web.links import Address
+from lagloss.wire.format import SAMPLE_ALL
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.window_blocks import WindowBlocks
+from lagloss_server.store.store import MissingMessage
 from tests.window_documents import clicks, document
 
 START_S = 1_795_250_400

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from lagloss.windows_table import windows_table
+from lagloss_server.cli.windows_table import windows_table
 from tests.window_documents import chain, document
 
 

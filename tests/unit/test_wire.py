@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lagloss.sketch import Sketch
-from lagloss.wire import (
+from lagloss.wire.format import (
     BadRecord,
     BeaconBlock,
     EmitterReport,
@@ -30,6 +29,7 @@ from lagloss.wire import (
     signed64,
     unpack_ids,
 )
+from lagloss.wire.sketch import Sketch
 
 EMITTER = bytes(range(16))
 

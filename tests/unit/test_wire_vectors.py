@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lagloss.sketch import Sketch, bin_keys
-from lagloss.wire import (
+from lagloss.wire.format import (
     BLOCK_SCHEMA,
     REPORT_SCHEMA,
     OffsetRange,
@@ -23,6 +22,7 @@ from lagloss.wire import (
     signed64,
     unpack_ids,
 )
+from lagloss.wire.sketch import Sketch, bin_keys
 
 PAGE = (Path(__file__).parent.parent.parent / "docs" / "wire-format.md").read_text("utf-8")
 EMITTER = bytes(range(16))

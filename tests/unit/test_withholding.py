@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from dateutil.rrule import rrulestr
 
-from alerting.withholding import ActiveSilence, Circumstances, Maintenance, why_withheld
-from lagloss.matchers import Matcher
+from alerting.incidents.suppression import ActiveSilence, Circumstances, Maintenance, why_withheld
+from lagloss_server.model.matchers import Matcher
 
 LABELS = {"pipeline": "clicks", "rule": "on-time", "severity": "warning"}
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

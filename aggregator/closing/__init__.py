@@ -1,0 +1,1 @@
+"""Close windows: when they are due, from what evidence, with what result."""

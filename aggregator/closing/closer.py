@@ -1,0 +1,301 @@
+"""The closer: finds windows that are due or dirty, proves them or reads their blocks, judges and commits them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+import structlog
+from sqlalchemy import Engine
+
+from aggregator.closing import unfinished
+from aggregator.closing import window_store as closings
+from aggregator.closing.audit import Audit, advanced, unseen
+from aggregator.closing.definitions import Watch
+from aggregator.closing.judge import Known, close, looks_whole, nothing_missing
+from aggregator.closing.prover import Prover
+from aggregator.closing.report_state import Windows, newest_with_beacons, read_sketches, read_told
+from aggregator.closing.silence import SilenceWatch
+from aggregator.closing.window_store import Closing
+from aggregator.kernel.plan import ReadPlan, WindowPlan
+from aggregator.kernel.spark_reader import BlockReader, Reading
+from aggregator.metrics import Metrics
+from lagloss.wire.format import block_key
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.emitters import last_words
+from lagloss_server.queries.offset_ranges import clamp, merge_ranges
+from lagloss_server.rules.arithmetic import Straddled, horizon
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.rules.tally_proof import proven_facts
+
+log = structlog.get_logger()
+
+WINDOWS_AT_ONCE = 4_000
+"""How many windows are judged and committed together at the most."""
+BEACONS_A_READ = 50_000_000
+"""One Spark read closes windows with about so many beacons, but at least one: more would be lost in a crash."""
+
+
+class Closer:
+    """Keeps the windows of all pipelines closed. `tick` does what is due; call it again and again.
+
+    `verify_share`: which share of the windows that tallies prove is read all the same, to see that the beacons agree.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        watch: Watch,
+        reader: BlockReader,
+        beacons: BeaconLog,
+        metrics: Metrics,
+        verify_share: float = 0.0,
+    ) -> None:
+        self.reader = reader
+        self._engine = engine
+        self._watch = watch
+        self._beacons = beacons
+        self._metrics = metrics
+        self._audit = Audit(engine, beacons)
+        self._prover = Prover(engine, beacons, metrics, verify_share)
+        self._silence = SilenceWatch(engine)
+        self._lows: Mapping[int, int] = {}
+
+    def tick(self, caught_up_ms: int, now_ms: int) -> bool:
+        """Close what is due or dirty, judge what time may have changed. Whether there was anything to do.
+
+        `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
+        """
+        self._watch.refresh()
+        due = [
+            (pipeline, start)
+            for pipeline, agenda in self._watch.agendas.items()
+            for start in agenda.to_close(caught_up_ms, now_ms)
+        ]
+        if due:
+            self.close_windows(due[:WINDOWS_AT_ONCE], caught_up_ms)
+            return True
+        self._close_early(caught_up_ms, now_ms)
+        self._judge_again(caught_up_ms)
+        return False
+
+    def close_windows(self, windows: Windows, now_ms: int, *, from_log: bool = False) -> int:
+        """Prove or read, judge and commit these windows; how many beacons were read. `from_log`: read them all."""
+        if not windows:
+            return 0
+        self.seal_gone()
+        with self._engine.connect() as connection:
+            states = unfinished.read_states(connection, windows)
+        defined = self._watch.versions  # a recompute may have been asked of a pipeline that was deleted since
+        windows = [window for window in windows if states.get(window) != "sealed" and window[0] in defined]
+        known = self._known(windows, now_ms)
+        return self._close(known, windows, set() if from_log else self._proven(known, windows))
+
+    def _proven(self, known: Known, windows: Windows) -> set[tuple[str, int]]:
+        return {window for window in windows if self._prover.is_proven(known, window)}
+
+    def _close(self, known: Known, windows: Windows, proven: set[tuple[str, int]]) -> int:
+        """Close windows, of which these are proven; how many beacons were read."""
+        checked = self._prover.to_verify(proven)
+        self._close_proven(known, sorted(proven - checked))
+        to_read = [window for window in windows if window in checked or window not in proven]
+        known = self._with_newest(known, to_read)
+        return sum(self._close_read(known, batch, checked) for batch in self._batches(known, to_read))
+
+    def read_nothing_new(self) -> None:
+        """Look at what no closing has read, only for records with a key that no good block has."""
+        held = self._beacons.watermarks()
+        position = self._audit.position(held)
+        ranges = clamp(unseen(position, held), held)
+        if ranges:
+            reading = self.reader.read(ranges, self._plan([], position))
+            with self._engine.begin() as connection:
+                self._audit.record(connection, reading, advanced(position, ranges))
+
+    def seal_gone(self) -> None:
+        """Seal closed windows whose blocks the log no longer holds."""
+        held = self._beacons.watermarks()
+        lows = {partition: marks.low for partition, marks in held.items()}
+        if lows == self._lows:
+            return
+        with self._engine.begin() as connection:
+            gone = unfinished.seal_gone(connection, held)
+        for pipeline, start in gone:
+            if pipeline in self._watch.agendas:
+                self._watch.agendas[pipeline].sealed(start)
+        self._lows = lows
+
+    def seal_before(self, before_s: int, at_most: int) -> None:
+        """Seal closed windows that start before, but for dirty ones: nothing that tells of them comes any more."""
+        with self._engine.begin() as connection:
+            old = unfinished.seal_before(connection, before_s, at_most)
+        for pipeline, start in old:
+            if pipeline in self._watch.agendas:
+                self._watch.agendas[pipeline].sealed(start)
+
+    def _close_proven(self, known: Known, windows: Windows) -> None:
+        """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
+        if not windows:
+            return
+        started = time.monotonic()
+        with self._engine.connect() as connection:
+            sketches = read_sketches(connection, windows)
+        facts = {
+            window: proven_facts(known.graph(*window), sketches[window])
+            for window in windows
+            if {tally for tally, _ in sketches[window]} == set(known.told.tallies[window])  # else one has just changed
+        }
+        made = self._commit(known, facts)
+        log.info("proven", windows=len(facts), seconds=round(time.monotonic() - started, 2), changed=made)
+
+    def _close_read(self, known: Known, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
+        """Read, judge and commit these windows in one go; how many beacons were read."""
+        started = time.monotonic()
+        reading, position = self._read(known, windows)
+        facts = {window: reading.facts[block_key(*window)] for window in windows}
+        for window in checked:
+            if window in facts:
+                self._prover.verify(known, window, facts[window])
+        made = self._commit(known, facts, reading, position)
+        beacons = sum(sum(found.read.values()) for found in facts.values())
+        seconds = time.monotonic() - started
+        self._metrics.closed(len(windows), beacons, seconds)
+        log.info("closed", windows=len(windows), beacons=beacons, seconds=round(seconds, 2), changed=made)
+        return beacons
+
+    def _commit(
+        self,
+        known: Known,
+        facts: Mapping[tuple[str, int], WindowFacts],
+        reading: Reading | None = None,
+        position: Mapping[int, int] | None = None,
+    ) -> int:
+        """Judge and commit windows in one transaction, with what else was read and up to where; how many results
+        changed."""
+        found = [close(known, pipeline, start, facts[pipeline, start]) for pipeline, start in facts]
+        with self._engine.begin() as connection:
+            if reading is not None:
+                self._audit.record(connection, reading, position or {})
+                self._audit.count_windows(connection, facts)
+            made = closings.commit(connection, found)
+        self._committed(found, made)
+        return len(made)
+
+    def _committed(self, found: Iterable[Closing], made: Iterable[tuple[Closing, int]]) -> None:
+        for closing in found:
+            pipeline, start = closing.window
+            agenda = self._watch.agendas[pipeline]
+            self._metrics.waited(time.time() * 1000 - agenda.ready_ms(start))
+            agenda.closed(start, closing.basis, closing.deadline)
+        for closing, revision in made:
+            self._metrics.window(closing.result, revision)
+
+    def _known(self, windows: Windows, now_ms: int) -> Known:
+        """What the reports tell of these windows, as of one moment."""
+        with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
+            return Known(read_told(connection, windows, now_ms), self._watch.versions, {}, now_ms)
+
+    def _with_newest(self, known: Known, windows: Windows) -> Known:
+        """With what stands in for progress where nobody reports any (rule 4)."""
+        asked: dict[str, tuple[int, int]] = {}
+        for pipeline, start in windows:
+            reported = {lane.checkpoint for lane in known.told.lanes[pipeline]}
+            if any(place.progress not in reported for place in known.graph(pipeline, start).places):
+                due = self._watch.agendas[pipeline].newest_due_s(known.now_ms)
+                asked[pipeline] = min(start, asked.get(pipeline, (start, due))[0]), due
+        if not asked:
+            return known
+        with self._engine.connect() as connection:
+            return replace(known, newest=newest_with_beacons(connection, asked))
+
+    def _batches(self, known: Known, windows: Windows) -> Iterator[Windows]:
+        """The windows in reads of bounded size, by what their tallies tell."""
+        batch: list[tuple[str, int]] = []
+        beacons = 0
+        for window in windows:
+            told = sum(tally.beacons for tally in known.told.tallies[window])
+            if batch and beacons + told > BEACONS_A_READ:
+                yield batch
+                batch, beacons = [], 0
+            batch.append(window)
+            beacons += told
+        if batch:
+            yield batch
+
+    def _read(self, known: Known, windows: Windows) -> tuple[Reading, dict[int, int]]:
+        """The facts of the windows, and where the audit stands after that."""
+        held = self._beacons.watermarks()
+        position = self._audit.position(held)
+        plans = []
+        for pipeline, start in windows:
+            graph, evidence = known.graph(pipeline, start), known.evidence(pipeline, start)
+            others = self._watch.versions[pipeline].checkpoints
+            plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
+        wanted = [place for window in windows for place in known.told.ranges[window]]
+        silent = [state for window in windows for state in known.evidence(*window).silent()]
+        wanted += last_words(self._beacons, silent, held)
+        ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
+        reading = self.reader.read(ranges, self._plan(plans, position))
+        self._metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
+        return reading, advanced(position, ranges)
+
+    def _plan(self, plans: Iterable[WindowPlan], position: Mapping[int, int]) -> ReadPlan:
+        return ReadPlan({plan.key: plan for plan in plans}, frozenset(self._watch.versions), position)
+
+    def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
+        """Windows that are over, where everybody is final and nothing is missing, need not wait for their grace."""
+        over = [
+            (pipeline, start)
+            for pipeline, agenda in self._watch.agendas.items()
+            for start in agenda.maybe_early(caught_up_ms, now_ms)
+        ][:WINDOWS_AT_ONCE]
+        if not over:
+            return
+        known = self._known(over, caught_up_ms)
+        proven = self._proven(known, over)
+        self._close(known, sorted(proven), proven)
+        for window in set(over) - proven:
+            self._try_reading_early(known, window, now_ms)
+
+    def _try_reading_early(self, known: Known, window: tuple[str, int], now_ms: int) -> None:
+        """A window that tallies do not prove, but where they look whole, is read; the result is kept only if it is."""
+        pipeline, start = window
+        agenda = self._watch.agendas[pipeline]
+        entry = agenda.entry(start)
+        worth_it = entry.read_early != entry.changed_at and looks_whole(known.graph(*window), known.evidence(*window))
+        if worth_it:
+            known = self._with_newest(known, [window])
+            reading, position = self._read(known, [window])
+            facts = reading.facts[block_key(*window)]
+            if nothing_missing(close(known, pipeline, start, facts).result):
+                self._commit(known, {window: facts}, reading, position)
+                return
+        agenda.tried_early(start, now_ms, read=worth_it)
+
+    def _judge_again(self, caught_up_ms: int) -> None:
+        """Windows whose deadline has passed, or whose emitters fell silent or came back: no block is read, unless a cut
+        falls inside a pattern."""
+        agendas = self._watch.agendas
+        windows = {(name, start) for name, agenda in agendas.items() for start in agenda.to_judge(caught_up_ms)}
+        touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in agendas]
+        if not windows and not touched:
+            return
+        with self._engine.connect() as connection:
+            states = unfinished.read_states(connection, sorted({*windows, *touched}))
+        batch = sorted(window for window, state in states.items() if state == "closed")[:WINDOWS_AT_ONCE]
+        if not batch:
+            return
+        known = self._with_newest(self._known(batch, caught_up_ms), batch)
+        found, straddled = [], []
+        with self._engine.begin() as connection:
+            for window, (facts, basis) in closings.read_facts(connection, batch).items():
+                if known.told.changed.get(window, 0) > basis:
+                    continue  # its tallies changed since it was read: it is closed again once they stand still
+                try:
+                    found.append(close(known, *window, facts))
+                except Straddled:
+                    straddled.append(window)
+            made = closings.commit(connection, found)
+        self._committed(found, made)
+        self.close_windows(straddled, caught_up_ms)

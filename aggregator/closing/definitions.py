@@ -1,0 +1,93 @@
+"""Watching: which pipelines there are, and what there is to do about the windows of each, as PostgreSQL says."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from sqlalchemy import Engine
+
+from aggregator.closing import unfinished
+from aggregator.closing.judge import Versions
+from aggregator.closing.schedule import Agenda, Entry
+from aggregator.consumer_lag.lag import NodeGroup
+from aggregator.metrics import Metrics
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.store.store import Store, read_basis
+
+
+class Watch:
+    """Definitions and agendas of all pipelines; `refresh` brings both up to date."""
+
+    def __init__(self, engine: Engine, store: Store, metrics: Metrics) -> None:
+        self.versions: dict[str, Versions] = {}
+        self.agendas: dict[str, Agenda] = {}
+        self.checkpoints: Mapping[str, frozenset[str]] = {}
+        """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
+        self.groups: Collection[NodeGroup] = ()
+        """The consumer groups that the newest versions name; replaced whole, too."""
+        self._engine = engine
+        self._store = store
+        self._metrics = metrics
+        self._changes_seen = 0
+        self._seen_basis: int | None = None
+
+    def refresh(self) -> None:
+        """Learn of new definitions, and of tallies that changed."""
+        if self._seen_basis is None:
+            with self._engine.connect() as connection:
+                self._seen_basis = read_basis(connection)
+        self._refresh_definitions()
+        self._seen_basis = self._refresh_agendas(self._seen_basis)
+
+    def _refresh_definitions(self) -> None:
+        changes = self._store.count_changes()
+        if changes == self._changes_seen:
+            return
+        self._changes_seen = changes
+        for name in self.versions.keys() - set(self._store.names()):
+            del self.versions[name], self.agendas[name]
+        known = {name: len(versions) for name, versions in self.versions.items()}
+        fresh = self._store.versions(known)
+        for stored in fresh:
+            self.versions.setdefault(stored.name, Versions()).add(stored)
+        for name in {stored.name for stored in fresh}:
+            grace_ms = self.versions[name].newest.definition.spec.grace
+            self.agendas.setdefault(name, Agenda(grace_ms)).grace_ms = grace_ms
+        self._resume({stored.name for stored in fresh} - known.keys())
+        self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
+        self.groups = [
+            NodeGroup(name, node, group)
+            for name, versions in self.versions.items()
+            for node, group in versions.newest.definition.groups.items()
+        ]
+
+    def _resume(self, pipelines: Collection[str]) -> None:
+        """Put on the agenda what is left to do about pipelines that were not known before."""
+        if not pipelines:
+            return
+        with self._engine.connect() as connection:
+            for span in unfinished.read_spans(connection, pipelines):
+                agenda = self.agendas[span.pipeline]
+                agenda.resume(span.first, span.last + WINDOW_S)
+                if span.windows < (span.last - span.first) // WINDOW_S + 1:
+                    for start in unfinished.read_gaps(connection, span.pipeline, span.first, span.last):
+                        agenda.put(start, Entry())
+            for row in unfinished.read_deadlines(connection, pipelines):
+                self.agendas[row.pipeline].put(row.window_start, Entry(row.basis, deadline=row.deadline))
+            for row in unfinished.read_changes(connection, 0, pipelines):
+                self._take_change(row)
+
+    def _refresh_agendas(self, seen_basis: int) -> int:
+        """Take in what changed after this basis; the basis up to which that is known now."""
+        with self._engine.connect() as connection:
+            changes = unfinished.read_changes(connection, seen_basis)
+        for change in changes:
+            self._take_change(change)
+        self._metrics.late_for_sealed.inc(sum(change.state == "sealed" for change in changes))
+        return max((change.basis for change in changes), default=seen_basis)
+
+    def _take_change(self, change: unfinished.Change) -> None:
+        agenda = self.agendas.get(change.pipeline)
+        if agenda is not None and change.state != "sealed":
+            known = None if change.closed_basis is None else Entry(change.closed_basis)
+            agenda.tally_changed(change.window_start, change.basis, change.changed_at, known)

@@ -1,0 +1,191 @@
+"""Judging: from facts and what was told to a closing. Pure; the closer reads before it and commits after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from aggregator.closing.report_state import Told
+from aggregator.closing.window_store import Closing, Missing
+from lagloss.wire.format import WINDOW_S, OffsetRange
+from lagloss_server.model.definition import StoredPipeline, in_force
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import WindowResult
+from lagloss_server.rules.arithmetic import Fate, horizon, judge, judge_pattern
+from lagloss_server.rules.evidence import Evidence, changed_nodes
+from lagloss_server.rules.facts import MissingId, Pattern, WindowFacts
+
+KINDS = {Fate.LOST: "lost", Fate.PERHAPS: "perhaps", Fate.OVERDUE: "overdue", Fate.PENDING: "pending"}
+SOONEST_MS = 2_000
+LATEST_MS = 900_000
+
+
+class Versions:
+    """The versions of one pipeline's definition, oldest first."""
+
+    def __init__(self, stored: Iterable[StoredPipeline] = ()) -> None:
+        self._stored: list[StoredPipeline] = []
+        self._graphs: list[Graph] = []
+        for version in stored:
+            self.add(version)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def add(self, version: StoredPipeline) -> None:
+        """The next version."""
+        self._stored.append(version)
+        self._graphs.append(Graph(version.definition))
+
+    @property
+    def newest(self) -> Graph:
+        return self._graphs[-1]
+
+    @property
+    def checkpoints(self) -> frozenset[str]:
+        """The checkpoints of all versions together."""
+        return frozenset(name for graph in self._graphs for name in graph.checkpoints)
+
+    def at(self, window_start_s: int) -> Graph:
+        """The version in force at a window's start; the first holds for all windows before it, too."""
+        return self._graphs[in_force(self._stored, window_start_s)]
+
+    def changed_in(self, window_start_s: int) -> tuple[bool, frozenset[str]]:
+        """Whether a version came into force within this window, and the nodes that this makes unsure."""
+        start_ms, end_ms = window_start_s * 1000, (window_start_s + WINDOW_S) * 1000
+        before, changed = self.at(window_start_s), frozenset[str]()
+        within = [
+            graph
+            for version, graph in zip(self._stored[1:], self._graphs[1:], strict=True)
+            if start_ms < version.applied_at_ms < end_ms
+        ]
+        for after in within:
+            changed |= changed_nodes(before, after)
+        return bool(within), changed
+
+
+@dataclass(frozen=True)
+class Known:
+    """Everything a judgement needs besides facts, as of `now_ms`; `newest` is by pipeline and checkpoint (rule 4)."""
+
+    told: Told
+    versions: Mapping[str, Versions]
+    newest: Mapping[str, Mapping[str, int]]
+    now_ms: int
+
+    def graph(self, pipeline: str, window_start_s: int) -> Graph:
+        return self.versions[pipeline].at(window_start_s)
+
+    def evidence(self, pipeline: str, window_start_s: int) -> Evidence:
+        version_changed, changed = self.versions[pipeline].changed_in(window_start_s)
+        newest = self.newest.get(pipeline, {})
+        return Evidence(
+            window_start_s=window_start_s,
+            now_ms=self.now_ms,
+            emitters=self.told.emitters[pipeline],
+            tallies=self.told.tallies[pipeline, window_start_s],
+            lanes=self.told.lanes[pipeline],
+            later_due=frozenset(name for name, start in newest.items() if start > window_start_s),
+            changed=changed,
+            version_changed=version_changed,
+        )
+
+
+def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
+    """Judge a window and make its closing.
+
+    Raises:
+        Straddled: a cut falls inside a pattern of these facts.
+    """
+    graph, evidence = known.graph(pipeline, window_start_s), known.evidence(pipeline, window_start_s)
+    result = judge(graph, facts, evidence)
+    return Closing(
+        result=result,
+        facts=facts,
+        missing=_name_missing(graph, facts, evidence),
+        basis=known.told.basis,
+        judged_at=known.now_ms,
+        deadline=_deadline(graph, result, evidence),
+        history=is_history(evidence),
+        log_start=_log_start(known.told.ranges[pipeline, window_start_s]),
+    )
+
+
+def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[Missing]:
+    """The missing messages, lost ones first, each with where it is so and the last checkpoint it reached."""
+    if not facts.missing:
+        return []
+    ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
+
+    def name(found: MissingId) -> tuple[Fate, Missing] | None:
+        pattern = Pattern(found.mask, 1, 0, found.last_seen_ms, found.last_seen_ms)
+        judged = judge_pattern(graph, pattern, ahead, incomplete)
+        if judged.fate not in KINDS:
+            return None
+        places = sorted(place.label for place in judged.certain or judged.perhaps or judged.waiting)
+        at = graph.names(found.mask)
+        return judged.fate, Missing(found, KINDS[judged.fate], tuple(dict.fromkeys(places)), at[-1] if at else "")
+
+    named = [entry for entry in map(name, facts.missing) if entry is not None]
+    return [missing for _, missing in sorted(named, key=lambda entry: (entry[0], entry[1].id.last_seen_ms))]
+
+
+def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | None:
+    """When to judge again though no tally changes (epoch ms): progress and emitters' states may have moved on, or
+    maxWait have passed. The older the window, the less often."""
+    unsure = result.verdict == "unknown" or any(
+        reason in ("pending", "overdue") or reason.startswith("evidence:") for reason in result.reasons
+    )
+    if not unsure:
+        return None
+    age_ms = evidence.now_ms - evidence.window_end_ms
+    moment = evidence.now_ms + max(SOONEST_MS, min(age_ms // 10, LATEST_MS))
+    if result.pending and result.pending_since_ms is not None:
+        overdue = int(result.pending_since_ms) + graph.definition.spec.max_wait + 1
+        if overdue > evidence.now_ms:
+            moment = min(moment, overdue)
+    return moment
+
+
+def is_history(evidence: Evidence) -> bool:
+    """Whether the window was filled in afterwards: everybody who told of it started after its end. Where nobody has
+    told of it yet (a closing met blocks ahead of their tallies), everybody there is."""
+    told = {tally.emitter for tally in evidence.tallies}
+    started = [state.started_at for state in evidence.emitters if not told or state.emitter in told]
+    return bool(started) and min(started) > evidence.window_end_ms
+
+
+def _log_start(ranges: Sequence[OffsetRange]) -> list[tuple[int, int]]:
+    lowest: dict[int, int] = {}
+    for found in ranges:
+        lowest[found.partition] = min(found.first, lowest.get(found.partition, found.first))
+    return sorted(lowest.items())
+
+
+def nothing_missing(result: WindowResult) -> bool:
+    """Whether a window may be closed before it is due: everybody is final and nothing is missing."""
+    return (
+        result.verdict in ("ok", "idle")
+        and result.lost is not None
+        and result.lost.max == 0
+        and not result.pending
+        and not any(reason.startswith("evidence:") for reason in result.reasons)
+    )
+
+
+def looks_whole(graph: Graph, evidence: Evidence) -> bool:
+    """Whether it is worth reading a window early: every expected emitter is final, and no link lets fewer beacons out
+    than it took in. A cheap guess from the tallies; the reading decides."""
+    if any(not evidence.is_final(state) for state in evidence.expected()):
+        return False
+    counts: dict[str, int] = {}
+    for tally in evidence.tallies:
+        counts[tally.checkpoint] = counts.get(tally.checkpoint, 0) + tally.beacons
+    incoming: dict[str, int] = {}
+    for link in graph.links:
+        incoming[link.target] = incoming.get(link.target, 0) + counts.get(link.out, 0)
+    arrived = all(counts.get(f"{node}.in", 0) == sent for node, sent in incoming.items())
+    left = all(
+        sum(counts.get(exit_, 0) for exit_ in graph.exits(node)) >= counts.get(f"{node}.in", 0) for node in graph.steps
+    )
+    return arrived and left

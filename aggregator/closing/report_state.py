@@ -1,0 +1,133 @@
+"""What was told: the state of reports that a judgement of some windows needs, as PostgreSQL holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import Column, Connection, func, select, text, tuple_
+
+from lagloss.wire.format import OffsetRange
+from lagloss.wire.sketch import Sketch
+from lagloss_server.queries.emitters import is_heard, read_emitters
+from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import is_any
+from lagloss_server.store.store import read_basis
+
+Windows = Sequence[tuple[str, int]]
+"""(pipeline, window start in epoch s)."""
+
+
+def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]]]:
+    return (list(windows[at : at + size]) for at in range(0, len(windows), size))
+
+
+@dataclass(frozen=True)
+class Told:
+    """What the reports told of some windows, all as of one position (`basis`). `changed`: the basis of the last change
+    of any tally of a window."""
+
+    basis: int
+    emitters: Mapping[str, Sequence[EmitterState]]
+    lanes: Mapping[str, Sequence[LaneState]]
+    tallies: Mapping[tuple[str, int], Sequence[TallyState]]
+    ranges: Mapping[tuple[str, int], Sequence[OffsetRange]]
+    changed: Mapping[tuple[str, int], int] = field(default_factory=dict)
+
+
+def largest_skew_ms(connection: Connection, now_ms: int) -> int:
+    """How far the clock of any emitter that is neither closed nor silent is from the broker's."""
+    emitter = tables.Emitter
+    largest = select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(~emitter.closed, is_heard(now_ms))
+    return int(connection.execute(largest).scalar_one())
+
+
+def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
+    """What is known of these windows; the connection must be in a REPEATABLE READ transaction."""
+    pipelines = sorted({pipeline for pipeline, _ in windows})
+    tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
+    ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
+    changed: dict[tuple[str, int], int] = {}
+    tally = tables.table_of(tables.Tally)
+    for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
+        window = (row.pipeline, row.window_start)
+        tallies[window].append(_tally_state(row))
+        ranges[window].extend(OffsetRange(*place) for place in row.ranges)
+        changed[window] = max(row.changed_basis, changed.get(window, 0))
+    return Told(
+        basis=read_basis(connection),
+        emitters=read_emitters(connection, pipelines, now_ms),
+        lanes=_read_lanes(connection, pipelines),
+        tallies=tallies,
+        ranges=ranges,
+        changed=changed,
+    )
+
+
+def _tally_state(row: Any) -> TallyState:
+    return TallyState(
+        row.emitter,
+        row.node,
+        row.checkpoint,
+        row.replay or None,
+        row.beacons,
+        row.dropped,
+        row.sample,
+        row.id_sum,
+        row.payload_bytes,
+    )
+
+
+def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Column[Any]]) -> Iterator[Any]:
+    table, columns = tables.table_of(tables.Tally), list(columns)
+    for wanted in chunks(windows):
+        yield from connection.execute(
+            select(*columns).where(
+                tuple_(table.c.pipeline, table.c.window_start).in_(wanted),
+                table.c.window_start.between(min(start for _, start in wanted), max(start for _, start in wanted)),
+            )
+        )
+
+
+def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:
+    lane = tables.Lane
+    rows = connection.execute(
+        select(lane.pipeline, lane.checkpoint, lane.until, lane.holder).where(is_any(lane.pipeline, pipelines))
+    )
+    found: dict[str, list[LaneState]] = {pipeline: [] for pipeline in pipelines}
+    for row in rows:
+        found[row.pipeline].append(LaneState(row.checkpoint, row.until, row.holder or None))
+    return found
+
+
+def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
+    """By pipeline and checkpoint, the newest window with a beacon of it that is later than the first and at most the
+    second of the two windows asked about."""
+    found: dict[str, dict[str, int]] = {pipeline: {} for pipeline in asked}
+    if asked:
+        rows = connection.execute(
+            text(
+                "SELECT t.pipeline, checkpoint, max(window_start) AS newest"
+                " FROM unnest(CAST(:names AS text[]), CAST(:after AS bigint[]), CAST(:due AS bigint[]))"
+                " asked(pipeline, after, due) JOIN tally t ON t.pipeline = asked.pipeline AND beacons > 0"
+                " AND window_start > after AND window_start <= due GROUP BY t.pipeline, checkpoint"
+            ),
+            {
+                "names": list(asked),
+                "after": [after for after, _ in asked.values()],
+                "due": [due for _, due in asked.values()],
+            },
+        )
+        for row in rows:
+            found[row.pipeline][row.checkpoint] = row.newest
+    return found
+
+
+def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, int], list[tuple[TallyState, Sketch]]]:
+    """The tallies of these windows with their lag sketches."""
+    found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
+    for row in _tally_rows(connection, windows, tables.table_of(tables.Tally).c):
+        found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.unpacked(row.sketch)))
+    return found

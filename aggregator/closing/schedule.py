@@ -1,0 +1,184 @@
+"""The agenda: which windows of a pipeline are due or dirty, and when. Pure bookkeeping, rebuilt from PostgreSQL at
+every start.
+
+A window is closed for the first time when it is due; again when its tallies changed after the closing and have stood
+still since, or when time alone may have changed its result (its deadline). See docs/closing.md. Windows with nothing
+left to do are forgotten: of a pipeline that runs for years only the newest minutes are held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.rules.freshness import due_ms, newest_due_s
+
+SETTLE_MS = 5_000
+"""How long a closed window's tallies must stand still before it is closed again; doubles while changes go on."""
+MAX_SETTLE_MS = 900_000
+PATIENCE = 6
+"""A window that never stands still is closed anyway after this many times its settle time."""
+CALM_MS = 60_000
+"""After standing still this long, the settle time is back to its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is known of one window. Times in epoch ms; a basis is a position in the reports.
+
+    `basis` is 0 before the first closing. `changed_at`, `dirty_since`: the last and first change of a tally that the
+    last closing did not know of; `calm_since`: the last one that made it be closed again. `settle_ms`: how long it must
+    stand still if it is dirty. `early_at`: not to be closed early before this; `read_early`: the change after which
+    that was tried last by reading.
+    """
+
+    basis: int = 0
+    changed_at: int | None = None
+    dirty_since: int | None = None
+    calm_since: int | None = None
+    settle_ms: int = SETTLE_MS
+    deadline: int | None = None
+    early_at: int = 0
+    read_early: int | None = None
+
+    def is_settled(self, now_ms: int) -> bool:
+        """Whether a dirty window has waited long enough to be closed again."""
+        if self.dirty_since is None or self.changed_at is None:
+            return False
+        return now_ms - self.changed_at >= self.settle_ms or now_ms - self.dirty_since >= PATIENCE * self.settle_ms
+
+    def is_done(self, now_ms: int) -> bool:
+        """Whether there is nothing to do, nor to remember, until a tally changes."""
+        calm = self.calm_since is None or now_ms - self.calm_since >= CALM_MS
+        return self.basis > 0 and self.dirty_since is None and self.deadline is None and calm
+
+    def changed(self, changed_at: int) -> Entry:
+        """A tally changed: the first time since the closing, the settle time starts anew or, if it was not calm in
+        between, doubles."""
+        if self.dirty_since is not None:
+            return replace(self, changed_at=max(changed_at, self.changed_at or 0))
+        calm = self.calm_since is None or changed_at - self.calm_since >= CALM_MS
+        settle_ms = SETTLE_MS if calm else min(2 * self.settle_ms, MAX_SETTLE_MS)
+        return replace(self, changed_at=changed_at, dirty_since=changed_at, settle_ms=settle_ms)
+
+
+class Agenda:
+    """The windows of one pipeline that there is something to do about, from its first tally to the newest due one."""
+
+    def __init__(self, grace_ms: int) -> None:
+        self.grace_ms = grace_ms
+        self._entries: dict[int, Entry] = {}
+        self._first: int | None = None
+        self._listed_to = 0
+
+    @property
+    def size(self) -> int:
+        """How many windows are held."""
+        return len(self._entries)
+
+    def resume(self, first_s: int, listed_to_s: int) -> None:
+        """From `first_s` to before `listed_to_s` every window is closed, but those that are put on the agenda."""
+        self._first, self._listed_to = first_s, listed_to_s
+
+    def put(self, window_start_s: int, entry: Entry) -> None:
+        """A window, as the database knows it."""
+        self._reach(window_start_s)
+        self._entries[window_start_s] = entry
+
+    def tally_changed(self, window_start_s: int, basis: int, changed_at: int, known: Entry | None = None) -> None:
+        """A tally of this window changed; `basis` is the position of the report that brought it. `known` is what the
+        database knows of a window that is not on the agenda; None if it was never closed."""
+        self._reach(window_start_s)
+        entry = self._entries.get(window_start_s) or known or Entry()
+        if basis > entry.basis:
+            self._entries[window_start_s] = entry.changed(changed_at)
+
+    def closed(self, window_start_s: int, basis: int, deadline: int | None) -> None:
+        """The window was closed (or judged again) knowing the reports up to `basis`."""
+        entry = self.entry(window_start_s)
+        self._reach(window_start_s)
+        self._entries[window_start_s] = replace(
+            entry,
+            basis=basis,
+            calm_since=entry.changed_at if entry.basis and entry.dirty_since is not None else entry.calm_since,
+            dirty_since=None,
+            changed_at=None,
+            deadline=deadline,
+        )
+
+    def sealed(self, window_start_s: int) -> None:
+        """The log no longer holds the window's blocks: it stays as it is."""
+        self._entries[window_start_s] = Entry(basis=max(1, self.entry(window_start_s).basis))
+
+    def tried_early(self, window_start_s: int, now_ms: int, *, read: bool) -> None:
+        """The window could not be closed early; the older it is, the later that is tried again."""
+        entry = self.entry(window_start_s)
+        age_ms = now_ms - (window_start_s + WINDOW_S) * 1000
+        read_early = entry.changed_at if read else entry.read_early
+        self._entries[window_start_s] = replace(entry, early_at=now_ms + max(500, age_ms // 4), read_early=read_early)
+
+    def entry(self, window_start_s: int) -> Entry:
+        return self._entries.get(window_start_s, Entry())
+
+    def ready_ms(self, window_start_s: int) -> int:
+        """When a window that is closed now became due, or last changed: what it waited from."""
+        return max(due_ms(window_start_s, self.grace_ms), self.entry(window_start_s).changed_at or 0)
+
+    def newest_due_s(self, caught_up_ms: int) -> int:
+        """Return the start of the newest window that was due when the reports were last caught up with."""
+        return newest_due_s(caught_up_ms, self.grace_ms)
+
+    def to_close(self, caught_up_ms: int, now_ms: int) -> Iterator[int]:
+        """Windows to read now, oldest first: due for the first time, or dirty and settled."""
+        self._list_gaps(caught_up_ms)
+        due = self.newest_due_s(caught_up_ms)
+        for start in sorted(self._entries):
+            entry = self._entries[start]
+            if entry.is_done(now_ms):
+                del self._entries[start]
+                continue
+            if entry.basis == 0:
+                ready = start <= due and (not self._is_filled_in_late(start, entry) or entry.is_settled(now_ms))
+            else:
+                ready = entry.is_settled(now_ms)
+            if ready:
+                yield start
+
+    def maybe_early(self, caught_up_ms: int, now_ms: int) -> Iterator[int]:
+        """Windows that are over and not due yet: they may be closed early if everything is final and nothing
+        missing."""
+        due = self.newest_due_s(caught_up_ms)
+        for start, entry in sorted(self._entries.items()):
+            over = start > due and (start + WINDOW_S) * 1000 <= caught_up_ms
+            if entry.basis == 0 and over and entry.early_at <= now_ms:
+                yield start
+
+    def to_judge(self, now_ms: int) -> Iterator[int]:
+        """Closed windows whose deadline has passed."""
+        for start, entry in sorted(self._entries.items()):
+            if entry.deadline is not None and entry.deadline <= now_ms:
+                yield start
+
+    def _reach(self, window_start_s: int) -> None:
+        """Windows are listed from this one on, if they were not."""
+        if self._first is None or window_start_s < self._first:
+            first = self._first
+            self._first = window_start_s
+            self._listed_to = window_start_s if first is None else self._listed_to
+            for start in range(window_start_s, min(first or window_start_s, self._listed_to), WINDOW_S):
+                self._entries.setdefault(start, Entry())
+
+    def _is_filled_in_late(self, window_start_s: int, entry: Entry) -> bool:
+        """Whether the first tally of a window came when it was due already (a back-fill): more are on their way then,
+        and closing it before they stand still would only be done again."""
+        return entry.dirty_since is not None and entry.dirty_since > due_ms(window_start_s, self.grace_ms)
+
+    def _list_gaps(self, caught_up_ms: int) -> None:
+        """Every minute between the first tally and the newest due window has its entry, once."""
+        if self._first is None:
+            return
+        stop = self.newest_due_s(caught_up_ms) + WINDOW_S
+        for start in range(self._listed_to, stop, WINDOW_S):
+            self._entries.setdefault(start, Entry())
+        self._listed_to = max(self._listed_to, stop)

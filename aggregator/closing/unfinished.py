@@ -1,0 +1,150 @@
+"""Unfinished: what PostgreSQL knows of windows that were closed, and of those that there is something to do about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, func, select, text, tuple_
+
+from aggregator.closing.report_state import Windows, chunks
+from lagloss_server.queries.offset_ranges import Watermarks
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import is_any
+
+
+class Change(NamedTuple):
+    """A window with a tally that changed. `closed_basis`, `state` are of the window's row, None if there is none."""
+
+    pipeline: str
+    window_start: int
+    closed_basis: int | None
+    state: str | None
+    basis: int
+    changed_at: int
+
+
+def read_changes(connection: Connection, after_basis: int, pipelines: Collection[str] | None = None) -> list[Change]:
+    """Windows with a tally that changed after this basis, and after their own."""
+    tally, window = tables.table_of(tables.Tally), tables.table_of(tables.Window)
+    basis = func.max(tally.c.changed_basis)
+    query = (
+        select(
+            tally.c.pipeline,
+            tally.c.window_start,
+            window.c.basis,
+            window.c.state,
+            basis,
+            func.max(tally.c.changed_at),
+        )
+        .outerjoin(window, (window.c.pipeline == tally.c.pipeline) & (window.c.window_start == tally.c.window_start))
+        .where(tally.c.changed_basis > after_basis)
+        .group_by(tally.c.pipeline, tally.c.window_start, window.c.basis, window.c.state)
+        .having(basis > func.coalesce(window.c.basis, 0))
+    )
+    if pipelines is not None:
+        query = query.where(is_any(tally.c.pipeline, pipelines))
+    return [Change(*row) for row in connection.execute(query)]
+
+
+def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
+    """For each pipeline with closed windows: pipeline, the first and last of them, and how many there are."""
+    table = tables.Window
+    return list(
+        connection.execute(
+            select(
+                table.pipeline,
+                func.min(table.window_start).label("first"),
+                func.max(table.window_start).label("last"),
+                func.count().label("windows"),
+            )
+            .where(is_any(table.pipeline, pipelines))
+            .group_by(table.pipeline)
+        )
+    )
+
+
+def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) -> list[int]:
+    """The windows between these two that were never closed."""
+    found = connection.execute(
+        text(
+            "SELECT start FROM generate_series(CAST(:first AS bigint), :last, 60) start WHERE NOT EXISTS"
+            ' (SELECT FROM "window" WHERE pipeline = :pipeline AND window_start = start) ORDER BY start'
+        ),
+        {"pipeline": pipeline, "first": first_s, "last": last_s},
+    )
+    return list(found.scalars())
+
+
+def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[Any]:
+    """Closed windows that time alone may change: pipeline, window_start, basis, deadline."""
+    table = tables.Window
+    return list(
+        connection.execute(
+            select(table.pipeline, table.window_start, table.basis, table.deadline).where(
+                is_any(table.pipeline, pipelines), table.deadline.is_not(None), table.state == "closed"
+            )
+        )
+    )
+
+
+def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int], str]:
+    """closed or sealed, of those of these windows that were ever closed."""
+    table = tables.Window
+    states: dict[tuple[str, int], str] = {}
+    for some in chunks(windows):
+        rows = connection.execute(
+            select(table.pipeline, table.window_start, table.state).where(
+                tuple_(table.pipeline, table.window_start).in_(some)
+            )
+        )
+        states |= {(pipeline, start): state for pipeline, start, state in rows}
+    return states
+
+
+def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:
+    """The windows with from <= start < to that were ever closed, oldest first."""
+    table = tables.Window
+    rows = connection.execute(
+        select(table.pipeline, table.window_start)
+        .where(table.pipeline == pipeline, table.window_start >= from_s, table.window_start < to_s)
+        .order_by(table.window_start)
+    )
+    return [(name, start) for name, start in rows]
+
+
+def seal_gone(connection: Connection, held: Mapping[int, Watermarks]) -> list[tuple[str, int]]:
+    """Mark closed windows whose blocks the log no longer holds: they are never read or rewritten."""
+    rows = connection.execute(
+        text(
+            "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE state = 'closed' AND EXISTS ("
+            " SELECT FROM jsonb_array_elements(log_start) needed"
+            " LEFT JOIN unnest(CAST(:partitions AS int[]), CAST(:lows AS bigint[])) held(partition, low)"
+            " ON held.partition = CAST(needed->>0 AS int)"
+            " WHERE low IS NULL OR CAST(needed->>1 AS bigint) < low) RETURNING pipeline, window_start"
+        ),
+        {"partitions": list(held), "lows": [marks.low for marks in held.values()]},
+    )
+    return [(pipeline, start) for pipeline, start in rows]
+
+
+def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
+    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are.
+
+    Those of a deleted pipeline, too, changed or not: nobody closes them any more.
+    """
+    # tallies before windows, as following locks them where it makes a day's partitions
+    connection.execute(text("LOCK TABLE tally IN ACCESS SHARE MODE"))
+    rows = connection.execute(
+        text(
+            "UPDATE \"window\" SET state = 'sealed', deadline = NULL WHERE (pipeline, window_start) IN ("
+            " SELECT pipeline, window_start FROM \"window\" w WHERE state = 'closed' AND window_start < :before"
+            " AND (NOT EXISTS (SELECT FROM tally t WHERE t.pipeline = w.pipeline"
+            " AND t.window_start = w.window_start AND changed_basis > w.basis)"
+            " OR (SELECT deleted_at IS NOT NULL FROM pipeline p WHERE p.name = w.pipeline"
+            " ORDER BY version DESC LIMIT 1))"
+            " ORDER BY window_start LIMIT :at_most) RETURNING pipeline, window_start"
+        ),
+        {"before": before_s, "at_most": at_most},
+    )
+    return [(pipeline, start) for pipeline, start in rows]

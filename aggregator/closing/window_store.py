@@ -1,0 +1,202 @@
+"""The closer's statements: a window's stored facts, and the commit of closings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sqlalchemy import Connection, delete, func, select, text, tuple_
+from sqlalchemy.dialects.postgresql import insert
+
+from aggregator.closing.report_state import Windows, chunks
+from aggregator.maintenance import rollups
+from lagloss.wire.format import signed64
+from lagloss_server.model.window_result import WindowResult
+from lagloss_server.rules.facts import MissingId, WindowFacts
+from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
+
+KEPT_REVISIONS = 50
+NAMES_A_WINDOW = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """A missing message with what was judged of it."""
+
+    id: MissingId
+    kind: str
+    places: tuple[str, ...]
+    last_checkpoint: str
+
+
+@dataclass(frozen=True)
+class Closing:
+    """One window's closing, ready to be committed. Times in epoch ms."""
+
+    result: WindowResult
+    facts: WindowFacts
+    missing: Sequence[Missing]
+    basis: int
+    judged_at: int
+    deadline: int | None
+    history: bool
+    log_start: Sequence[tuple[int, int]]
+
+    @property
+    def window(self) -> tuple[str, int]:
+        return self.result.pipeline, self.result.window_start_s
+
+
+def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
+    """The stored facts of these windows, with their missing ids, and the basis up to which they hold."""
+    table, names = tables.table_of(tables.Window), tables.table_of(tables.MissingMessage)
+    missing: dict[tuple[str, int], list[MissingId]] = {}
+    found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
+    for some in chunks(windows):
+        for row in connection.execute(select(names).where(tuple_(names.c.pipeline, names.c.window_start).in_(some))):
+            found = MissingId(row.id_hash % (1 << 64), int(row.pattern, 16), row.last_seen_ms, row.message_id)
+            missing.setdefault((row.pipeline, row.window_start), []).append(found)
+        packed = select(table.c.pipeline, table.c.window_start, table.c.facts, table.c.basis)
+        for row in connection.execute(packed.where(tuple_(table.c.pipeline, table.c.window_start).in_(some))):
+            window = (row.pipeline, row.window_start)
+            facts = replace(WindowFacts.unpack(row.facts), missing=tuple(missing.get(window, ())))
+            found_facts[window] = facts, row.basis
+    return found_facts
+
+
+def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closing, int]]:
+    """Upsert closings, each only over an older basis; those that made a revision, with its number.
+
+    A result that changed keeps the old row in the history; one that did not keeps its revision.
+    """
+    if not found:
+        return []
+    ensure_days(connection, {closing.result.window_start_s for closing in found})
+    before = _lock(connection, [closing.window for closing in found])
+    rows, made, replaced = [], [], []
+    for closing in found:
+        old, document = before.get(closing.window), closing.result.document()
+        if old is not None and (
+            old.state == "sealed" or (old.basis, old.judged_at) > (closing.basis, closing.judged_at)
+        ):
+            continue
+        changed = old is None or old.document != document
+        revision = 1 if old is None else old.revision + changed
+        rows.append(_row(closing, document, revision, closing.judged_at if old is None or changed else old.closed_at))
+        if changed:
+            made.append((closing, revision))
+        if old is not None and changed:
+            replaced.append(old)
+    if rows:
+        upsert = insert(tables.table_of(tables.Window))
+        everything = {name: upsert.excluded[name] for name in rows[0]}
+        table = tables.table_of(tables.Window)
+        newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
+        connection.execute(
+            upsert.on_conflict_do_update(
+                index_elements=["pipeline", "window_start"], set_=everything, where=newer & (table.c.state != "sealed")
+            ),
+            rows,
+        )
+    _keep_revisions(connection, replaced)
+    written = {(row["pipeline"], row["window_start"]) for row in rows}
+    _replace_missing(connection, [closing for closing in found if closing.window in written], before)
+    if made:
+        rollups.mark(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
+        connection.execute(
+            text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
+            {
+                "channel": WINDOWS_CHANNEL,
+                "payloads": ["{}/{}".format(*closing.window) for closing, _ in made],
+            },
+        )
+    return made
+
+
+def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any]:
+    """The rows of these windows as they are, locked, always in the same order."""
+    table = tables.table_of(tables.Window)
+    before: dict[tuple[str, int], Any] = {}
+    for some in chunks(sorted(windows)):
+        rows = connection.execute(
+            select(table)
+            .where(tuple_(table.c.pipeline, table.c.window_start).in_(some))
+            .order_by(table.c.pipeline, table.c.window_start)
+            .with_for_update()
+        )
+        before |= {(row.pipeline, row.window_start): row for row in rows}
+    return before
+
+
+def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: int) -> dict[str, Any]:
+    result = closing.result
+    on_time, on_time_of = on_time_counts(document)
+    return {
+        "pipeline": result.pipeline,
+        "window_start": result.window_start_s,
+        "state": "closed",
+        "revision": revision,
+        "verdict": result.verdict,
+        "messages": result.messages,
+        "delivered": result.delivered,
+        "pending": result.pending,
+        "lost_min": result.lost.min if result.lost else 0,
+        "lost_max": result.lost.max if result.lost else 0,
+        "on_time": on_time,
+        "on_time_of": on_time_of,
+        "e2e_p95_ms": result.e2e_lag_ms.p95,
+        "history": closing.history,
+        "closed_at": closed_at,
+        "judged_at": closing.judged_at,
+        "basis": closing.basis,
+        "deadline": closing.deadline,
+        "log_start": [list(start) for start in closing.log_start],
+        "document": document,
+        "facts": closing.facts.pack(),
+    }
+
+
+def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
+    history = tables.table_of(tables.WindowRevision)
+    if not replaced:
+        return
+    rows = [
+        {name: getattr(old, name) for name in ("pipeline", "window_start", "revision", "closed_at", "document")}
+        for old in replaced
+    ]
+    connection.execute(insert(history), rows)
+    for old in replaced:
+        if old.revision > KEPT_REVISIONS:
+            connection.execute(
+                delete(history).where(
+                    history.c.pipeline == old.pipeline,
+                    history.c.window_start == old.window_start,
+                    history.c.revision <= old.revision - KEPT_REVISIONS,
+                )
+            )
+
+
+def _replace_missing(connection: Connection, found: Sequence[Closing], before: Collection[tuple[str, int]]) -> None:
+    table = tables.table_of(tables.MissingMessage)
+    for some in chunks([closing.window for closing in found if closing.window in before]):
+        connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
+    rows = [
+        {
+            "pipeline": closing.result.pipeline,
+            "window_start": closing.result.window_start_s,
+            "id_hash": signed64(missing.id.id_hash),
+            "message_id": missing.id.name,
+            "pattern": f"{missing.id.mask:x}",
+            "kind": missing.kind,
+            "places": list(missing.places),
+            "last_checkpoint": missing.last_checkpoint,
+            "last_seen_ms": missing.id.last_seen_ms,
+        }
+        for closing in found
+        for missing in closing.missing[:NAMES_A_WINDOW]
+    ]
+    if rows:
+        connection.execute(insert(table), rows)

@@ -1,0 +1,1 @@
+"""Watch how far consumer groups are behind."""

@@ -1,0 +1,199 @@
+"""Consumer lag: how far a consumer group is behind in each partition, by what the brokers say of its offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import AdminClient
+
+from aggregator.consumer_lag.record_times import Place, Waiting, WaitingRecords
+from lagloss.broker.partition_bounds import Key, LogBounds
+from lagloss.broker.topics import kafka_error
+from lagloss_server.queries.consumer_groups import Groups
+
+ANSWER_TIMEOUT_S: Final = 2.0
+"""For the answers to one kind of question, all together."""
+
+
+class NodeGroup(NamedTuple):
+    """A node of a pipeline and the consumer group that its definition names."""
+
+    pipeline: str
+    node: str
+    group: str
+
+
+class Log(NamedTuple):
+    """What a partition holds: [start, end)."""
+
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a node's group is behind in one partition: `offsets` from the next record it has to take in to the log's
+    end, and for how long that record has been under way (`behind_ms`, signed, by its event time; 0 where nothing
+    waits). None: not known."""
+
+    group: NodeGroup
+    topic: str
+    partition: int
+    offsets: int | None
+    behind_ms: int | None
+
+
+def next_offset(committed: int | None, log: Log) -> int:
+    """Where the group goes on: what the log has dropped is taken in by nobody, and where nothing was committed (a
+    partition that was added, say), all that the log holds waits."""
+    return log.start if committed is None else max(committed, log.start)
+
+
+def offset_lag(committed: int | None, log: Log) -> int | None:
+    """How many offsets are left to the log's end, markers of transactions among them. None where more was committed
+    than the log holds: it lost its tail, and what the group makes of that is not known."""
+    lag = log.end - next_offset(committed, log)
+    return lag if lag >= 0 else None
+
+
+def told(lag: int, end: int, waiting: Waiting | None, asked_ms: int) -> tuple[int, int | None]:
+    """(offsets, behind_ms) where something waits: `lag` offsets up to `end`, and `waiting` is what a reader found
+    first. Where nothing but markers of transactions is left, nothing waits."""
+    if waiting is None:
+        return lag, None
+    if waiting.is_end:
+        return (0, 0) if waiting.offset >= end else (lag, None)
+    return lag, None if waiting.event_time_ms is None else asked_ms - waiting.event_time_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A partition that a group reads: what it has committed of it (None: nothing), and what the log holds (None: not
+    known)."""
+
+    group: NodeGroup
+    key: Key
+    committed: int | None
+    log: Log | None
+
+    @property
+    def lag(self) -> int | None:
+        return None if self.log is None else offset_lag(self.committed, self.log)
+
+    @property
+    def place(self) -> Place | None:
+        """Where the group goes on, if anything waits there."""
+        return Place(self.key, next_offset(self.committed, self.log)) if self.log is not None and self.lag else None
+
+    def judged(self, waiting: Mapping[Place, Waiting], asked_ms: int) -> PartitionLag:
+        """By what was found where the groups go on."""
+        if self.log is None or not self.lag:
+            return PartitionLag(self.group, *self.key, self.lag, self.lag)  # nothing is behind where nothing waits
+        found = waiting.get(Place(self.key, next_offset(self.committed, self.log)))
+        return PartitionLag(self.group, *self.key, *told(self.lag, self.log.end, found, asked_ms))
+
+
+class ConsumerLags:
+    """Asks the brokers. One that does not answer costs some seconds: for a thread of its own."""
+
+    def __init__(self, bootstrap: str) -> None:
+        config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}
+        self._admin = AdminClient(config)
+        self._groups = Groups(bootstrap, "lagloss-consumer-lag")
+        self._bounds = LogBounds(config)
+        self._records = WaitingRecords(config)
+        self.trouble: str | None = None
+        """Why something was left out of the last reading."""
+
+    def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
+        """When it was asked (epoch ms), and the lag of every partition of the topics that these groups have committed
+        offsets of. Of groups and topics that do not exist there is none.
+
+        Raises:
+            KafkaException, TimeoutError: the brokers did not answer.
+        """
+        self.trouble = None
+        committed = self._committed({group.group for group in groups})
+        keys = self._partitions({topic for offsets in committed.values() for topic, _ in offsets})
+        # In this order: ends that were asked for later are never before offsets that were committed earlier.
+        logs = self._logs([key for partitions in keys.values() for key in partitions])
+        asked_ms = int(time.time() * 1_000)
+        inputs = [
+            Input(group, key, committed[group.group].get(key), logs.get(key))
+            for group in groups
+            for topic in sorted({topic for topic, _ in committed.get(group.group, ())})
+            for key in keys.get(topic, ())
+        ]
+        most_first = sorted(inputs, key=lambda each: each.lag or 0, reverse=True)
+        waiting = self._records.read({each.place: None for each in most_first if each.place is not None})
+        return asked_ms, [each.judged(waiting, asked_ms) for each in inputs]
+
+    def close(self) -> None:
+        self._groups.close()
+        self._bounds.close()
+        self._records.close()
+
+    def _committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
+        """What each group has committed, by partition; one that does not exist has nothing. One whose coordinator does
+        not answer is left out, unless none does."""
+        try:
+            return self._groups.committed(groups)
+        except KafkaException as error:
+            if len(groups) == 1:
+                raise
+            trouble = error
+        found: dict[str, dict[Key, int]] = {}
+        for group in sorted(groups):
+            try:
+                found |= self._groups.committed([group])
+            except KafkaException as error:
+                self.trouble = f"{group}: {error}"
+        if not found:
+            raise trouble
+        return found
+
+    def _partitions(self, topics: Collection[str]) -> dict[str, list[Key]]:
+        """The partitions of each topic that exists, however many were committed to."""
+        if not topics:
+            return {}
+        asked = TopicCollection(sorted(topics))
+        futures: dict[str, Any] = self._admin.describe_topics(asked, request_timeout=ANSWER_TIMEOUT_S)
+        return {
+            topic: sorted((topic, partition.id) for partition in answer.partitions)
+            for topic, answer in self._answers(futures).items()
+        }
+
+    def _logs(self, keys: Collection[Key]) -> dict[Key, Log]:
+        """What these partitions hold; those whose leader does not answer are left out."""
+        if not keys:
+            return {}
+        starts, ends = self._bounds.begins(keys), self._bounds.ends(keys)
+        found = {key: Log(starts[key], ends[key]) for key in starts.keys() & ends.keys()}
+        if len(found) < len(keys):
+            self.trouble = self._bounds.trouble
+        return found
+
+    def _answers(self, futures: Mapping[str, Any]) -> dict[str, Any]:
+        """What was answered, without what does not exist; trouble is told, and raised if that is all there is."""
+        deadline = time.monotonic() + ANSWER_TIMEOUT_S
+        found: dict[str, Any] = {}
+        trouble: KafkaException | TimeoutError | None = None
+        for name, future in futures.items():
+            try:
+                found[name] = future.result(max(0.0, deadline - time.monotonic()))
+            except (KafkaException, TimeoutError) as error:
+                if not _is_unknown(error):
+                    trouble = error
+                    self.trouble = f"{name}: {str(error) or 'no answer in time'}"
+        if trouble is not None and not found:
+            raise trouble
+        return found
+
+
+def _is_unknown(error: Exception) -> bool:
+    """Whether it says that there is no such topic."""
+    return isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART

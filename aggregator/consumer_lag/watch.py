@@ -1,0 +1,128 @@
+"""Watching consumer lag: a thread that asks for it each 10 s, and keeps it by the minute in which it was asked."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import structlog
+from confluent_kafka import KafkaException
+from sqlalchemy import Connection, Engine, func
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import DBAPIError
+
+from aggregator.consumer_lag.lag import ConsumerLags, NodeGroup, PartitionLag
+from aggregator.metrics import Metrics
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import make_days_ahead
+
+log = structlog.get_logger()
+
+EVERY_S: Final = 10.0
+CLOSE_S: Final = 1.0
+"""How long an end waits for a round under way: what that writes is right whenever it comes."""
+
+
+class ConsumerLagWatch:
+    """Closing windows never waits for it; trouble is logged when it is news, and the next round tries again.
+
+    Args:
+        groups: tells what to ask about now; called from the thread.
+    """
+
+    def __init__(
+        self, bootstrap: str, engine: Engine, groups: Callable[[], Collection[NodeGroup]], metrics: Metrics
+    ) -> None:
+        self._bootstrap = bootstrap
+        self._engine = engine
+        self._groups = groups
+        self._metrics = metrics
+        self._trouble: str | None = None
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
+
+    def start(self) -> None:
+        """Makes the first days' partitions, which upkeep goes on with, before there are others who would; then asks."""
+        make_days_ahead(self._engine, time.time())
+        self._thread.start()
+
+    def close(self) -> None:
+        """Asks no more."""
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(CLOSE_S)
+        self._metrics.consumer_lag(())
+
+    def round(self, lags: ConsumerLags) -> None:
+        """Asks once, and keeps what was answered."""
+        groups = self._groups()
+        try:
+            asked_ms, found = lags.read(groups) if groups else (0, [])
+            if found and not self._stop.is_set():
+                with self._engine.begin() as connection:
+                    keep(connection, asked_ms, found)
+        except (KafkaException, TimeoutError, DBAPIError) as error:
+            self._failed(str(error) or type(error).__name__)
+            return
+        except Exception as error:  # a fault of ours costs a round, and not the watch
+            self._failed(repr(error), is_fault=True)
+            return
+        self._note(lags.trouble if groups else None)
+        if not self._stop.is_set():
+            self._metrics.consumer_lag(found)
+
+    def _run(self) -> None:
+        with closing(ConsumerLags(self._bootstrap)) as lags:
+            while not self._stop.is_set():
+                began = time.monotonic()
+                self.round(lags)
+                self._stop.wait(max(0.0, began + EVERY_S - time.monotonic()))
+
+    def _failed(self, trouble: str, *, is_fault: bool = False) -> None:
+        self._note(trouble, is_fault=is_fault)
+        self._metrics.consumer_lag(())
+
+    def _note(self, trouble: str | None, *, is_fault: bool = False) -> None:
+        if trouble is not None:
+            self._metrics.consumer_lag_failures.inc()
+            if trouble != self._trouble:
+                log.warning("consumer lag not known", trouble=trouble, exc_info=is_fault)
+        self._trouble = trouble
+
+
+def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:
+    """What was found goes into the minute in which it was asked. Done twice, or after what was asked later, it changes
+    nothing."""
+    rows = [
+        {
+            "pipeline": lag.group.pipeline,
+            "window_start": asked_ms // 1_000 // WINDOW_S * WINDOW_S,
+            "node": lag.group.node,
+            "consumer_group": lag.group.group,
+            "topic": lag.topic,
+            "topic_partition": lag.partition,
+            "asked_at": asked_ms,
+            "offsets": lag.offsets,
+            "offsets_max": lag.offsets,
+            "behind_ms": lag.behind_ms,
+            "behind_max_ms": lag.behind_ms,
+        }
+        for lag in found
+    ]
+    table = tables.table_of(tables.ConsumerLag)
+    upsert = insert(table)
+    newer: dict[str, Any] = {name: upsert.excluded[name] for name in ("asked_at", "offsets", "behind_ms")}
+    highest = {
+        name: func.greatest(table.c[name], upsert.excluded[name])  # passes over nulls
+        for name in ("offsets_max", "behind_max_ms")
+    }
+    absolute = upsert.on_conflict_do_update(
+        index_elements=list(table.primary_key.columns),
+        set_={**newer, **highest},
+        where=upsert.excluded.asked_at >= table.c.asked_at,
+    )
+    connection.execute(absolute, rows)

@@ -1,0 +1,1 @@
+"""Count windows inside Spark tasks."""

@@ -1,0 +1,203 @@
+"""Collecting: the columns of a window's blocks, each block once, until they are counted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from aggregator.kernel.compiled import compiled
+from aggregator.kernel.plan import WindowPlan
+from aggregator.kernel.scanner import U8, Headers
+from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, BadReason, BeaconBlock, partition_of
+from lagloss_server.model.graph import node_of
+from lagloss_server.rules.facts import Account
+
+I32 = npt.NDArray[np.int32]
+Places = npt.NDArray[np.int64]
+
+
+class Growing:
+    """An array that grows at its end, doubling its room."""
+
+    __slots__ = ("_room", "size")
+
+    def __init__(self, kind: Any) -> None:
+        self._room = np.empty(256, kind)
+        self.size = 0
+
+    def more(self, count: int) -> npt.NDArray[Any]:
+        """Room for so many more values, to be filled in."""
+        start, self.size = self.size, self.size + count
+        if self.size > self._room.size:
+            wider = np.empty(max(self.size, 2 * self._room.size), self._room.dtype)
+            wider[:start] = self._room[:start]
+            self._room = wider
+        return self._room[start : self.size]
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        return self._room[: self.size]
+
+
+class Column:
+    """The beacons of one checkpoint, in the order they were found.
+
+    `offsets`: event_time - window_start in ms, -1 where a block does not say, kept only if `with_offsets`; `names`:
+    where each block with message ids begins, and these; `checksums`: the ids and checksums of blocks that carry them.
+    """
+
+    def __init__(self, *, with_offsets: bool) -> None:
+        self._ids, self._lags, self._offsets = Growing(np.uint64), Growing(np.float32), Growing(np.int32)
+        self._with_offsets = with_offsets
+        self.names: list[tuple[int, int, bytes]] = []
+        self.checksums: list[tuple[U64, U32]] = []
+        self._looked_at = 0
+
+    @property
+    def ids(self) -> U64:
+        return self._ids.values
+
+    @property
+    def lags(self) -> F32:
+        return self._lags.values
+
+    @property
+    def offsets(self) -> I32:
+        return self._offsets.values
+
+    def add(self, block: BeaconBlock) -> None:
+        start = self._ids.size
+        self._ids.more(block.count)[:] = block.id_hash
+        self._lags.more(block.count)[:] = block.lag_ms
+        if self._with_offsets:
+            self._offsets.more(block.count)[:] = -1 if block.event_offset_ms is None else block.event_offset_ms
+        if block.message_ids is not None:
+            self.names.append((start, block.count, block.message_ids))
+        if block.payload_crc is not None:
+            self.checksums.append((block.id_hash, block.payload_crc))
+
+    def add_rows(self, headers: Headers, rows: Places) -> None:
+        data, of = headers.data, {name: values[rows] for name, values in headers.fields.items()}
+        counts = of["count"]
+        total, at = int(counts.sum()), self._ids.size
+        _gather(data, of["ids"], counts * 8, self._ids.more(total).view(np.uint8))
+        _gather(data, of["lags"], counts * 4, self._lags.more(total).view(np.uint8))
+        if self._with_offsets:
+            _gather_offsets(data, of["offsets"], counts, self._offsets.more(total))
+        starts = np.cumsum(counts) - counts
+        for row in np.flatnonzero(of["names"] >= 0).tolist():
+            first, size = int(of["names"][row]), int(of["names_size"][row])
+            self.names.append((at + int(starts[row]), int(counts[row]), data[first : first + size].tobytes()))
+        for row in np.flatnonzero(of["crcs"] >= 0).tolist():
+            start, count = int(starts[row]), int(counts[row])
+            first = int(of["crcs"][row])
+            crcs = np.frombuffer(data[first : first + 4 * count].tobytes(), "<u4")
+            self.checksums.append((self.ids[at + start : at + start + count].copy(), crcs))
+
+    def ends_since(self) -> tuple[int, int] | None:
+        """The smallest and the largest id since this was last asked."""
+        fresh, self._looked_at = self.ids[self._looked_at :], self._ids.size
+        return (int(fresh.min()), int(fresh.max())) if fresh.size else None
+
+
+@dataclass
+class WindowBlocks:
+    """The blocks of one window that were found so far, each (emitter, seq) once. `strangers` counts beacons of
+    checkpoints that only other versions of the definition have, `bad` bad records under the window's key."""
+
+    plan: WindowPlan
+    live: dict[str, Column] = field(default_factory=dict)
+    replayed: dict[str, Column] = field(default_factory=dict)
+    read: Counter[Account] = field(default_factory=Counter)
+    strangers: Counter[str] = field(default_factory=Counter)
+    bad: Counter[BadReason] = field(default_factory=Counter)
+    quarantined: set[str] = field(default_factory=set)
+    partitions: set[int] = field(default_factory=set)
+    sample: int = SAMPLE_ALL
+    scattered: bool = False
+    _seen: set[tuple[bytes, int]] = field(default_factory=set)
+
+    @property
+    def size(self) -> int:
+        """How many beacons there are."""
+        return sum(self.read.values())
+
+    def add(self, block: BeaconBlock) -> None:
+        """Take a block in, unless it was there before (a block sent twice is one block)."""
+        if not self._is_new(block.emitter, block.seq):
+            return
+        if block.checkpoint not in self.plan.graph.bit:
+            self.strangers[block.checkpoint] += block.count
+            self.mark_bad(block.checkpoint)
+            return
+        self._column(self.live if block.replay is None else self.replayed, block.checkpoint).add(block)
+        self.read[block.emitter, block.checkpoint, block.replay] += block.count
+        self.partitions.add(block.partitions)
+        self.sample = min(self.sample, block.sample)
+
+    def add_rows(self, checkpoint: str, headers: Headers, rows: Sequence[int], emitters: Sequence[bytes]) -> None:
+        """Take these rows of a scanned batch in: live blocks of one checkpoint of the graph."""
+        of = headers.fields
+        seqs = of["seq"][rows].tolist()
+        fresh = [at for at, key in enumerate(zip(emitters, seqs, strict=True)) if self._is_new(*key)]
+        if not fresh:
+            return
+        taken = np.asarray(rows)[fresh]
+        self._column(self.live, checkpoint).add_rows(headers, taken)
+        for at, count in zip(fresh, of["count"][taken].tolist(), strict=True):
+            self.read[emitters[at], checkpoint, None] += count
+        self.partitions.update(of["partitions"][taken].tolist())
+        self.sample = min(self.sample, int(of["sample"][taken].min()))
+
+    def mark_bad(self, checkpoint: str) -> None:
+        """A block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""
+        if node_of(checkpoint) in self.plan.graph.nodes:
+            self.quarantined.add(node_of(checkpoint))
+
+    def end_partition(self, partition: int) -> None:
+        """All blocks of a partition are in: see whether any holds ids that belong to another one. The partition grows
+        with the id, so the smallest and the largest speak for all. A block is never sent to two partitions; the pieces
+        of one that was scattered are."""
+        self._seen.clear()
+        ends = [column.ends_since() for columns in (self.live, self.replayed) for column in columns.values()]
+        for made_for in self.partitions:
+            if any(partition_of(end, made_for) != partition for pair in ends if pair for end in pair):
+                self.scattered = True
+
+    def _column(self, columns: dict[str, Column], checkpoint: str) -> Column:
+        if checkpoint not in columns:
+            columns[checkpoint] = Column(with_offsets=checkpoint == self.plan.graph.first)
+        return columns[checkpoint]
+
+    def _is_new(self, emitter: bytes, seq: int) -> bool:
+        key = (emitter, seq)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        return True
+
+
+@compiled
+def _gather(data: U8, starts: Places, sizes: Places, out: U8) -> None:
+    """The bytes of these places, one after another."""
+    at = 0
+    for place in range(starts.size):
+        size = sizes[place]
+        out[at : at + size] = data[starts[place] : starts[place] + size]
+        at += size
+
+
+@compiled
+def _gather_offsets(data: U8, starts: Places, counts: Places, out: I32) -> None:
+    """The uint16 at these places, -1 for all of a block without them (a start of -1)."""
+    at = 0
+    for place in range(starts.size):
+        start = starts[place]
+        for step in range(counts[place]):
+            out[at] = -1 if start < 0 else np.int32(data[start + 2 * step]) | np.int32(data[start + 2 * step + 1]) << 8
+            at += 1

@@ -1,0 +1,310 @@
+"""Counting one window: from its blocks' columns to its facts. No Spark, no Kafka, no clock.
+
+Every distinct id gets a row, found by one hash look-up a beacon; presence is then a bit a checkpoint in the row's mask,
+and what needs a message's lags ("last seen", first arrival) is a minimum or maximum by row. Nothing is sorted.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from aggregator.kernel.bins import sketch_of
+from aggregator.kernel.columns import Column, WindowBlocks
+from aggregator.kernel.compiled import compiled
+from aggregator.kernel.id_index import IdIndex, Rows
+from aggregator.kernel.plan import WindowPlan
+from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, unpack_ids
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.arithmetic import missing_places
+from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
+
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.intp]
+F64 = npt.NDArray[np.float64]
+
+TIMED_SAMPLE = SAMPLE_ALL // 16
+"""Which ids' own durations are taken: those a sample of this size would leave in."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The sampled beacons of one checkpoint, live or replayed, and the row of each one's id; offsets only at the first
+    checkpoint."""
+
+    ids: U64
+    lags: F32
+    offsets: npt.NDArray[np.int32]
+    rows: Rows
+    kept: Bools | None
+    """Which of the column's beacons these are; None for all."""
+
+
+@dataclass(frozen=True)
+class Ids:
+    """What is known of each distinct id, by row. Lags in ms.
+
+    `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
+    `first`: the smallest live lag at a delivery checkpoint, infinity where there is none.
+    """
+
+    ids: U64
+    masks: U64
+    newest: F32
+    first: F32
+
+
+def count_window(found: WindowBlocks) -> WindowFacts:
+    """The facts of all ids in these blocks."""
+    plan, graph = found.plan, found.plan.graph
+    sample = min(plan.sample, found.sample)
+    index = IdIndex(max((column.ids.size for column in found.live.values()), default=0))
+    live = {name: _sampled(found.live[name], sample, index) for name in graph.checkpoints if name in found.live}
+    again = {name: _sampled(column, sample, index) for name, column in found.replayed.items()}
+    ids, checkpoints = _mark(graph, index, live, again)
+    codes, patterns = _distinct_patterns(ids.masks)
+    lossy = np.array([bool(missing_places(graph, mask)) for mask in patterns], bool)
+    first = [
+        (columns[graph.first], side[graph.first])
+        for columns, side in ((found.live, live), (found.replayed, again))
+        if graph.first in side
+    ]
+    missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
+    return WindowFacts(
+        patterns=_whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns),
+        checkpoints={name: checkpoints[name] for name in graph.checkpoints if name in checkpoints},
+        e2e_lags=sketch_of(ids.first[np.isfinite(ids.first)]),
+        durations=_durations(graph, live, ids.ids, sample),
+        read=dict(found.read),
+        strangers=dict(found.strangers),
+        bad=dict(found.bad),
+        corrupted=_corrupted(found, sample),
+        quarantined=frozenset(found.quarantined),
+        sample=sample,
+        cuts=plan.cuts,
+        missing=missing.named(patterns, _names(first, missing.rows[:MAX_NAMES], index.size)),
+        partitions=frozenset(found.partitions),
+        scattered=found.scattered or len(found.partitions) > 1,
+    )
+
+
+def _in_sample(ids: U64, sample: int) -> Bools:
+    """Rule 14: which ids a sample takes."""
+    return (ids & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
+
+
+def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
+    if sample == SAMPLE_ALL:
+        return Found(column.ids, column.lags, column.offsets, index.rows_of(column.ids), None)
+    kept = _in_sample(column.ids, sample)
+    ids = column.ids[kept]
+    offsets = column.offsets[kept] if column.offsets.size else column.offsets
+    return Found(ids, column.lags[kept], offsets, index.rows_of(ids), kept)
+
+
+def _mark(
+    graph: Graph, index: IdIndex, live: Mapping[str, Found], again: Mapping[str, Found]
+) -> tuple[Ids, dict[str, CheckpointFacts]]:
+    """One pass over all beacons: who is where, and each checkpoint's counts and lags."""
+    n = index.size
+    ids = Ids(
+        index.ids,
+        np.zeros((len(graph.checkpoints) // 64 + 1, n), np.uint64),
+        np.full(n, -np.inf, np.float32),
+        np.full(n, np.inf, np.float32),
+    )
+    nowhere = np.empty(0, np.int32)
+    nobody = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
+    facts = {}
+    for name in {**live, **again}:
+        bit, here, replayed = graph.bit[name], live.get(name, nobody), again.get(name, nobody)
+        word, flag = ids.masks[bit // 64], np.uint64(1 << bit % 64)
+        distinct_live = _take(here.rows, here.lags, word, flag, ids.newest)
+        distinct = distinct_live + _take(replayed.rows, replayed.lags, word, flag, ids.newest)
+        if graph.delivery_mask >> bit & 1:
+            _lower(here.rows, here.lags, ids.first)
+        facts[name] = CheckpointFacts(
+            beacons=here.ids.size,
+            replayed=replayed.ids.size,
+            distinct=distinct,
+            duplicates=_duplicates(graph, name, live, distinct_live, n),
+            lags=sketch_of(here.lags),
+        )
+    return ids, facts
+
+
+@compiled
+def _take(rows: Rows, lags: F32, masks: U64, flag: np.uint64, newest: F32) -> int:
+    """Put a checkpoint's bit into the masks of these rows, and raise their newest lag; in how many the bit is new."""
+    fresh = 0
+    for at in range(rows.size):
+        row = rows[at]
+        if masks[row] & flag == 0:
+            masks[row] |= flag
+            fresh += 1
+        newest[row] = max(newest[row], lags[at])
+    return fresh
+
+
+@compiled
+def _lower(rows: Rows, lags: F32, least: F32) -> None:
+    for at in range(rows.size):
+        least[rows[at]] = min(least[rows[at]], lags[at])
+
+
+def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: int, n: int) -> int:
+    """Rule 9: live beacons beyond those a message may have here."""
+    if name not in live or graph.retry_loop_mask >> graph.bit[name] & 1:
+        return 0
+    back, allowed = live.get(graph.returns.get(name, "")), graph.allowed_copies[graph.bit[name]]
+    if back is None and allowed == 1:
+        return int(live[name].rows.size) - distinct
+    may = allowed if back is None else allowed + np.bincount(back.rows, minlength=n)
+    return int(np.maximum(np.bincount(live[name].rows, minlength=n) - may, 0).sum())
+
+
+def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
+    """For each id the number of its pattern, and the patterns."""
+    codes, patterns = pd.factorize(masks[0])
+    distinct = [int(word) for word in patterns]
+    for row, words in enumerate(masks[1:], start=1):
+        if not words.any():
+            continue
+        more, patterns = pd.factorize(words)
+        codes, pairs = pd.factorize(codes.astype(np.int64) * len(patterns) + more)
+        distinct = [
+            distinct[pair // len(patterns)] | int(patterns[pair % len(patterns)]) << 64 * row for pair in pairs.tolist()
+        ]
+    return codes, distinct
+
+
+def _whole_patterns(
+    plan: WindowPlan, patterns: list[int], lossy: Bools, codes: Ints, first_lag: F32
+) -> tuple[Pattern, ...]:
+    """Patterns with nothing missing: counts, and how many were on time."""
+    counts = np.bincount(codes, minlength=len(patterns))
+    on_time = np.bincount(codes[first_lag.astype(np.float64) <= plan.lag_target_ms], minlength=len(patterns))
+    return tuple(Pattern(mask, int(counts[at]), int(on_time[at])) for at, mask in enumerate(patterns) if not lossy[at])
+
+
+def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
+    """How long each node kept a message, and each link: from its first arrival to its first departure, message by
+    message, over one id in 16."""
+    limit = min(sample, TIMED_SAMPLE)
+    timed = _in_sample(ids, limit)
+    slots = (np.cumsum(timed) - 1).astype(np.int32)
+    firsts = {}
+    for name, found in live.items():
+        firsts[name] = np.full(int(timed.sum()), np.inf, np.float32)
+        _lower_timed(found.ids, found.rows, found.lags, np.uint64(limit), slots, firsts[name])
+    sketches = {}
+    for label, arrivals, departures in graph.spans:
+        into, out = _earliest(firsts, arrivals), _earliest(firsts, departures)
+        if into is None or out is None:
+            continue
+        both = np.isfinite(into) & np.isfinite(out)
+        if both.any():
+            sketches[label] = Sketch.of(out[both].astype(np.float64) - into[both])
+    return sketches
+
+
+def _earliest(firsts: Mapping[str, F32], checkpoints: Iterable[str]) -> F32 | None:
+    there = [firsts[name] for name in checkpoints if name in firsts]
+    return np.minimum.reduce(there) if there else None
+
+
+@compiled
+def _lower_timed(ids: U64, rows: Rows, lags: F32, limit: np.uint64, slots: Rows, least: F32) -> None:
+    for at in range(ids.size):
+        if ids[at] & np.uint64(0xFFFFFFFF) < limit:
+            slot = slots[rows[at]]
+            least[slot] = min(least[slot], lags[at])
+
+
+@dataclass(frozen=True)
+class _Missing:
+    """The ids that something is missing of, in order: their row, pattern's number and when last seen (epoch ms)."""
+
+    ids: U64
+    rows: Ints
+    codes: Ints
+    last_seen: F64
+
+    @classmethod
+    def of(cls, plan: WindowPlan, ids: Ids, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
+        """`first`: the beacons of the first checkpoint, which know event times."""
+        wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
+        which = np.flatnonzero(wanted)
+        which = which[np.argsort(ids.ids[which])]
+        offsets = np.full(ids.ids.size if which.size else 0, -1, np.int32)
+        for found in first if which.size else ():
+            np.maximum.at(offsets, found.rows, found.offsets)
+        event_ms = plan.window_start_s * 1000 + offsets[which].astype(np.float64)
+        event_ms[offsets[which] < 0] = plan.window_end_ms
+        return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
+
+    def patterns(self, plan: WindowPlan, patterns: list[int]) -> tuple[Pattern, ...]:
+        """One pattern for each mask and stretch between the cuts."""
+        if not self.ids.size:
+            return ()
+        stretches = np.searchsorted(np.array(plan.cuts, np.float64), self.last_seen, side="right")
+        cells, of = np.unique(self.codes * (len(plan.cuts) + 1) + stretches, return_inverse=True)
+        first, last = np.full(cells.size, np.inf), np.full(cells.size, -np.inf)
+        np.minimum.at(first, of, self.last_seen)
+        np.maximum.at(last, of, self.last_seen)
+        masks = (patterns[code] for code in (cells // (len(plan.cuts) + 1)).tolist())
+        counts = np.bincount(of).tolist()
+        return tuple(map(Pattern, masks, counts, itertools.repeat(0), first.tolist(), last.tolist()))
+
+    def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
+        """The first of them, with their names where they are known."""
+        return tuple(
+            MissingId(int(self.ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(row))
+            for at, row in enumerate(self.rows[:MAX_NAMES].tolist())
+        )
+
+
+def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
+    """The names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
+    is_wanted, names = np.zeros(n, bool), dict[int, str]()
+    is_wanted[wanted] = True
+    for column, found in columns if wanted.size else ():
+        hits = np.flatnonzero(is_wanted[found.rows])
+        places = hits if found.kept is None else np.flatnonzero(found.kept)[hits]
+        row_at = dict(zip(places.tolist(), found.rows[hits].tolist(), strict=True))
+        for start, count, packed in column.names:
+            first, last = np.searchsorted(places, (start, start + count)).tolist()
+            mine = places[first:last]
+            raw = unpack_ids(packed, (mine - start).tolist())
+            names |= {row_at[at]: name.decode("utf-8", "replace") for at, name in zip(mine.tolist(), raw, strict=True)}
+    return names
+
+
+def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
+    """Rule 13: by link, the ids whose checksums were seen on both sides and never agreed."""
+    counts = {}
+    for link in found.plan.graph.links:
+        sent, taken = _checksums(found, link.out, sample), _checksums(found, f"{link.target}.in", sample)
+        if sent is None or taken is None:
+            continue
+        on_both = np.intersect1d(sent["id"].to_numpy(), taken["id"].to_numpy())
+        agreed = sent.merge(taken, on=["id", "crc"])["id"].unique()
+        if on_both.size > agreed.size:
+            counts[link.name] = int(on_both.size - agreed.size)
+    return counts
+
+
+def _checksums(found: WindowBlocks, checkpoint: str, sample: int) -> pd.DataFrame | None:
+    columns = [side[checkpoint] for side in (found.live, found.replayed) if checkpoint in side]
+    parts: list[tuple[U64, U32]] = [part for column in columns for part in column.checksums]
+    if not parts:
+        return None
+    ids, crcs = (np.concatenate(column) for column in zip(*parts, strict=True))
+    kept = _in_sample(ids, sample)
+    return pd.DataFrame({"id": ids[kept], "crc": crcs[kept]}).drop_duplicates()

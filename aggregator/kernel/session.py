@@ -1,0 +1,122 @@
+"""The Spark session of the aggregator: in this process, on a cluster, or inside `spark-submit`."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, cast
+
+import psutil
+from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
+from pyspark.sql import SparkSession
+
+from aggregator.kernel import code_archive as shipping
+from lagloss.errors import SparkEnded
+from lagloss_server.ops import jars
+from lagloss_server.ops.java import find_java
+
+_WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
+EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+RECORDS_A_BATCH = 2_000
+"""Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
+QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
+"""What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
+lines each time."""
+
+
+def start_session(master: str, driver_memory: str, scratch: Path, driver_host: str = "") -> SparkSession:
+    """A session whose temporary files lie in a folder of this process's own below `scratch`.
+
+    What `spark-submit` was told wins over everything here but a `master` that is given; without either it is
+    `local[*]`. `driver_host` is where executors of a cluster reach this process; empty: this machine's name.
+
+    Raises:
+        JavaMissing, JarsMissing: with what to do.
+    """
+    os.environ.setdefault("JAVA_HOME", str(find_java().parent.parent))
+    folder = claim_scratch(scratch)
+    conf = session_conf(master, driver_memory, folder, driver_host, _submitted())
+    if is_local(conf["spark.master"]):
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+    else:  # the executors' Python; where nobody says, the path of this one
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    spark = SparkSession.builder.config(map={**conf}).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    log4j = cast("Any", spark.sparkContext._jvm).org.apache.logging.log4j
+    for name in QUIET:
+        log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
+    logging.getLogger("py4j.clientserver").setLevel(logging.CRITICAL)
+    if not is_local(conf["spark.master"]):
+        shipping.ship(spark, folder)
+    return spark
+
+
+def check_session(spark: SparkSession) -> None:
+    """Raises SparkEnded where Spark's own process is gone, or has stopped its context: neither comes back."""
+    try:
+        stopped = spark.sparkContext._jsc.sc().isStopped()
+    except (Py4JError, OSError, AttributeError) as error:
+        raise SparkEnded(detail=str(error) or type(error).__name__) from error
+    if stopped:
+        raise SparkEnded(detail="its context was stopped")
+
+
+def session_conf(
+    master: str, driver_memory: str, folder: Path, driver_host: str = "", submitted: Mapping[str, str] = EMPTY
+) -> dict[str, str]:
+    """Spark's settings, with what `spark-submit` was told laid over ours, and a given `master` over both."""
+    master = master or submitted.get("spark.master", "local[*]")
+    return {
+        "spark.app.name": "lagloss aggregator",
+        "spark.jars": ",".join(str(jar) for jar in jars.spark_jars()),  # the driver serves them to executors
+        "spark.local.dir": str(folder),
+        "spark.driver.memory": driver_memory,
+        "spark.driver.host": "127.0.0.1" if is_local(master) else driver_host or socket.gethostname(),
+        "spark.scheduler.mode": "FAIR",  # following and closing share the cores
+        "spark.sql.shuffle.partitions": "4",
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_A_BATCH),
+        "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
+        "spark.python.daemon.module": "aggregator.kernel.worker_daemon",
+        "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
+        "spark.ui.showConsoleProgress": "false",
+        **submitted,
+        **({} if is_local(master) else {_WORKERS_PATH: _first(shipping.FOLDER, submitted.get(_WORKERS_PATH))}),
+        "spark.master": master,
+    }
+
+
+def _first(folder: str, rest: str | None) -> str:
+    return folder if rest is None else f"{folder}:{rest}"
+
+
+def is_local(master: str) -> bool:
+    """Whether tasks run in this process: `local-cluster[...]` starts others."""
+    return master == "local" or master.startswith("local[")
+
+
+def _submitted() -> dict[str, str]:
+    """What `spark-submit` was told; empty where it did not start this process."""
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        return {}  # asking would start a JVM before its settings are known
+    SparkContext._ensure_initialized()  # as the session's builder does: connects to spark-submit's JVM
+    return dict(SparkConf().getAll())
+
+
+def claim_scratch(scratch: Path) -> Path:
+    """An empty folder of this process's own; what processes left that have ended is removed. A second aggregator on the
+    same data directory (a stand-by) keeps its own."""
+    for left in scratch.glob("*"):
+        if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = scratch / str(os.getpid())
+    folder.mkdir(parents=True)
+    return folder

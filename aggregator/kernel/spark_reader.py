@@ -1,0 +1,158 @@
+"""Reading blocks with Spark: one batch over exact offset ranges, filtered by key, through the kernel."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pickle
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from aggregator.kernel.kernel import INPUT, OUTPUT, BadBlock, Part, Totals, count_partitions, scatter
+from aggregator.kernel.plan import ReadPlan, WindowPlan
+from lagloss.wire.checks import is_in_reach
+from lagloss.wire.format import BadReason, OffsetRange
+from lagloss_server.queries.offset_ranges import rounds
+from lagloss_server.rules.facts import WindowFacts
+
+FETCHING = {
+    "kafka.max.partition.fetch.bytes": str(8 << 20),
+    "kafka.fetch.max.bytes": str(50 << 20),
+    # Spark asks for the log's ends after every poll: fewer polls, fewer round trips.
+    "kafka.max.poll.records": "20000",
+    # A fetch at the log's end is held back this long, and those questions wait behind it on the same connection: with
+    # Kafka's 500 ms, every partition of a small window would cost half a second.
+    "kafka.fetch.max.wait.ms": "10",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What one read found: the facts of each wanted window by key, bad blocks (not all, if they are many), how many of
+    no wanted window were looked at for the first time, by reason, and how many bytes of values were read."""
+
+    facts: dict[bytes, WindowFacts]
+    bad: tuple[BadBlock, ...]
+    strays: Counter[BadReason]
+    value_bytes: int
+
+
+@dataclass(frozen=True)
+class BlockReader:
+    """Reads windows of the beacons topic."""
+
+    spark: SparkSession
+    bootstrap: str
+    topic: str
+    partitions: int
+    """How many ranges of the id space a window that lies scattered is shuffled into."""
+
+    def read(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> Reading:
+        """Count the planned windows in these ranges (merged, and clamped to what the broker holds)."""
+        parts = self._collect(self._kernel(self.blocks(ranges, plan), plan, together=len(rounds(ranges)) > 1))
+        reading = gather(parts, plan)
+        again = to_read_again(reading, plan)
+        if not again:
+            return reading
+        retry = ReadPlan(again, plan.pipelines)
+        blocks = self.blocks(ranges, retry)
+        spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
+        found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
+        facts = {key: replace(facts, scattered=False) for key, facts in found.facts.items()}
+        return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
+
+    def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """The records of these ranges, columns as in INPUT."""
+        frames = [self._range(layer) for layer in rounds(ranges)]
+        return functools.reduce(DataFrame.unionByName, frames) if frames else self.spark.createDataFrame([], INPUT)
+
+    def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> DataFrame:
+        """Those that the plan wants, and those with a key that no good block has."""
+        return self.records(ranges).where(is_wanted(plan))
+
+    def _range(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        starts = {str(item.partition): item.first for item in ranges}
+        ends = {str(item.partition): item.last + 1 for item in ranges}
+        return (
+            self.spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("assign", json.dumps({self.topic: sorted(item.partition for item in ranges)}))
+            .option("startingOffsets", json.dumps({self.topic: starts}))
+            .option("endingOffsets", json.dumps({self.topic: ends}))
+            .option("failOnDataLoss", "false")
+            .options(**FETCHING)
+            .load()
+            .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "key", "value")
+        )
+
+    def _kernel(self, blocks: DataFrame, plan: ReadPlan, *, together: bool) -> DataFrame:
+        """The kernel over blocks; `together` first brings the blocks of each partition into one task, in log order.
+
+        A task takes its partitions one after another, so there need be no more tasks than cores: starting one costs a
+        tenth of a second.
+        """
+        tasks = self.spark.sparkContext.defaultParallelism
+        if together:
+            blocks = blocks.repartition(tasks, "partition").sortWithinPartitions("partition", "offset")
+        else:
+            blocks = blocks.coalesce(tasks)
+
+        def kernel(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            return count_partitions(batches, plan)
+
+        return blocks.mapInArrow(kernel, OUTPUT)
+
+    def _collect(self, counted: DataFrame) -> list[Part]:
+        return [pickle.loads(row.part) for row in counted.collect()]
+
+
+def is_wanted(plan: ReadPlan) -> Column:
+    """Blocks of the wanted windows by key, and every block whose key is not one a good block could have."""
+    key = F.col("key").cast("string")
+    known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
+    # no plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number
+    start_ms = F.substring_index(key, "/", -1).try_cast("long") * 1000
+    in_reach: Column = is_in_reach(start_ms, F.col("appended_ms"))
+    odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | ~in_reach
+    wanted = _is_one_of("CAST(key AS string)", [found.decode() for found in plan.windows])
+    return wanted | key.isNull() | odd
+
+
+def _is_one_of(expression: str, names: Sequence[str]) -> Column:
+    """Whether an expression is one of these, which hold letters, digits, `-`, `_` and `/` only. As one text: a literal
+    each would be a call into the JVM each, and there may be thousands."""
+    return F.expr(f"{expression} IN ({', '.join(map(repr, names))})") if names else F.lit(False)
+
+
+def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
+    by_window: dict[bytes, list[WindowFacts]] = {key: [] for key in plan.windows}
+    bad: list[BadBlock] = []
+    strays: Counter[BadReason] = Counter()
+    size = 0
+    for part in parts:
+        if isinstance(part, BadBlock):
+            bad.append(part)
+        elif isinstance(part, Totals):
+            strays.update(part.strays)
+            size += part.value_bytes
+        else:
+            by_window[part.key].append(part.facts)
+    facts = {
+        key: WindowFacts.merged(found) if found else WindowFacts(cuts=plan.windows[key].cuts)
+        for key, found in by_window.items()
+    }
+    return Reading(facts, tuple(bad), strays, size)
+
+
+def to_read_again(reading: Reading, plan: ReadPlan) -> dict[bytes, WindowPlan]:
+    """Windows whose ids lie scattered, or whose partitions were sampled differently."""
+    return {
+        key: replace(plan.windows[key], sample=facts.sample)
+        for key, facts in reading.facts.items()
+        if facts.scattered or facts.mixed_samples
+    }

@@ -1,0 +1,1 @@
+"""Tasks beside closing: retention, roll-ups, recompute requests, sampling."""

@@ -1,0 +1,137 @@
+"""Rolling up: hours from their stored windows, days from their hours, each computed anew where a closing changed one.
+
+A closing marks its hour in its own transaction, and the mark goes in the transaction that computes the hour: whenever
+the process is killed, a roll-up is right or marked. Nothing is ever added to an old roll-up, so doing it twice is the
+same as once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import cast
+
+from sqlalchemy import Connection, Engine, delete, func, select
+from sqlalchemy.dialects.postgresql import insert
+
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
+from lagloss_server.store.schema import core as tables
+
+SETTLE_MS = 15_000
+"""A roll-up is computed this long after its first change, so that many changes at a time cost it once."""
+ROUND_S = 0.5
+"""A round begins no further roll-up after this long: closing goes first."""
+MARKS_A_ROUND = 200
+
+
+def mark(connection: Connection, windows: Iterable[tuple[str, int]], now_ms: int) -> None:
+    """Mark the hours of these windows (pipeline, start), in the transaction that changes them."""
+    _mark(connection, "hour", {(pipeline, period_of("hour", start)) for pipeline, start in windows}, now_ms)
+
+
+def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
+    """One round over the marked roll-ups that have settled, oldest change first: how many were computed, and how many
+    are marked now, settled or not."""
+    marks, ends, done = tables.RollupDirty, time.monotonic() + ROUND_S, 0
+    with engine.connect() as connection:
+        settled = connection.execute(
+            select(marks.pipeline, marks.period, marks.start)
+            .where(marks.dirty_since <= now_ms - SETTLE_MS)
+            .order_by(marks.dirty_since)
+            .limit(MARKS_A_ROUND)
+        ).all()
+    for pipeline, period, start in settled:
+        with engine.begin() as connection:
+            _restate(connection, pipeline, cast("Period", period), start, now_ms)
+        done += 1
+        if time.monotonic() >= ends:
+            break
+    with engine.connect() as connection:
+        return done, connection.execute(select(func.count()).select_from(marks)).scalar_one()
+
+
+def pruned_before(connection: Connection) -> int:
+    """Windows that start before this (epoch s) were dropped by retention: they are never closed or rolled up again."""
+    pruned = tables.Pruned
+    found = connection.execute(
+        select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
+    ).scalar_one_or_none()
+    return 0 if found is None else int(found)
+
+
+def _restate(connection: Connection, pipeline: str, period: Period, start: int, now_ms: int) -> None:
+    """Compute a roll-up from what is stored, and mark the day of an hour that changed.
+
+    The mark is deleted first: a closing that is about to commit holds its row, so we wait for it and then see its
+    window; one that comes later waits for us and marks anew.
+    """
+    marks = tables.RollupDirty
+    connection.execute(delete(marks).where(marks.pipeline == pipeline, marks.period == period, marks.start == start))
+    parts = _windows(connection, pipeline, start) if period == "hour" else _hours(connection, pipeline, start)
+    if not parts or (period == "hour" and start < pruned_before(connection)):
+        return
+    total = Rollup.merged(parts)
+    table, packed = tables.table_of(tables.Rollup), total.pack()
+    here = (table.c.pipeline == pipeline) & (table.c.period == period) & (table.c.start == start)
+    if connection.execute(select(table.c.packed).where(here)).scalar_one_or_none() == packed:
+        return
+    row = {
+        "pipeline": pipeline,
+        "period": period,
+        "start": start,
+        **total.headline(),
+        "computed_at": now_ms,
+        "packed": packed,
+    }
+    connection.execute(
+        insert(table).values(row).on_conflict_do_update(index_elements=["pipeline", "period", "start"], set_=row)
+    )
+    if period == "hour":
+        _mark(connection, "day", {(pipeline, period_of("day", start))}, now_ms)
+
+
+def _mark(connection: Connection, period: Period, starts: Iterable[tuple[str, int]], now_ms: int) -> None:
+    rows = [
+        {"pipeline": pipeline, "period": period, "start": start, "dirty_since": now_ms}
+        for pipeline, start in sorted(starts)
+    ]
+    if rows:
+        marks = tables.table_of(tables.RollupDirty)
+        # an update, though it changes nothing: it holds the row until this transaction ends
+        connection.execute(
+            insert(marks)
+            .values(rows)
+            .on_conflict_do_update(
+                index_elements=["pipeline", "period", "start"], set_={"dirty_since": marks.c.dirty_since}
+            )
+        )
+
+
+def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
+    window = tables.Window
+    rows = connection.execute(
+        select(window.document, window.facts)
+        .where(
+            window.pipeline == pipeline,
+            window.window_start >= start,
+            window.window_start < start + PERIOD_S["hour"],
+        )
+        .order_by(window.window_start)
+    )
+    return [Rollup.of_window(row.document, WindowFacts.unpack(row.facts)) for row in rows]
+
+
+def _hours(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
+    hour = tables.Rollup
+    rows = connection.execute(
+        select(hour.packed)
+        .where(
+            hour.pipeline == pipeline,
+            hour.period == "hour",
+            hour.start >= start,
+            hour.start < start + PERIOD_S["day"],
+        )
+        .order_by(hour.start)
+    )
+    return [Rollup.unpack(packed) for (packed,) in rows]

@@ -1,0 +1,77 @@
+"""Announcing: telling emitters, by the sampling topic, which pipelines are sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from lagloss.broker.sampling_topic import SampleTable, encode_sample
+from lagloss.broker.topics import SAMPLING
+from lagloss.wire.format import SAMPLE_ALL, share_of
+
+log = structlog.get_logger()
+
+TIMEOUT_S = 5.0
+HELD_BACK_MS = 100
+"""For the broker's answer where nothing is new: the next reading waits behind it."""
+
+
+class SampleAnnouncer:
+    """Makes the sampling topic say what definitions say. It remembers nothing: the topic is read anew each time, so it
+    may have been written by another aggregator, or be another topic, by now."""
+
+    def __init__(self, bootstrap: str, topic: str = SAMPLING) -> None:
+        self._topic = topic
+        self._table = SampleTable(bootstrap, {"fetch.wait.max.ms": HELD_BACK_MS}, topic)
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "message.timeout.ms": int(TIMEOUT_S * 1000),
+                "log_level": 0,
+            }
+        )
+        self._trouble = ""
+
+    def reconcile(self, wanted: Mapping[str, int]) -> int:
+        """Write a record for each pipeline of which the topic says something else than `wanted` (pipelines it does not
+        name take all ids); how many. Trouble is logged when it is news, and stops nobody: the next round tries again.
+        """
+        try:
+            written = self._write(_changes(self._table.read(TIMEOUT_S), wanted))
+        except KafkaException as error:
+            if str(error) != self._trouble:
+                log.warning("samples not announced", topic=self._topic, trouble=str(error))
+            self._trouble = str(error)
+            return 0
+        self._trouble = ""
+        return written
+
+    def _write(self, changes: Mapping[str, int]) -> int:
+        failed: list[KafkaError] = []
+
+        def delivered(error: KafkaError | None, _message: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        for pipeline, sample in changes.items():
+            value = encode_sample(sample)
+            self._producer.produce(self._topic, value, pipeline.encode(), partition=0, on_delivery=delivered)
+        self._producer.flush(TIMEOUT_S + 1)
+        if failed:
+            raise KafkaException(failed[0])
+        for pipeline, sample in changes.items():
+            log.info("sample announced", pipeline=pipeline, share=share_of(sample))
+        return len(changes)
+
+    def close(self) -> None:
+        self._table.close()
+
+
+def _changes(told: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    """The samples that the topic tells wrongly or not at all, as they should be."""
+    should = {pipeline: wanted.get(pipeline, SAMPLE_ALL) for pipeline in sorted({*told, *wanted})}
+    return {pipeline: sample for pipeline, sample in should.items() if told.get(pipeline, SAMPLE_ALL) != sample}

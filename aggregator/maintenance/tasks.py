@@ -1,0 +1,154 @@
+"""Upkeep beside closing: answering recompute requests, sealing what the log no longer holds, auditing stray blocks,
+rolling up, pruning, announcing samples."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import Engine, select, update
+
+from aggregator.closing import unfinished
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import Watch
+from aggregator.maintenance import rollups
+from aggregator.maintenance.retention import Retention
+from aggregator.maintenance.sampling_publisher import SampleAnnouncer
+from aggregator.metrics import Metrics
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import make_days_ahead
+
+AUDIT_EVERY_S = 30
+"""How often blocks that no closing read are looked at, for keys that no good block has."""
+SEAL_EVERY_S = 60
+ROLL_UP_EVERY_S = 5
+RETAIN_EVERY_S = 600
+DAYS_AHEAD_EVERY_S = 3_600
+ANNOUNCE_EVERY_S = 5
+WINDOWS_A_ROUND = 50
+"""Windows that a recompute closes again before windows that are due have their turn, and before it says how far it
+is."""
+
+
+@dataclass
+class Chore:
+    """Something to be done every so often."""
+
+    every_s: float
+    do: Callable[[int], None]
+    done_at: float = -math.inf
+
+    def do_if_due(self, caught_up_ms: int) -> None:
+        if time.monotonic() - self.done_at >= self.every_s:
+            self.do(caught_up_ms)
+            self.done_at = time.monotonic()
+
+
+class Upkeep:
+    """Does what is asked for or has become due, a little a call."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        closer: Closer,
+        watch: Watch,
+        retention: Retention,
+        metrics: Metrics,
+        announcer: SampleAnnouncer | None = None,
+    ) -> None:
+        self._engine = engine
+        self._closer = closer
+        self._watch = watch
+        self._metrics = metrics
+        self._chores = [
+            Chore(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
+            Chore(SEAL_EVERY_S, lambda _: closer.seal_gone()),
+            Chore(ROLL_UP_EVERY_S, self.roll_up),
+            Chore(RETAIN_EVERY_S, retention.round),
+            Chore(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
+        ]
+        if announcer is not None:
+            self._chores.append(Chore(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
+
+    def tick(self, caught_up_ms: int) -> bool:
+        """One round; whether a request was answered."""
+        asked = self.answer_recompute(caught_up_ms)
+        for chore in self._chores:
+            chore.do_if_due(caught_up_ms)
+        return asked
+
+    def roll_up(self, now_ms: int) -> None:
+        """One round of roll-ups."""
+        done, waiting = rollups.roll_up(self._engine, now_ms)
+        self._metrics.rollups.inc(done)
+        self._metrics.rollups_dirty.set(waiting)
+
+    def announce_samples(self, announcer: SampleAnnouncer) -> None:
+        """One round of telling emitters what the newest definitions sample."""
+        versions = self._watch.versions
+        announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
+
+    def answer_recompute(self, now_ms: int) -> bool:
+        """One round of the oldest `lagloss recompute`: close some of its windows again from the log, and answer after
+        the last. Whether there was one.
+
+        How far it has come stands in its row, so that whoever is the closer next goes on there.
+        """
+        request = tables.table_of(tables.RecomputeRequest)
+        with self._engine.connect() as connection:
+            row = connection.execute(
+                select(request).where(request.c.answer.is_(None)).order_by(request.c.id).limit(1)
+            ).one_or_none()
+        if row is None:
+            return False
+        done = Recomputed(**row.progress) if row.progress else Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
+        done = self._recompute(done, row.pipeline, row.to_s, now_ms)
+        told: dict[str, Any] = {"progress": asdict(done)}
+        if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
+            told["answer"] = done.answer()
+        with self._engine.begin() as connection:
+            connection.execute(update(request).where(request.c.id == row.id).values(**told))
+        return True
+
+    def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
+        started = time.monotonic()
+        self._closer.seal_gone()
+        with self._engine.connect() as connection:
+            left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
+            round_ = left[:WINDOWS_A_ROUND]
+            states = unfinished.read_states(connection, round_)
+        held = [window for window in round_ if states[window] == "closed"]
+        beacons = self._closer.close_windows(held, now_ms, from_log=True)
+        return Recomputed(
+            next_s=round_[-1][1] + WINDOW_S if round_ else to_s,
+            done=done.done + len(round_),
+            of=done.done + len(left),
+            sealed=done.sealed + len(round_) - len(held),
+            beacons=done.beacons + beacons,
+            seconds=round(done.seconds + time.monotonic() - started, 3),
+        )
+
+
+@dataclass(frozen=True)
+class Recomputed:
+    """How far a recompute has come: `next_s` is the start of the first window not looked at yet, `done` windows of
+    altogether `of` are behind it, `sealed` of them as they were; the others took `beacons` and `seconds`."""
+
+    next_s: int
+    done: int = 0
+    of: int = 0
+    sealed: int = 0
+    beacons: int = 0
+    seconds: float = 0.0
+
+    @property
+    def is_complete(self) -> bool:
+        return self.done >= self.of
+
+    def answer(self) -> dict[str, float]:
+        windows = self.done - self.sealed
+        return {"windows": windows, "beacons": self.beacons, "sealed": self.sealed, "seconds": self.seconds}

@@ -1,0 +1,69 @@
+"""Trouble: which server is away when something fails that a later try may do, and since when."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from confluent_kafka import KafkaException
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from sqlalchemy.exc import DBAPIError
+
+from aggregator.reports.consumer import DatabaseRestored
+from lagloss_server.model.window_result import rfc3339
+
+Server = Literal["kafka", "postgresql", "spark", "lease"]
+"""What is waited for; the lease is what another aggregator holds."""
+
+
+class LeaseHeld(Exception):
+    """Another aggregator works."""
+
+
+TRANSIENT: Final = (
+    DBAPIError,
+    DatabaseRestored,
+    KafkaException,
+    PySparkException,
+    Py4JJavaError,
+    ConnectionError,
+    TimeoutError,
+)
+"""What a later try may do."""
+
+
+_CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.[\w.]+: [^\n]*")
+"""What began it, in the traces of Python and Java that Spark puts into one message."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """Why nothing is followed or closed; `since_s` in epoch s."""
+
+    server: Server
+    text: str
+    since_s: float
+
+    def lasting(self, before: Trouble | None) -> Trouble:
+        """This trouble as the continuation of the one before: since the first, if it is the same server's."""
+        return replace(self, since_s=before.since_s) if before is not None and before.server == self.server else self
+
+    def __str__(self) -> str:
+        return f"waiting for {self.server} since {rfc3339(self.since_s)}: {self.text}"
+
+
+def trouble_with(error: BaseException, now_s: float) -> Trouble:
+    """Whose trouble a TRANSIENT error is. Spark passes on what its tasks and its stream of reports ran into."""
+    told = str(error)
+    if isinstance(error, LeaseHeld):
+        return Trouble("lease", told, now_s)
+    server: Server = "spark"
+    if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in told or "DatabaseRestored" in told:
+        server = "postgresql"
+    elif isinstance(error, KafkaException) or "org.apache.kafka" in told:
+        server = "kafka"
+    causes = _CAUSE.findall(told)
+    first_line = told.strip().partition("\n")[0]
+    return Trouble(server, causes[-1] if causes else f"{type(error).__name__}: {first_line}", now_s)

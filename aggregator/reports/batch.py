@@ -1,0 +1,150 @@
+"""What a batch of reports comes to: the newest state of emitters, lanes and tallies. Pure; `following` writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aggregator.reports.undeclared import Name, Strangers, fits_the_tables, is_strange, strange_names
+from lagloss.wire.checks import tally_problem
+from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress, Tally, decode_report
+from lagloss_server.model.graph import node_of
+from lagloss_server.rules.clock_skew import Skew
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRecord:
+    """One record of the reports topic."""
+
+    partition: int
+    offset: int
+    appended_ms: int
+    value: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FollowedTally:
+    """A tally with the seq of its report and when its content last changed."""
+
+    tally: Tally
+    report: EmitterReport
+    seq: int
+    changed_at: int
+
+
+Checkpoints = Mapping[str, frozenset[str]]
+"""The checkpoints of each pipeline, of all versions of its definition together."""
+LaneKey = tuple[str, str, str, bytes]
+TallyKey = tuple[str, int, bytes, str, str]
+
+
+@dataclass
+class Followed:
+    """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
+
+    emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
+    skews: dict[tuple[str, bytes], Skew] = field(default_factory=dict)
+    lanes: dict[LaneKey, tuple[Progress, ReportRecord]] = field(default_factory=dict)
+    tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
+    bad: dict[tuple[int, int], tuple[ReportRecord, BadReason]] = field(default_factory=dict)
+    """By partition and offset, with the first reason that was found."""
+    positions: dict[int, int] = field(default_factory=dict)
+    strangers: Strangers = field(default_factory=Strangers)
+
+    def take(self, record: ReportRecord, known: Checkpoints) -> None:
+        """Take one record in; a bad one, or what is bad in it, is counted by reason.
+
+        What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
+        """
+        self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
+        try:
+            report = decode_report(record.value)
+        except BadRecord as bad:
+            self._set_aside(record, bad.reason)
+            return
+        if not fits_the_tables(report):
+            self._set_aside(record, "header_invalid")
+            return
+        if report.pipeline not in known and not self._admit(record, report, Name("pipeline", report.pipeline)):
+            return
+        here = known.get(report.pipeline, frozenset())
+        progresses = [found for found in report.progress if self._keeps(record, report, found, here)]
+        tallies = [found for found in report.tallies if self._keeps(record, report, found, here)]
+        stranger = _stranger(report, known)
+        if stranger is not None:
+            self._set_aside(record, stranger)
+        account = (report.pipeline, report.emitter)
+        newest, appended_at = self.emitters.get(account, (report, 0))
+        self.emitters[account] = (
+            report if report.seq >= newest.seq else newest,
+            max(appended_at, record.appended_ms),
+        )
+        told = Skew.of(record.appended_ms, report.sent_at)
+        self.skews[account] = self.skews.get(account, Skew()).merged(told)
+        for progress in progresses:
+            self._take_progress(record, report, progress)
+        for tally in tallies:
+            self._take_tally(record, report, tally)
+
+    def _set_aside(self, record: ReportRecord, reason: BadReason) -> None:
+        self.bad.setdefault((record.partition, record.offset), (record, reason))
+
+    def _admit(self, record: ReportRecord, report: EmitterReport, name: Name) -> bool:
+        if self.strangers.admit(name, report.emitter, record.appended_ms):
+            return True
+        self._set_aside(record, "too_many_names")
+        return False
+
+    def _keeps(self, record: ReportRecord, report: EmitterReport, part: Tally | Progress, here: frozenset[str]) -> bool:
+        """Whether there is room for the names in this part of a report."""
+        return all(self._admit(record, report, name) for name in strange_names(report.pipeline, part, here))
+
+    def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
+        holder = b"" if progress.lane else report.emitter
+        key = (report.pipeline, progress.checkpoint, progress.lane, holder)
+        before = self.lanes.get(key)
+        if before is None or position(record) >= position(before[1]):
+            self.lanes[key] = (progress, record)
+
+    def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
+        reason = tally_problem(tally, record.appended_ms)
+        if reason is not None:
+            self._set_aside(record, reason)
+            return
+        key = (report.pipeline, tally.window_start, report.emitter, tally.checkpoint, tally.replay or "")
+        before = self.tallies.get(key)
+        if before is None:
+            self.tallies[key] = FollowedTally(tally, report, report.seq, record.appended_ms)
+        elif report.seq > before.seq:
+            same = _content(tally) == _content(before.tally)
+            changed_at = before.changed_at if same else record.appended_ms
+            self.tallies[key] = FollowedTally(tally, report, report.seq, changed_at)
+
+
+def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
+    """What no version of any definition has, of what the report names."""
+    checkpoints = known.get(report.pipeline)
+    if checkpoints is None:
+        return "unknown_pipeline"
+    if report.node not in {node_of(name) for name in checkpoints}:
+        return "unknown_node"
+    named = {tally.checkpoint for tally in report.tallies} | {progress.checkpoint for progress in report.progress}
+    return "unknown_checkpoint" if any(is_strange(name, checkpoints) for name in named) else None
+
+
+def position(record: ReportRecord) -> tuple[int, int, int]:
+    return record.appended_ms, record.partition, record.offset
+
+
+def _content(tally: Tally) -> tuple[Any, ...]:
+    """What makes a tally a changed one."""
+    return (
+        tally.sample,
+        tally.beacons,
+        tally.payload_bytes,
+        tally.id_sum,
+        tally.dropped,
+        tally.lag_sketch.bins(),
+        [(found.partition, found.first, found.last) for found in tally.ranges],
+    )

@@ -1,0 +1,325 @@
+"""Following reports: a stream from `lagloss.reports` that keeps the newest state of emitters, lanes and tallies.
+
+The position lives in PostgreSQL, in the same transaction as what was followed, so the stream's own checkpoint need not
+survive: at start it begins where the database says.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.streaming.query import StreamingQuery
+from sqlalchemy import Connection, Engine, case, delete, func, select, text, tuple_
+from sqlalchemy.dialects.postgresql import Insert, insert
+
+from aggregator.closing import quarantine
+from aggregator.reports.batch import Checkpoints, Followed, ReportRecord, position
+from aggregator.reports.undeclared import Name, Strangers
+from lagloss.wire.format import RETENTION_MS
+from lagloss_server.model.graph import node_of
+from lagloss_server.rules.clock_skew import Skew
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import ensure_days
+
+log = structlog.get_logger()
+
+TRIGGER = "1 second"
+REPORTS_A_BATCH = 5_000
+"""A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
+
+
+STRANGERS_FOR_S = 86_400
+"""How long the names that no definition has are held in memory before those of a week ago are forgotten."""
+
+PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
+"""How long the stream waits for a broker. While it does it cannot be stopped; by default that is a minute."""
+
+
+class DatabaseRestored(RuntimeError):
+    """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
+
+
+def hold_follower(connection: Connection) -> None:
+    """Until this transaction ends, nobody else follows reports, or drops what following writes.
+
+    A lock of the table, since there may be no row to lock yet; a follower that lost its lease may work still.
+    """
+    connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
+
+
+class ReportFollower:
+    """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
+
+    def __init__(self, engine: Engine, topic: str, topic_id: str) -> None:
+        self.engine = engine
+        self.topic = topic
+        self.topic_id = topic_id
+        self._reached: Mapping[int, int] = {}
+        """Positions that the database has had already."""
+        self._strangers: Strangers | None = None
+        self._strangers_read_at = 0.0
+
+    def positions(self) -> dict[int, int]:
+        """Next offset to follow of each partition known so far.
+
+        Raises:
+            DatabaseRestored: the database does not know any more what it knew.
+        """
+        reached = self._reached  # before the database is asked: a batch may be committed meanwhile
+        with self.engine.connect() as connection:
+            found = _read_positions(connection)
+        self._note(found, reached)
+        return found
+
+    def follow(self, records: Iterable[ReportRecord], known: Checkpoints) -> int:
+        """Take a batch of records in, in log order; those already followed are passed over. How many were new.
+
+        Raises:
+            DatabaseRestored: the records between the database's position and these would never be followed.
+        """
+        with self.engine.begin() as connection:
+            hold_follower(connection)
+            followed_to = _read_positions(connection)
+            self._note(followed_to, self._reached)
+            fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
+            followed = Followed(strangers=self._known_strangers(connection))
+            for record in sorted(fresh, key=position):
+                followed.take(record, known)
+            positions = {**followed_to, **followed.positions}
+            self._write(connection, followed, basis=sum(positions.values()))
+        self._reached, self._strangers = positions, followed.strangers
+        return len(fresh)
+
+    def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
+        if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
+            raise DatabaseRestored(f"PostgreSQL knows reports up to {dict(found)}, it knew them up to {dict(reached)}")
+        if reached is self._reached:
+            self._reached = found
+
+    def _known_strangers(self, connection: Connection) -> Strangers:
+        """Those of the last batch; read anew after a batch that failed, and once a day."""
+        strangers, self._strangers = self._strangers, None
+        if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
+            strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
+        return strangers
+
+    def _write(self, connection: Connection, followed: Followed, basis: int) -> None:
+        ensure_days(connection, {key[1] for key in followed.tallies})
+        _upsert_emitters(connection, followed)
+        _upsert_lanes(connection, followed)
+        _upsert_tallies(connection, followed, basis)
+        _insert_strangers(connection, followed.strangers)
+        bad = followed.bad.values()
+        rows = [(record.partition, record.offset, reason, record.value) for record, reason in bad]
+        quarantine.record(connection, self.topic, rows)
+        quarantine.count(connection, self.topic, Counter((reason, record.appended_ms) for record, reason in bad))
+        if followed.positions:
+            places = [
+                {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
+                for partition, offset in followed.positions.items()
+            ]
+            upsert = insert(tables.ReportsPosition).values(places)
+            connection.execute(
+                upsert.on_conflict_do_update(
+                    index_elements=["topic_partition"],
+                    set_={"next_offset": upsert.excluded.next_offset, "topic_id": upsert.excluded.topic_id},
+                )
+            )
+
+
+def _read_positions(connection: Connection) -> dict[int, int]:
+    table = tables.ReportsPosition
+    rows = connection.execute(select(table.topic_partition, table.next_offset))
+    return {row.topic_partition: row.next_offset for row in rows}
+
+
+def _read_strangers(connection: Connection) -> Strangers:
+    """The names kept, without those first named so long ago that the log has forgotten it, too."""
+    table = tables.table_of(tables.Stranger)
+    connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
+    rows = connection.execute(select(table))
+    return Strangers({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
+
+
+def _insert_strangers(connection: Connection, strangers: Strangers) -> None:
+    rows = [
+        {**name._asdict(), "emitter": emitter, "since": since}
+        for name, (emitter, since) in sorted(strangers.fresh.items())
+    ]
+    _execute(connection, insert(tables.table_of(tables.Stranger)).on_conflict_do_nothing(), rows)
+    strangers.fresh.clear()
+
+
+def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str, Any]]) -> None:
+    """Run a statement for each row: compiled once for all batches, and sent to the server in one go (psycopg pipelines
+    them). All rows as values of one statement would be compiled anew each second, which took longer than to run it."""
+    if rows:
+        connection.execute(statement, rows)
+
+
+def _skews(connection: Connection, followed: Followed) -> dict[tuple[str, bytes], Skew]:
+    """What these reports and those before them tell of the clocks of their emitters."""
+    table = tables.table_of(tables.Emitter)
+    skews = dict(followed.skews)
+    accounts = list(followed.skews)
+    for at in range(0, len(accounts), 1_000):
+        rows = connection.execute(
+            select(table.c.pipeline, table.c.emitter, table.c.skew).where(
+                tuple_(table.c.pipeline, table.c.emitter).in_(accounts[at : at + 1_000])
+            )
+        )
+        for row in rows:
+            account = (row.pipeline, row.emitter)
+            skews[account] = skews[account].merged(Skew.stored(row.skew))
+    return skews
+
+
+def _upsert_emitters(connection: Connection, followed: Followed) -> None:
+    skews = _skews(connection, followed)
+    rows = [
+        {
+            "emitter": emitter,
+            "pipeline": pipeline,
+            "node": report.node,
+            "host": report.host,
+            "seq": report.seq,
+            "started_at": report.started_at,
+            "sent_at": report.sent_at,
+            "closed": report.closed,
+            "final_through": report.final_through,
+            "appended_at": appended_at,
+            "skew_ms": skews[pipeline, emitter].ms,
+            "skew": skews[pipeline, emitter].smallest,
+        }
+        for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
+    ]
+    table = tables.table_of(tables.Emitter)
+    upsert = insert(table)
+    newer = upsert.excluded.seq > table.c.seq
+    replaced: dict[str, Any] = {
+        name: case((newer, upsert.excluded[name]), else_=table.c[name])
+        for name in ("seq", "started_at", "sent_at", "closed", "final_through", "host")
+    }
+    replaced |= {name: upsert.excluded[name] for name in ("skew_ms", "skew")}
+    replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
+    _execute(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced), rows)
+
+
+def _upsert_lanes(connection: Connection, followed: Followed) -> None:
+    rows = [
+        {
+            "pipeline": pipeline,
+            "checkpoint": checkpoint,
+            "lane": lane,
+            "holder": holder,
+            "until": progress.until,
+            "appended_at": record.appended_ms,
+            "topic_partition": record.partition,
+            "topic_offset": record.offset,
+        }
+        for (pipeline, checkpoint, lane, holder), (progress, record) in followed.lanes.items()
+    ]
+    table = tables.table_of(tables.Lane)
+    upsert = insert(table)
+    found = upsert.excluded
+    names = ("until", "appended_at", "topic_partition", "topic_offset")
+    newest = upsert.on_conflict_do_update(
+        index_elements=["pipeline", "checkpoint", "lane", "holder"],
+        set_={name: found[name] for name in names},
+        where=func.row(found.appended_at, found.topic_partition, found.topic_offset)
+        > func.row(table.c.appended_at, table.c.topic_partition, table.c.topic_offset),
+    )
+    _execute(connection, newest, rows)
+
+
+_TALLY_CONTENT = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
+
+
+def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> None:
+    rows = [
+        {
+            "pipeline": pipeline,
+            "window_start": start,
+            "emitter": emitter,
+            "checkpoint": checkpoint,
+            "replay": replay,
+            "node": node_of(checkpoint),
+            "seq": found.seq,
+            "sample": found.tally.sample,
+            "beacons": found.tally.beacons,
+            "payload_bytes": found.tally.payload_bytes,
+            "id_sum": found.tally.id_sum,
+            "dropped": found.tally.dropped,
+            "sketch": found.tally.lag_sketch.pack(),
+            "ranges": [[place.partition, place.first, place.last] for place in found.tally.ranges],
+            "changed_at": found.changed_at,
+            "changed_basis": basis,
+        }
+        for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
+    ]
+    table = tables.table_of(tables.Tally)
+    upsert = insert(table)
+    found = upsert.excluded
+    changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(
+        func.row(*(table.c[name] for name in _TALLY_CONTENT))
+    )
+    replaced: dict[str, Any] = {name: found[name] for name in ("seq", *_TALLY_CONTENT)}
+    for name in ("changed_at", "changed_basis"):
+        replaced[name] = case((changed, found[name]), else_=table.c[name])
+    newest = upsert.on_conflict_do_update(
+        index_elements=["pipeline", "window_start", "emitter", "checkpoint", "replay"],
+        set_=replaced,
+        where=found.seq > table.c.seq,
+    )
+    _execute(connection, newest, rows)
+
+
+@contextmanager
+def following(
+    spark: SparkSession,
+    bootstrap: str,
+    follower: ReportFollower,
+    partitions: Iterable[int],
+    checkpoints: Callable[[], Checkpoints],
+) -> Iterator[StreamingQuery]:
+    """Follow the reports topic from where the database stands, for as long as the block lasts; `checkpoints()` tells
+    what pipelines there are now."""
+    known = follower.positions()
+    starts = {str(partition): known.get(partition, -2) for partition in partitions}
+    reports = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", follower.topic)
+        .option("startingOffsets", json.dumps({follower.topic: starts}))
+        .option("failOnDataLoss", "false")
+        .options(**PATIENCE)
+        .option("maxOffsetsPerTrigger", str(REPORTS_A_BATCH))
+        .load()
+        .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
+    )
+
+    def take(batch: DataFrame, _number: int) -> None:
+        rows = batch.collect()
+        follower.follow((ReportRecord(*row) for row in rows), checkpoints())
+
+    with tempfile.TemporaryDirectory(prefix="lagloss-stream-", ignore_cleanup_errors=True) as scratch:
+        stream = (
+            reports.writeStream.queryName("follow reports")
+            .foreachBatch(take)
+            .option("checkpointLocation", scratch)
+            .trigger(processingTime=TRIGGER)
+            .start()
+        )
+        try:
+            yield stream
+        finally:
+            stream.stop()

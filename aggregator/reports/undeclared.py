@@ -1,0 +1,98 @@
+"""Strangers: names in reports that no definition has, kept up to a limit, so that a broken emitter cannot fill tables.
+
+They are kept at all because reports may come before `lagloss apply`, and the first version of a definition holds for
+earlier windows, too. Lanes and replays stand in no definition, so theirs are strangers always. Pure; `following` stores
+them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from lagloss.wire.format import EmitterReport, Progress, Tally, name_fits
+from lagloss_server.model.graph import node_of
+
+Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How many names of a kind are kept."""
+
+    an_emitter: int
+    in_all: int
+
+
+LIMITS: dict[Kind, Limit] = {
+    "pipeline": Limit(100, 10_000),
+    "checkpoint": Limit(200, 10_000),  # a definition has 200 at most
+    "replay": Limit(200, 10_000),
+    "lane": Limit(2_000, 200_000),  # a consumer has one for each partition it reads
+}
+
+
+class Name(NamedTuple):
+    """What is named; `checkpoint` and `name` (of a replay or lane) are empty where they do not apply."""
+
+    kind: Kind
+    pipeline: str
+    checkpoint: str = ""
+    name: str = ""
+
+
+@dataclass
+class Strangers:
+    """The names kept so far; each counts against the emitter that named it first."""
+
+    kept: dict[Name, bytes] = field(default_factory=dict)
+    fresh: dict[Name, tuple[bytes, int]] = field(default_factory=dict)
+    """Those that are not stored yet: the emitter, and when its report was appended (epoch ms)."""
+    _by_emitter: Counter[tuple[Kind, bytes]] = field(init=False)
+    _in_all: Counter[Kind] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._by_emitter = Counter((name.kind, emitter) for name, emitter in self.kept.items())
+        self._in_all = Counter(name.kind for name in self.kept)
+
+    def admit(self, name: Name, emitter: bytes, appended_ms: int) -> bool:
+        """Whether this name is kept: it was before, or there is room for it."""
+        if name in self.kept:
+            return True
+        limit, mine = LIMITS[name.kind], (name.kind, emitter)
+        if self._by_emitter[mine] >= limit.an_emitter or self._in_all[name.kind] >= limit.in_all:
+            return False
+        self.kept[name] = emitter
+        self.fresh[name] = (emitter, appended_ms)
+        self._by_emitter[mine] += 1
+        self._in_all[name.kind] += 1
+        return True
+
+
+def strange_names(pipeline: str, part: Tally | Progress, known: frozenset[str]) -> Iterator[Name]:
+    """The names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not have."""
+    if is_strange(part.checkpoint, known):
+        yield Name("checkpoint", pipeline, part.checkpoint)
+    if isinstance(part, Progress):
+        if part.lane:
+            yield Name("lane", pipeline, part.checkpoint, part.lane)
+    elif part.replay:
+        yield Name("replay", pipeline, "", part.replay)
+
+
+def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
+    """Whether no definition has it. A node with several next nodes still reports its work in hand as N.out."""
+    if checkpoint in known:
+        return False
+    node, _, side = checkpoint.partition(".")
+    return side != "out" or all(node_of(name) != node for name in known)
+
+
+def fits_the_tables(report: EmitterReport) -> bool:
+    """Whether PostgreSQL can hold its texts: none too long for an index, none with a NUL."""
+    texts = {report.pipeline, report.node, report.host}
+    texts |= {text for progress in report.progress for text in (progress.checkpoint, progress.lane)}
+    texts |= {text for tally in report.tallies for text in (tally.checkpoint, tally.replay or "")}
+    return all(map(name_fits, texts))

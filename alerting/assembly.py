@@ -1,0 +1,110 @@
+"""Building: from settings and the alerting file to an alerter with all its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from zoneinfo import ZoneInfo
+
+from sqlalchemy import Engine, func, select
+
+from alerting.config import AlertingFile, MaintenanceSpec, RouteSpec, load_alerting
+from alerting.delivery.outbox import Outbox
+from alerting.delivery.sender import HeldLead, Sender
+from alerting.delivery.transports.base import Transport
+from alerting.delivery.transports.kinds import build as build_transport
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification_plan import Habits
+from alerting.incidents.notifier import Teller
+from alerting.incidents.routing import Escalation, Route
+from alerting.incidents.suppression import Maintenance
+from alerting.metrics import Metrics
+from alerting.service import Alerter
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Alerting:
+    """Everything `python -m alerting` runs. `receivers`: by name, what kind they are."""
+
+    alerter: Alerter
+    metrics: Metrics
+    receivers: Mapping[str, str]
+    store: Store
+
+    def close(self) -> None:
+        self.store.close()
+
+
+def build(settings: Settings) -> Alerting:
+    """Opens nothing that has to answer yet. Raises a LaglossError for settings or a file that make no sense."""
+    database_url = settings.require_database()
+    file = load_alerting(settings)
+    transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
+    store, metrics, lead = Store(database_url), Metrics(), HeldLead()
+    dashboard = _dashboard_url(settings)
+    evaluator = Evaluator(
+        store,
+        teller(file, transports),
+        dashboard,
+        lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
+    )
+    senders = [
+        Sender(Outbox(store.engine, name, file.fallback), transport, lead, metrics)
+        for name, transport in transports.items()
+    ]
+    for name in transports:
+        metrics.waiting(name, lambda name=name: _waiting(store.engine, name))  # type: ignore[misc]
+    receivers = [
+        {"name": each.name, "kind": each.kind, "is_fallback": each.name == file.fallback} for each in file.receivers
+    ]
+    alerter = Alerter(database_url, evaluator, senders, lead, receivers, metrics)
+    return Alerting(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
+
+
+def teller(file: AlertingFile, transports: Mapping[str, Transport]) -> Teller:
+    """The file's routes and maintenance windows, and what its receivers need."""
+    resend_s = {name: transport.resend_s for name, transport in transports.items()}
+    habits = Habits(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
+    return Teller([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], habits)
+
+
+def _route(given: RouteSpec) -> Route:
+    return Route(
+        matchers=given.match,
+        receivers=given.to,
+        goes_on=given.continue_,
+        repeat_s=given.repeat / 1_000,
+        group_by=given.group_by,
+        group_wait_s=given.group_wait / 1_000,
+        escalations=tuple(Escalation(step.after / 1_000, step.to) for step in given.escalate),
+    )
+
+
+def _maintenance(given: MaintenanceSpec) -> Maintenance:
+    return Maintenance(
+        given.name,
+        given.match,
+        given.recurrence(),
+        ZoneInfo(given.timezone),
+        timedelta(milliseconds=given.duration),
+        given.reason,
+    )
+
+
+def _waiting(engine: Engine, receiver: str) -> float:
+    table = table_of(OutboxMessage)
+    with engine.connect() as connection:
+        return connection.execute(
+            select(func.count()).where(table.c.receiver == receiver, table.c.done_at.is_(None))
+        ).scalar_one()
+
+
+def _dashboard_url(settings: Settings) -> str:
+    if settings.dashboard_url or not settings.dashboard_port:
+        return settings.dashboard_url.rstrip("/")
+    return f"http://{settings.bind_address}:{settings.dashboard_port}"

@@ -1,0 +1,195 @@
+"""`lagloss alerts backtest`: which incidents a pipeline's rules would have opened on the windows that are stored."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from math import ceil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.table import Column, Table
+
+from alerting.backtest.history import judging_by, past_of, read_history
+from alerting.backtest.replay import UNTRIED, Replay, Replayed
+from alerting.rules import Rule, rules_of
+from alerting.rules.assessment import SHOWN_WINDOWS
+from alerting.rules.budget import BurnRate
+from alerting.rules.lag import OnTime
+from alerting.rules.windows import Reader
+from lagloss.errors import BadDefinition, NotEnoughData
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.model.definition import Definition, as_document, load_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+from lagloss_server.times import parse_time_s
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What stored windows do not tell a rule."""
+
+    rule: str
+    tried: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Tried:
+    """What a backtest found. `windows`, `revisions`: how many results it was tried on, and how many of them had been
+    revised later."""
+
+    definition: Definition
+    from_s: int
+    to_s: int
+    windows: int
+    revisions: int
+    incidents: list[Replayed]
+    limits: list[Limit]
+    documents: Mapping[int, Document]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.definition.name,
+            "from": rfc3339(self.from_s),
+            "to": rfc3339(self.to_s),
+            "windows": self.windows,
+            "revisions": self.revisions,
+            "incidents": [self._incident(incident) for incident in self.incidents],
+            "limits": [asdict(limit) for limit in self.limits],
+        }
+
+    def _incident(self, incident: Replayed) -> dict[str, Any]:
+        rule, change = incident.rule, incident.change
+        starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
+        places = incident.places or rule.where([self.documents[at] for at in starts if at in self.documents])
+        return {
+            "rule": rule.name,
+            "kind": rule.kind,
+            "severity": rule.severity,
+            "opened_at": _moment(incident.opened_at_s),
+            "resolved_at": None if incident.resolved_at_s is None else _moment(incident.resolved_at_s),
+            "resolved_because": change.why or None,
+            "inhibited_by": list(incident.inhibited_by),
+            "windows": {
+                "first": rfc3339(incident.first_s),
+                "last": rfc3339(incident.last_s),
+                "count": len(change.breaches),
+            },
+            "worst": change.worst,
+            "target": rule.target,
+            "unit": rule.unit,
+            "text": rule.text(change.worst),
+            "where": [asdict(place) for place in places],
+        }
+
+
+def backtest(
+    pipeline: PipelineName,
+    from_: Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-7d)")] = "-1d",
+    to: Annotated[str, typer.Option("--to", help="RFC 3339, relative (-1h) or now")] = "now",
+    rules: Annotated[
+        Path | None, typer.Option(help="a definition whose spec.alerts and sla to try instead", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Say which incidents the rules would have opened on the stored windows with from <= start < to."""
+    from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
+    given = None if rules is None else load_definition(rules)
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        stored = store.pipeline(pipeline).definition
+        tried = try_rules(store, stored, stored if given is None else with_rules(stored, given, rules), from_s, to_s)
+    if as_json:
+        typer.echo(json.dumps(tried.document()))
+        return
+    console = out()
+    console.print(_table(tried))
+    console.print(
+        f"incidents: {len(tried.incidents)}, on {tried.windows} windows, {tried.revisions} of them revised later"
+    )
+    for limit in tried.limits:
+        console.print(f"{limit.rule}: {'as far as windows tell' if limit.tried else 'not tried'}; {limit.why}")
+
+
+def with_rules(stored: Definition, given: Definition, source: Path | None) -> Definition:
+    """The stored definition with the rules and the SLA of another one.
+
+    Raises:
+        BadDefinition: its rules name places that this pipeline does not have.
+    """
+    document, other = as_document(stored), as_document(given)
+    document["spec"] |= {name: other["spec"][name] for name in ("alerts", "sla")}
+    try:
+        return Definition.model_validate(document)
+    except ValidationError as error:
+        raise BadDefinition(source=source, line=1, problem=error.errors()[0]["msg"]) from error
+
+
+def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, to_s: int) -> Tried:
+    """The incidents that rules would have opened on the windows with from <= start < to.
+
+    Raises:
+        NotEnoughData: there is no closed window.
+    """
+    most = tried.spec.sla.loss.max
+    judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).first_node)
+    with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
+        history = read_history(connection, Reader.of(tried), stored.name, from_s, to_s, judged)
+    windows = sum(start >= from_s for start in history.documents)
+    if not windows:
+        raise NotEnoughData(detail=f"{stored.name} has no closed window in this range.")
+    limits = list(_limits(stored, tried))
+    left_out = [limit.rule for limit in limits if not limit.tried]
+    replay = Replay(tried, from_s, to_s, past_of(tried, history.documents), left_out)
+    replay.run(history.closings, time.time())
+    return Tried(tried, from_s, to_s, windows, history.revised, replay.incidents, limits, history.documents)
+
+
+def _as_stored(document: Document) -> Document:
+    return document
+
+
+def _limits(stored: Definition, tried: Definition) -> Iterator[Limit]:
+    """What stored windows do not tell these rules."""
+    other_target = stored.spec.sla.lag.target != tried.spec.sla.lag.target
+    for rule in rules_of(tried):
+        if rule.name in UNTRIED:
+            yield Limit(rule.name, False, "when a node had last reported at that time is not stored")
+        elif rule.name == "staleness":
+            yield Limit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
+        elif rule.name == "pending-age":
+            yield Limit(rule.name, True, "a message counts as last seen when its window ended")
+        elif other_target and _counts_on_time(rule):
+            yield Limit(rule.name, False, "windows hold what was on time for the stored sla.lag.target only")
+
+
+def _counts_on_time(rule: Rule) -> bool:
+    return isinstance(rule, OnTime) or (isinstance(rule, BurnRate) and rule.objective == "on-time")
+
+
+def _moment(epoch_s: float) -> str:
+    """RFC 3339 in whole seconds: closings are not told more exactly than that."""
+    return rfc3339(int(epoch_s))
+
+
+def _table(tried: Tried) -> Table:
+    names = ("opened (UTC)", "resolved", "rule", "severity", "windows")
+    table = Table(*(Column(name, no_wrap=True) for name in names), "worst", "where", box=None)
+    for found in tried.document()["incidents"]:
+        over = f"{found['resolved_at']} ({found['resolved_because']})" if found["resolved_at"] else "open at the end"
+        silent = f" (inhibited by {', '.join(found['inhibited_by'])})" if found["inhibited_by"] else ""
+        where = ", ".join(f"{place['kind']} {place['name']}" for place in found["where"][:3])
+        table.add_row(
+            *(found["opened_at"], over, found["rule"] + silent, found["severity"]),
+            *(str(found["windows"]["count"]), found["text"], where),
+        )
+    return table

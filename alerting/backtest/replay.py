@@ -1,0 +1,204 @@
+"""Replaying: the incidents that rules would have opened on windows as they became known, one closing after the other.
+
+The very rules and the very judging of the alerter, on its clock at the time. At each closing they look only at windows
+that it can have changed, back to the last breach of an incident that is open: the rest is as it was.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from typing import Final
+from uuid import UUID, uuid4
+
+import numpy as np
+
+from alerting.incidents.lifecycle import REOPEN_S, Change, KnownIncident, judge
+from alerting.rules import Rule, rules_of
+from alerting.rules.assessment import Assessment, Place
+from alerting.rules.budget import LONGEST_S
+from alerting.rules.view import HORIZON_S, View, Waiting
+from alerting.rules.windows import Reader, Row, Windows
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.alert_rules import MAX_OF
+from lagloss_server.model.definition import Definition
+
+CLOCK_RULES: Final = frozenset({"blind/closing", "staleness", "pending-age"})
+"""Rules that look at the moment, tried each minute as well; of stored windows, nothing tells when a node reported."""
+UNTRIED: Final = frozenset({"blind/reports"})
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """A result of a window becoming known, in epoch s. `row` None: the window is history, and only that it closed."""
+
+    at_s: float
+    start_s: int
+    row: Row | None
+
+
+@dataclass(frozen=True)
+class Past:
+    """What is known afterwards: minutes (epoch s, ascending) with live beacons by delivery checkpoint, and those with
+    messages at all."""
+
+    delivered: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    arrived: Sequence[int] = ()
+
+
+@dataclass(slots=True)
+class Replayed:
+    """An incident that would have been, after its newest change. `inhibited_by`: rules with an open incident, when it
+    opened, that would have kept it from being told. Times in epoch s, `first_s` and `last_s` of windows."""
+
+    id: UUID
+    rule: Rule
+    opened_at_s: float
+    inhibited_by: tuple[str, ...]
+    change: Change
+    first_s: int
+    last_s: int
+    resolved_at_s: float | None = None
+    places: tuple[Place, ...] = ()
+
+    @property
+    def known(self) -> KnownIncident:
+        return KnownIncident(self.id, self.change.worst, frozenset(self.change.breaches), self.resolved_at_s)
+
+    def take(self, change: Change, now_s: float, places: tuple[Place, ...]) -> None:
+        self.change = change
+        self.resolved_at_s = now_s if change.kind == "resolved" else None
+        self.places = places or self.places
+        if change.breaches:
+            self.first_s, self.last_s = min(change.breaches), max(change.breaches)
+
+
+class Replay:
+    """Rules of one definition on closings that come in the order of their moments."""
+
+    def __init__(self, definition: Definition, from_s: int, to_s: int, past: Past, without: Iterable[str] = ()) -> None:
+        self.incidents: list[Replayed] = []
+        self._definition = definition
+        self._from_s, self._to_s = from_s, to_s
+        self._past = past
+        left_out = UNTRIED | set(without)
+        self._rules = [rule for rule in rules_of(definition) if rule.name not in left_out]
+        self._rows = _Rows(Reader.of(definition))
+        self._newest_end_s: int | None = None
+
+    def run(self, closings: Iterable[Closing], until_s: float) -> None:
+        """All of them, and the minutes of the clock between from and to, up to `until_s`."""
+        ticks = iter(range(self._from_s, int(min(self._to_s, until_s)) + 1, WINDOW_S))
+        tick_s = next(ticks, None)
+        in_order = sorted(closings, key=lambda closing: (closing.at_s, closing.start_s))
+        for at_s, together in groupby(in_order, key=lambda closing: closing.at_s):
+            while tick_s is not None and tick_s < at_s:
+                self._tick(tick_s)
+                tick_s = next(ticks, None)
+            self._close(at_s, list(together))
+        for rest_s in [] if tick_s is None else [tick_s, *ticks]:
+            self._tick(rest_s)
+
+    def _close(self, at_s: float, closings: Sequence[Closing]) -> None:
+        """Windows whose results become known at the same moment. The clock is not looked at when it is past the span:
+        of what came after, nothing is known here."""
+        for closing in closings:
+            end_s = closing.start_s + WINDOW_S
+            self._newest_end_s = max(end_s, self._newest_end_s or end_s)
+            if closing.row is not None:
+                self._rows.put(closing.start_s, closing.row)
+        if self._newest_end_s is not None and self._newest_end_s > self._from_s:
+            changed_s = self._rows.before(min(closing.start_s for closing in closings), MAX_OF - 1)
+            rules = [rule for rule in self._rules if at_s <= self._to_s or rule.name not in CLOCK_RULES]
+            self._judge(at_s, changed_s, rules)
+
+    def _tick(self, now_s: float) -> None:
+        """A minute of the clock, for the rules that look at it."""
+        self._judge(now_s, int(now_s), [rule for rule in self._rules if rule.name in CLOCK_RULES])
+
+    def _judge(self, now_s: float, changed_s: int, rules: Sequence[Rule]) -> None:
+        oldest_s = max(self._from_s, int(now_s) - HORIZON_S)
+        view = self._view(now_s, oldest_s)
+        for rule in rules:
+            own = [incident for incident in self.incidents if incident.rule is rule]
+            seen_from_s = max(oldest_s, min([changed_s, *_in_question(own, now_s)]))
+            found = rule.assess(replace(view, seen_from_s=seen_from_s))
+            while (change := _next_change(rule, found, own, now_s)) is not None:
+                if change.incident is None:
+                    own.append(self._open(rule, change, now_s, found.places))
+                else:
+                    next(each for each in own if each.id == change.incident).take(change, now_s, found.places)
+
+    def _open(self, rule: Rule, change: Change, now_s: float, places: tuple[Place, ...]) -> Replayed:
+        speaking = {incident.rule.name for incident in self.incidents if incident.resolved_at_s is None}
+        inhibited_by = tuple(name for name in rule.inhibited_by if name in speaking)
+        first_s, last_s = min(change.breaches), max(change.breaches)
+        opened = Replayed(uuid4(), rule, now_s, inhibited_by, change, first_s, last_s, None, places)
+        self.incidents.append(opened)
+        return opened
+
+    def _view(self, now_s: float, oldest_s: int) -> View:
+        windows = self._rows.since(oldest_s - LONGEST_S)
+        past, closed_to_s = self._past, self._newest_end_s or 0
+        seen = {name: minutes[: bisect_right(minutes, now_s)] for name, minutes in past.delivered.items()}
+        arrived = past.arrived[bisect_left(past.arrived, closed_to_s) : bisect_right(past.arrived, now_s - WINDOW_S)]
+        recent = windows.since(windows.first_at(oldest_s))
+        pending = recent.rows[recent.column("pending") > 0]
+        return View(
+            definition=self._definition,
+            now_s=now_s,
+            windows=windows,
+            seen_from_s=oldest_s,
+            newest_end_s=self._newest_end_s,
+            newest_s={name: minutes[-1] for name, minutes in seen.items() if minutes},
+            arrived_s=arrived,
+            waiting=[Waiting((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
+        )
+
+
+def _in_question(own: Iterable[Replayed], now_s: float) -> list[int]:
+    """From where on windows matter to a rule's incidents: good ones to one that is open, its own to one that a breach
+    may belong to again."""
+    starts = []
+    for incident in own:
+        if incident.resolved_at_s is None:
+            starts.append(incident.last_s)
+        elif now_s - incident.resolved_at_s <= REOPEN_S:
+            starts.append(incident.first_s)
+    return starts
+
+
+def _next_change(rule: Rule, found: Assessment, own: Sequence[Replayed], now_s: float) -> Change | None:
+    unresolved = next((incident.known for incident in own if incident.resolved_at_s is None), None)
+    resolved = [incident.known for incident in own if incident.resolved_at_s is not None]
+    return judge(rule.higher_is_worse, found, unresolved, resolved, now_s)
+
+
+class _Rows:
+    """Rows by window in one array that grows."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._empty = reader.windows(())
+        self._rows = np.zeros(1_024, self._empty.rows.dtype)
+        self._starts: list[int] = []
+
+    def put(self, start_s: int, row: Row) -> None:
+        """A window's row, in place of the one that it had."""
+        at, size = bisect_left(self._starts, start_s), len(self._starts)
+        if at == size or self._starts[at] != start_s:
+            if size == len(self._rows):
+                self._rows = np.concatenate([self._rows, np.zeros_like(self._rows)])
+            self._rows[at + 1 : size + 1] = self._rows[at:size].copy()
+            self._starts.insert(at, start_s)
+        self._rows[at] = row
+
+    def before(self, start_s: int, windows: int) -> int:
+        """Start of the window that is so many before this one, or of the first."""
+        at = max(0, bisect_left(self._starts, start_s) - windows)
+        return min(start_s, self._starts[at]) if at < len(self._starts) else start_s
+
+    def since(self, start_s: int) -> Windows:
+        """Those that start then or later. Good until the next is put."""
+        return Windows(self._rows[bisect_left(self._starts, start_s) : len(self._starts)], self._empty.measured)

@@ -1,0 +1,43 @@
+"""`lagloss alerts check`: whether an alerting file can be used, and what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from alerting.config import RouteSpec, load_alerting
+from alerting.delivery.transports.kinds import build
+from lagloss_server.cli.options import out
+from lagloss_server.settings import Settings
+
+
+def check(
+    file: Annotated[
+        Path | None, typer.Argument(help="the file; by default LAGLOSS_ALERTING_FILE", metavar="FILE")
+    ] = None,
+) -> None:
+    """Check an alerting file, its secrets too, and show its receivers and routes; nothing is sent."""
+    found = load_alerting(Settings.load(alerting_file=file))
+    for receiver in found.receivers:
+        build(receiver.kind, receiver.config).close()
+    receivers = Table("receiver", "kind", box=None)
+    for receiver in found.receivers:
+        receivers.add_row(receiver.name, receiver.kind + (" (fallback)" if receiver.name == found.fallback else ""))
+    routes = Table("route", "incidents", "to", "then", box=None)
+    for number, route in enumerate(found.routes, 1):
+        matchers = ", ".join(map(str, route.match)) or "all"
+        routes.add_row(str(number), matchers, ", ".join(route.to) or "nobody", _then(route))
+    console = out()
+    console.print(receivers if found.receivers else "no receivers: incidents are recorded, nobody is told")
+    if found.routes:
+        console.print(routes)
+    for window in found.maintenance:
+        console.print(f"maintenance {window.name}: {', '.join(map(str, window.match))}; {window.rrule}", markup=False)
+
+
+def _then(route: RouteSpec) -> str:
+    steps = [f"after {step.after / 60_000:g} min {', '.join(step.to)}" for step in route.escalate]
+    return "; ".join([*steps, *(["on to the next route"] if route.continue_ else [])])

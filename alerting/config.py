@@ -1,0 +1,173 @@
+"""The alerting file: who is told of what, and when nobody is. YAML that operators write, named by
+LAGLOSS_ALERTING_FILE."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Annotated, Any, Final, Literal
+
+import dateutil.rrule
+from pydantic import BeforeValidator, Field, model_validator
+
+from alerting.delivery.transports.alertmanager import AlertmanagerConfig
+from alerting.delivery.transports.apprise_services import AppriseConfig
+from alerting.delivery.transports.config import TransportConfig
+from alerting.delivery.transports.kinds import KINDS
+from alerting.delivery.transports.mail import MailConfig
+from alerting.delivery.transports.pagerduty import PagerDutyConfig
+from alerting.delivery.transports.slack import SlackConfig
+from alerting.delivery.transports.webhook import WebhookConfig
+from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, Zone, refuse
+from lagloss_server.model.matchers import Matcher
+from lagloss_server.settings import Settings
+from lagloss_server.yaml_files import load_yaml
+
+_GROUP_LABELS: Final = ("pipeline",)
+Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], ...], Field(default=())]
+
+
+class ReceiverSpec(Strict):
+    """Somebody to tell: a name, and one kind of transport with its settings."""
+
+    name: Name
+    pagerduty: PagerDutyConfig | None = None
+    alertmanager: AlertmanagerConfig | None = None
+    slack: SlackConfig | None = None
+    webhook: WebhookConfig | None = None
+    mail: MailConfig | None = None
+    apprise: AppriseConfig | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> ReceiverSpec:
+        if len(self._given()) != 1:
+            found = ", ".join(self._given()) or "none of them"
+            raise ValueError(f"expected {self.name} to have one of {', '.join(KINDS)}, found {found}")
+        return self
+
+    def _given(self) -> list[str]:
+        return [kind for kind in KINDS if getattr(self, kind) is not None]
+
+    @property
+    def kind(self) -> str:
+        return self._given()[0]
+
+    @property
+    def config(self) -> TransportConfig:
+        config: TransportConfig = getattr(self, self.kind)
+        return config
+
+
+class EscalationSpec(Strict):
+    """Who else is told when nobody has acknowledged `after` the incident opened."""
+
+    after: DurationMs
+    to: Annotated[tuple[Name, ...], Field(min_length=1)]
+
+
+class RouteSpec(Strict):
+    """Which incidents go to which receivers."""
+
+    match: Matchers
+    to: tuple[Name, ...]
+    continue_: bool = Field(default=False, alias="continue")
+    repeat: PositiveMs = 4 * 3_600_000
+    group_by: tuple[str, ...] = Field(default=_GROUP_LABELS, alias="groupBy")
+    group_wait: DurationMs = Field(default=0, alias="groupWait")
+    escalate: tuple[EscalationSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _escalates_from_somebody(self) -> RouteSpec:
+        if self.escalate and not self.to:
+            raise ValueError("expected `to` to name who is told first, found nobody and `escalate`")
+        return self
+
+
+class MaintenanceSpec(Strict):
+    """A window of time that comes again, in which nobody is told of the incidents that match."""
+
+    name: Name
+    match: Annotated[Matchers, Field(min_length=1)]
+    rrule: str
+    start: datetime
+    timezone: Zone = "UTC"
+    duration: DurationMs
+    reason: Annotated[str, Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _recurs(self) -> MaintenanceSpec:
+        if self.start.tzinfo is not None:
+            raise ValueError("expected `start` without an offset: `timezone` says where its clock hangs")
+        try:
+            self.recurrence()
+        except (ValueError, TypeError) as error:
+            raise ValueError(
+                f"expected an RFC 5545 RRULE such as FREQ=DAILY;BYHOUR=2;BYMINUTE=0, found {error}"
+            ) from error
+        return self
+
+    def recurrence(self) -> dateutil.rrule.rrule:
+        """Its starts, on the clock of its time zone."""
+        rule = dateutil.rrule.rrulestr(self.rrule, dtstart=self.start)
+        if not isinstance(rule, dateutil.rrule.rrule):
+            raise ValueError("expected one rule, found a set of them")  # noqa: TRY004  # of a text, not of a type
+        return rule
+
+
+class AlertingFile(Strict):
+    """Receivers, routes, the fallback, maintenance windows."""
+
+    api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
+    kind: Literal["Alerting"]
+    receivers: tuple[ReceiverSpec, ...]
+    routes: tuple[RouteSpec, ...] = ()
+    fallback: Name | None = None
+    maintenance: tuple[MaintenanceSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _names_are_known(self) -> AlertingFile:
+        names = [receiver.name for receiver in self.receivers]
+        twice = (
+            (("receivers", at), f"expected each receiver once, found {name} twice")
+            for at, name in enumerate(names)
+            if name in names[:at]
+        )
+        known = ", ".join(names) or "there is none"
+        refuse(
+            [
+                *twice,
+                *(
+                    (place, f"expected a receiver's name ({known}), found {name}")
+                    for place, name in self._named()
+                    if name not in names
+                ),
+            ]
+        )
+        return self
+
+    def _named(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """Every receiver that is named somewhere, and where."""
+        for at, route in enumerate(self.routes):
+            for number, name in enumerate(route.to):
+                yield ("routes", at, "to", number), name
+            for step, escalation in enumerate(route.escalate):
+                for number, name in enumerate(escalation.to):
+                    yield ("routes", at, "escalate", step, "to", number), name
+        if self.fallback is not None:
+            yield ("fallback",), self.fallback
+
+
+def load_alerting(settings: Settings) -> AlertingFile:
+    """The file that the settings name; without one, the webhook that they name, for everything; else nobody is told.
+
+    Raises:
+        BadDefinition: with file, line and what was expected.
+    """
+    if settings.alerting_file is not None:
+        return load_yaml(AlertingFile, settings.alerting_file)
+    document: dict[str, Any] = {"apiVersion": "lagloss/v1", "kind": "Alerting", "receivers": []}
+    if settings.alert_webhook_url:
+        # Whoever sets the process's environment may well name a host of this network.
+        webhook = {"url": settings.alert_webhook_url, "allowPrivate": True}
+        document |= {"receivers": [{"name": "webhook", "webhook": webhook}], "routes": [{"to": ["webhook"]}]}
+    return AlertingFile.model_validate(document)

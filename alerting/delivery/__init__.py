@@ -1,0 +1,1 @@
+"""From planned notifications to receivers."""

@@ -1,0 +1,202 @@
+"""What people read of notifications: one structure that text, HTML and Slack's blocks are made from."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from alerting.delivery.notification import Notification
+from lagloss_server import format as fmt
+from lagloss_server.incidents.incident import example_words, place_words
+from lagloss_server.net.one_line import one_line
+
+MAX_TITLE: Final = 200
+MAX_SUMMARY: Final = 1_000
+MAX_VALUE: Final = 300
+"""Characters of one line's text."""
+SHOWN: Final = 5
+"""Places and examples that are shown to people; a webhook gets all."""
+
+Tone = Literal["critical", "warning", "acknowledged", "resolved", "test"]
+Kind = Literal["text", "link", "command"]
+
+_STATES: Final = {
+    "incident.opened": "opened",
+    "incident.updated": "updated",
+    "incident.acknowledged": "acknowledged",
+    "incident.escalated": "escalated",
+    "incident.reopened": "reopened",
+    "incident.reminder": "still open",
+    "incident.resolved": "resolved",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    label: str
+    text: str
+    kind: Kind = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """What there is to say of one incident. All texts are single lines."""
+
+    title: str
+    tone: Tone
+    summary: str
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One title and a section for each notification, oldest first."""
+
+    title: str
+    sections: tuple[Section, ...]
+
+
+def message(notifications: Sequence[Notification]) -> Message:
+    """What is to be said of these notifications; at least one."""
+    sections = tuple(_section(notification) for notification in notifications)
+    if len(sections) == 1:
+        return Message(sections[0].title, sections)
+    tones = [section.tone for section in sections]
+    counts = ", ".join(f"{tones.count(tone)} {tone}" for tone in dict.fromkeys(tones))
+    pipelines = dict.fromkeys(_text(_part(each.body, "incident"), "pipeline") for each in notifications)
+    return Message(one_line(f"{len(sections)} incidents ({counts}): {', '.join(pipelines)}", MAX_TITLE), sections)
+
+
+def as_text(said: Message) -> str:
+    """Plain text, without the title where it would only be said twice."""
+    return "\n\n".join(_section_text(section, with_title=len(said.sections) > 1) for section in said.sections) + "\n"
+
+
+def as_html(said: Message) -> str:
+    """A page for mail: no scripts, styles in place, every text escaped."""
+    sections = "\n".join(_section_html(section, with_title=len(said.sections) > 1) for section in said.sections)
+    title = html.escape(said.title)
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
+        f'<body style="font-family:sans-serif"><h2 style="font-size:18px">{title}</h2>\n{sections}\n</body></html>\n'
+    )
+
+
+def _section(notification: Notification) -> Section:
+    body = notification.body
+    summary = one_line(body.get("summary", ""), MAX_SUMMARY)
+    if notification.action == "test":
+        return Section("lagloss: a test", "test", summary, ())
+    incident = _part(body, "incident")
+    state = _STATES.get(_text(body, "type"), _text(incident, "state"))
+    severity = _text(incident, "severity")
+    title = f"[{severity}, {state}] {_text(incident, 'pipeline')}: {_text(incident, 'rule')}"
+    return Section(one_line(title, MAX_TITLE), _tone(incident), summary, tuple(_lines(body, incident)))
+
+
+def _tone(incident: Mapping[str, Any]) -> Tone:
+    if incident.get("state") == "resolved":
+        return "resolved"
+    if incident.get("acknowledged_at"):
+        return "acknowledged"
+    return "critical" if incident.get("severity") == "critical" else "warning"
+
+
+def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Line]:
+    yield from _breach(body)
+    if body.get("since"):
+        count = _part(body, "windows").get("count")
+        yield _line("Since", f"{body['since']}{f', {count} windows' if count and count != 1 else ''}")
+    yield from _listed("Where", [place_words(place) for place in _list(body, "where")])
+    yield from _listed("Example", [_example(example) for example in _list(body, "examples")])
+    for note in _list(body, "notes"):
+        yield _line("Note", note)
+    if incident.get("acknowledged_at"):
+        yield _line("Acknowledged", f"{incident['acknowledged_at']} by {incident.get('acknowledged_by') or 'somebody'}")
+    if incident.get("resolved_at"):
+        because = incident.get("resolved_because")
+        yield _line("Resolved", f"{incident['resolved_at']}{f': {because}' if because else ''}")
+    for label, key in (("Incident", "incident"), ("Chart", "dashboard"), ("Runbook", "runbook")):
+        if link := _part(body, "links").get(key):
+            yield _link(label, str(link))
+    commands = _part(body, "commands")
+    if incident.get("state") != "resolved":
+        if commands.get("acknowledge") and not incident.get("acknowledged_at"):
+            yield _line("Acknowledge", commands["acknowledge"], "command")
+        if commands.get("silence"):
+            yield _line("Silence", commands["silence"], "command")
+
+
+def _breach(body: Mapping[str, Any]) -> Iterator[Line]:
+    breach = _part(body, "breach")
+    if breach.get("text"):
+        window = breach.get("window_start")
+        yield _line("What", f"{breach['text']}{f' (window {window})' if window else ''}")
+    lost, messages = breach.get("lost"), breach.get("messages")
+    if isinstance(lost, Mapping) and messages is not None:
+        yield _line("Lost", f"{fmt.count_interval(lost)} of {fmt.counted(messages, 'message')}")
+
+
+def _example(example: Mapping[str, Any]) -> str:
+    # the id comes last: however long it is, the rest can be read
+    return f"{example_words(example)}: {example.get('message_id') or example.get('id_hash')}"
+
+
+def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:
+    for text in texts[:SHOWN]:
+        yield _line(label, text)
+    if len(texts) > SHOWN:
+        yield _line(label, f"and {len(texts) - SHOWN} more")
+
+
+def _line(label: str, text: object, kind: Kind = "text") -> Line:
+    return Line(label, one_line(text, MAX_VALUE), kind)
+
+
+def _link(label: str, link: str) -> Line:
+    """A link that is cut leads nowhere, and one that is not the web's is not clicked: those are shown as text."""
+    whole = one_line(link, 2_000)
+    if whole == link and re.match(r"https?://[^/?#\s]", link):
+        return Line(label, whole, "link")
+    return _line(label, link)
+
+
+def _section_text(section: Section, *, with_title: bool) -> str:
+    head = [section.title] if with_title else []
+    width = max((len(line.label) for line in section.lines), default=0) + 1
+    lines = [f"{line.label + ':':{width}} {line.text}" for line in section.lines]
+    return "\n".join([*head, section.summary, *([""] if lines else []), *lines])
+
+
+def _section_html(section: Section, *, with_title: bool) -> str:
+    title = f'<h3 style="font-size:15px">{html.escape(section.title)}</h3>' if with_title else ""
+    rows = "".join(
+        f'<tr><td style="padding-right:12px;vertical-align:top">{html.escape(line.label)}</td>'
+        f"<td>{_html_value(line)}</td></tr>"
+        for line in section.lines
+    )
+    return f"{title}<p>{html.escape(section.summary)}</p><table>{rows}</table>"
+
+
+def _html_value(line: Line) -> str:
+    text = html.escape(line.text)
+    if line.kind == "link":
+        return f'<a href="{text}">{text}</a>'
+    return f"<code>{text}</code>" if line.kind == "command" else text
+
+
+def _part(body: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    part = body.get(key)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _list(body: Mapping[str, Any], key: str) -> Sequence[Any]:
+    part = body.get(key)
+    return part if isinstance(part, list | tuple) else ()
+
+
+def _text(body: Mapping[str, Any], key: str) -> str:
+    return str(body.get(key) or "")

@@ -1,0 +1,129 @@
+"""Sending: one thread a receiver claims, sends and records, so that one that hangs delays nobody else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass
+from typing import Final
+
+import structlog
+
+from alerting.delivery.outbox import GROUP_AT_MOST, Claimed, Outbox
+from alerting.delivery.transports.base import Transport
+from alerting.leader_election import AWAY, pause_s
+from alerting.metrics import Metrics
+from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+
+LEASE_MARGIN_S: Final = 10.0
+"""How much longer a claim holds than the longest sending takes."""
+IDLE_S: Final = 2.0
+"""How often the outbox is looked at even if nobody says that there is something in it."""
+MISTAKE_S: Final = 10.0
+"""How long it waits after a mistake of ours."""
+
+_log = structlog.get_logger("lagloss.alerting")
+
+
+@dataclass(slots=True)
+class HeldLead:
+    """Whether this process leads: PostgreSQL's name for the connection that holds the lead, else None. Written by the
+    alerter's thread, read by the senders'."""
+
+    backend: int | None = None
+
+
+class Sender:
+    """Sends what the outbox holds for one receiver, while this alerter leads."""
+
+    def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: Metrics) -> None:
+        self.receiver = outbox.receiver
+        self._outbox = outbox
+        self._transport = transport
+        self._lead = lead
+        self._metrics = metrics
+        self._woken = threading.Event()
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name=f"sender-{self.receiver}", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        """There may be something to send."""
+        self._woken.set()
+
+    def stop(self) -> None:
+        """Ends the thread after the sending under way; what is left is for the next who leads."""
+        self._stopping = True
+        self._woken.set()
+
+    def join(self, timeout_s: float) -> None:
+        """Waits for that at most so long."""
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        if not self._thread.is_alive():
+            self._transport.close()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            self._woken.clear()
+            try:
+                while self._send_some():
+                    pass
+                wait_s = self._until_due_s()
+                failures = 0
+            except AWAY as error:
+                failures += 1
+                wait_s = pause_s(failures)
+                _log.warning("outbox_away", receiver=self.receiver, error=type(error).__name__, again_in_s=wait_s)
+            except Exception:
+                wait_s = MISTAKE_S  # ours to mend; the message is due again when its claim runs out
+                _log.exception("sending_failed", receiver=self.receiver)
+            self._woken.wait(wait_s)
+
+    def _until_due_s(self) -> float:
+        due_s = self._outbox.next_due_s() if self._lead.backend is not None else None
+        return IDLE_S if due_s is None else min(max(due_s, 0.05), IDLE_S)
+
+    def _send_some(self) -> bool:
+        """Claims, sends and records one message or group; whether there was one."""
+        backend = self._lead.backend
+        if backend is None or self._stopping:
+            return False
+        claimed_at_s = _now_s()
+        lease_s = self._transport.timeout_s + LEASE_MARGIN_S
+        claimed = self._outbox.claim(backend, lease_s, GROUP_AT_MOST if self._transport.takes_groups else 1)
+        if claimed is None:
+            return False
+        if _now_s() - claimed_at_s > LEASE_MARGIN_S:
+            return True  # we were asleep: somebody else may be sending it by now
+        began_s = time.monotonic()
+        outcome = self._outbox.record(claimed, self._send(claimed))
+        self._note(claimed, outcome, time.monotonic() - began_s)
+        return True
+
+    def _send(self, claimed: Claimed) -> Outcome:
+        try:
+            return self._transport.send(claimed.notifications)
+        except Exception as error:  # ours to mend; until then it is tried again, and told through the fallback
+            _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
+            return TryLater(f"the transport failed ({type(error).__name__})")
+
+    def _note(self, claimed: Claimed, outcome: Outcome, took_s: float) -> None:
+        facts = {"receiver": self.receiver, "messages": claimed.ids, "changes": claimed.changes}
+        name = {Sent: "sent", Refused: "failed", TryLater: "retried"}[type(outcome)]
+        self._metrics.notified(self.receiver, name, len(claimed.ids), took_s, claimed.age_s)
+        match outcome:
+            case Sent():
+                _log.info("message_sent", **facts, attempts=claimed.attempts)
+            case Refused(error):
+                _log.error("message_failed", **facts, error=error)
+            case TryLater(error):
+                _log.warning("message_retried", **facts, error=error, attempts=claimed.attempts)
+
+
+def _now_s() -> float:
+    """Goes on while the machine sleeps, which `time.monotonic` does not everywhere."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

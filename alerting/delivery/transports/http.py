@@ -1,0 +1,183 @@
+"""The one way out by HTTP: to checked and pinned addresses, within one time limit, telling no secrets."""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+import httpcore
+import httpx
+
+from alerting.delivery.transports.dns_pinning import PinnedNetwork
+from lagloss.errors import UnusableReceiver
+from lagloss_server.net.addresses import Resolver, is_public, resolve_within, system_resolver
+from lagloss_server.net.deadline import Deadline
+from lagloss_server.net.one_line import one_line
+from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.net.redaction import Redactor
+from lagloss_server.net.trust import believe
+
+TIMEOUT_S: Final = 10.0
+"""For one sending in all: finding the address, connecting, asking and being answered."""
+MAX_BODY_BYTES: Final = 512 * 1024
+MAX_ANSWER_BYTES: Final = 64 * 1024
+MAX_RETRY_AFTER_S: Final = 3_600.0
+MAX_ERROR_CHARACTERS: Final = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
+
+    status: int
+    text: str
+    retry_after_s: float | None
+
+
+Meaning = Callable[[Answer], Outcome]
+
+
+def by_status(answer: Answer) -> Outcome:
+    """What an answer means where the receiver documents nothing else."""
+    said = one_line(answer.text, 300)
+    error = f"HTTP {answer.status}: {said}" if said else f"HTTP {answer.status}"
+    if 200 <= answer.status < 300:
+        return Sent()
+    if 300 <= answer.status < 400:
+        return Refused(f"HTTP {answer.status}: it redirects, and redirects are not followed")
+    if answer.status in (408, 429) or answer.status >= 500:
+        return TryLater(error, answer.retry_after_s)
+    return Refused(error)
+
+
+class HttpTarget:
+    """One address to post to. A connection is used once: no request can meet one that was closed meanwhile.
+
+    `secrets` are taken out of all errors, as all parts of the address are; `resolver` is for tests.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        allow_private: bool = False,
+        ca_file: Path | None = None,
+        secrets: Iterable[str] = (),
+        resolver: Resolver = system_resolver,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self._url = _checked(url)
+        self._allow_private = allow_private
+        self._resolver = resolver
+        self.timeout_s = timeout_s
+        self._redact = Redactor(secrets, [url])
+        self._tls = believe(httpx.create_ssl_context(), ca_file) if self._url.scheme == "https" else None
+
+    def post(
+        self, body: bytes, headers: Mapping[str, str], *, meaning: Meaning = by_status, deadline: Deadline | None = None
+    ) -> Outcome:
+        """Posts, and says what the answer means. Raises nothing that a network or a receiver can cause."""
+        if len(body) > MAX_BODY_BYTES:
+            return Refused(f"the message has {len(body)} bytes, {MAX_BODY_BYTES} can be sent")
+        deadline = deadline or Deadline(self.timeout_s)
+        try:
+            addresses = self._addresses(deadline)
+            if not addresses:
+                return Refused("its host has no public address; `allowPrivate: true` lets it have others")
+            outcome = meaning(self._asked(addresses, body, headers, deadline))
+        except (TimeoutError, httpcore.TimeoutException) as error:
+            outcome = TryLater(f"no answer in time ({type(error).__name__})")
+        except httpcore.LocalProtocolError as error:
+            outcome = Refused(f"the request cannot be made: {error}")
+        except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as error:
+            outcome = TryLater(f"{type(error).__name__}: {error}")
+        if isinstance(outcome, Sent):
+            return outcome
+        return replace(outcome, error=one_line(self._redact(outcome.error), MAX_ERROR_CHARACTERS))
+
+    def _addresses(self, deadline: Deadline) -> Sequence[str]:
+        found = resolve_within(self._resolver, self._url.raw_host.decode(), _port(self._url), deadline)
+        return [address for address in found if self._allow_private or is_public(address)]
+
+    def _asked(self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline) -> Answer:
+        origin = httpcore.Origin(self._url.raw_scheme, self._url.raw_host, _port(self._url))
+        target = httpcore.URL(
+            scheme=origin.scheme, host=origin.host, port=origin.port, target=self._url.raw_path or b"/"
+        )
+        with (
+            httpcore.HTTPConnection(
+                origin, ssl_context=self._tls, network_backend=PinnedNetwork(addresses, deadline)
+            ) as connection,
+            connection.stream(
+                "POST", target, headers=[*self._headers().items(), *headers.items()], content=body
+            ) as response,
+        ):
+            text = "" if 200 <= response.status < 300 else self._text(response)
+            return Answer(response.status, text, _retry_after_s(response))
+
+    def _headers(self) -> dict[str, str]:
+        """The answer is asked for as it is, not packed: only its beginning is read."""
+        headers = {
+            "host": self._url.netloc.decode(),
+            "user-agent": "lagloss",
+            "content-type": "application/json",
+            "accept-encoding": "identity",
+            "connection": "close",
+        }
+        if self._url.userinfo:
+            pair = unquote(self._url.userinfo.decode())
+            headers["authorization"] = f"Basic {b64encode(pair.encode()).decode()}"
+        return headers
+
+    def _text(self, response: httpcore.Response) -> str:
+        """The answer's beginning; what had come when it broke off or the time was over is enough."""
+        read = b""
+        try:
+            for chunk in response.iter_stream():
+                read += chunk
+                if len(read) > MAX_ANSWER_BYTES:
+                    break
+        except (TimeoutError, OSError, httpcore.TimeoutException, httpcore.NetworkError, httpcore.ProtocolError):
+            pass
+        text = self._redact(read[:MAX_ANSWER_BYTES].decode("utf-8", "replace"))
+        # where it was cut there may be half a secret
+        return text[: -self._redact.longest] if len(read) > MAX_ANSWER_BYTES and self._redact.longest else text
+
+
+def _checked(url: str) -> httpx.URL:
+    try:
+        found = httpx.URL(url)
+    except (httpx.InvalidURL, ValueError, TypeError):
+        raise UnusableReceiver(problem="expected an address such as https://host/path, found no URL") from None
+    if found.scheme not in ("http", "https") or not found.host:
+        raise UnusableReceiver(problem="expected an address that starts with https://host or http://host")
+    return found.copy_with(fragment=None)
+
+
+def _port(url: httpx.URL) -> int:
+    return url.port or (443 if url.scheme == "https" else 80)
+
+
+def _retry_after_s(response: httpcore.Response) -> float | None:
+    value = next((value.decode("latin-1") for name, value in response.headers if name.lower() == b"retry-after"), "")
+    return retry_after_s(value, datetime.now(UTC))
+
+
+def retry_after_s(value: str, now: datetime) -> float | None:
+    """Seconds that a Retry-After header (RFC 9110, 10.2.3) asks for, an hour at most; None where it says nothing."""
+    value = value.strip()
+    if re.fullmatch(r"[0-9]+", value):
+        return min(float(value[:10]), MAX_RETRY_AFTER_S)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return min(max((moment - now).total_seconds(), 0.0), MAX_RETRY_AFTER_S)

@@ -1,0 +1,88 @@
+"""Mail by SMTP: text and HTML, in one thread an incident, to each recipient once."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email import policy
+from email.message import EmailMessage
+from email.utils import format_datetime
+from typing import Final
+
+from alerting.delivery.notification import Notification
+from alerting.delivery.rendering import as_html, as_text, message
+from alerting.delivery.transports.config import TransportConfig
+from alerting.delivery.transports.delivered_cache import Reached
+from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, hand_in
+from lagloss_server.net.outcome import Outcome, TryLater
+from lagloss_server.net.smtp import SmtpServer
+
+MAX_REFERENCES: Final = 20
+
+
+class MailConfig(ServerConfig, TransportConfig):
+    """A mail server, and who gets the mail."""
+
+    to: Recipients
+
+    def build(self) -> MailTransport:
+        return MailTransport(self.server(), self.from_, self.to)
+
+
+class MailTransport:
+    takes_groups: bool = True
+    resend_s: float | None = None
+
+    def __init__(self, server: SmtpServer, sender: str, recipients: Sequence[str]) -> None:
+        self._server = server
+        self._sender = sender
+        self._recipients = recipients
+        self._reached = Reached()
+        self.timeout_s = server.timeout_s
+
+    def send(self, notifications: Sequence[Notification]) -> Outcome:
+        """After a part of the recipients was put off, only those are tried again."""
+        mail = compose(notifications, self._sender, self._recipients)
+        name = str(mail["Message-ID"])
+        handed_in = hand_in(self._server, mail, self._recipients, self._reached.of(name))
+        self._reached.add(name, handed_in.reached)
+        if not isinstance(handed_in.outcome, TryLater):
+            self._reached.forget(name)
+        return handed_in.outcome
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+
+def compose(notifications: Sequence[Notification], sender: str, recipients: Sequence[str]) -> EmailMessage:
+    """The mail. `Message-ID` is the same at every attempt. The one that opens an incident has the incident's own, and
+    all others refer to that."""
+    said = message(notifications)
+    host = addr_spec(sender).rpartition("@")[2]
+    threads = [f"<incident-{_token(key)}@{host}>" for key in dict.fromkeys(_key(each) for each in notifications)]
+    mail = EmailMessage(policy=policy.SMTP)
+    mail["From"] = sender
+    mail["To"] = ", ".join(recipients)
+    mail["Subject"] = said.title.encode("utf-8", "replace").decode()
+    mail["Date"] = format_datetime(datetime.now(UTC))
+    if len(notifications) == 1 and notifications[0].body.get("type") == "incident.opened":
+        mail["Message-ID"] = threads[0]
+    else:
+        mail["Message-ID"] = f"<lagloss-{_token('-'.join(str(each.id) for each in notifications))}@{host}>"
+        mail["In-Reply-To"] = threads[-1]
+        mail["References"] = " ".join(threads[-MAX_REFERENCES:])
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(as_text(said), cte="quoted-printable")
+    mail.add_alternative(as_html(said), subtype="html", cte="quoted-printable")
+    return mail
+
+
+def _key(notification: Notification) -> str:
+    return f"test-{notification.id}" if notification.action == "test" else notification.dedup_key
+
+
+def _token(text: str) -> str:
+    """The text where it can stand in a Message-ID, else its digest."""
+    short = len(text) <= 64 and text.isascii() and text.replace("-", "").isalnum()
+    return text if short else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -1,0 +1,1 @@
+"""From breaches to incidents, and from incidents to planned notifications."""

@@ -1,0 +1,239 @@
+"""Evaluating: a pipeline's windows are judged by its rules, and what follows is written in one transaction: incidents,
+what happened to them, and what their receivers are to be told."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+import structlog
+from sqlalchemy import Connection
+
+from alerting.delivery.body import MAX_EXAMPLES, MAX_NOTES, Evidence
+from alerting.incidents import pending_breaches as pending
+from alerting.incidents import repository as incidents
+from alerting.incidents.lifecycle import Change, judge
+from alerting.incidents.notifier import Teller
+from alerting.rules import Rule, rules_of
+from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, Begun, Place
+from alerting.rules.view import HORIZON_S, View
+from alerting.rules.view_cache import Readings
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.incidents.incident import Incident
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.store import Store
+
+_CHANGES_AT_MOST: Final = 4
+"""Of one incident in one look: it may come back and be over again, and no more than that."""
+
+TOLD_LATE_S: Final = 3_600
+"""An incident that opens and is over in one look is told if it was over at most so long ago."""
+
+_log = structlog.get_logger("lagloss.alerting")
+
+
+@dataclass(slots=True)
+class Evaluator:
+    """Used by one thread. `dashboard_url` is where messages lead to."""
+
+    store: Store
+    teller: Teller
+    dashboard_url: str = ""
+    rule_failed: Callable[[str], None] = lambda _: None
+    """Called with the pipeline's name when one of its rules raises; its other rules are judged all the same."""
+    _readings: Readings = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._readings = Readings(self.store)
+
+    def evaluate(self, pipeline: StoredPipeline) -> list[str]:
+        """Brings the pipeline's incidents up to its windows. Returns the changes made, in order, as `RULE CHANGE`."""
+        rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
+        if not self._readings.has_read(pipeline):
+            self.read_along(pipeline)  # a day of windows, before anybody has to wait for our turn to end
+        with self.store.engine.begin() as connection:
+            now = incidents.lock(connection, pipeline.name)
+            view = self._readings.view(pipeline, now.timestamp())
+            runbooks = pipeline.definition.spec.alerts.runbook
+            known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S, runbooks)
+            work = _Work(connection, self.store, pipeline.name, now, known, pipeline.applied_at_ms / 1_000, runbooks)
+            for rule in rules.values():
+                assessment = self._assess(rule, view)
+                if assessment is not None:
+                    work.judge(rule, assessment)
+            for incident in work.open():
+                if incident.rule not in rules:
+                    work.end(incident, "rule removed")
+            pending.write(connection, pipeline.name, work.pending())
+            tells_of = {incident.rule for incident in work.open()}
+            for known in work.stages():
+                self.teller.tell(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
+        return work.changes
+
+    def read_along(self, pipeline: StoredPipeline) -> None:
+        """Reads what an evaluation would look at, so that the next has less to read."""
+        self._readings.view(pipeline, time.time())
+
+    def end_incidents_of_deleted(self) -> list[str]:
+        """Resolves open incidents of pipelines that are no more, and tells so."""
+        names, changes = set(self.store.names()), []
+        with self.store.engine.begin() as connection:
+            pending.forget_deleted(connection)
+            gone = incidents.pipelines_with_open(connection) - names
+        for name in sorted(gone):
+            with self.store.engine.begin() as connection:
+                now = incidents.lock(connection, name)
+                known = incidents.read(connection, name, int(now.timestamp()) - HORIZON_S)
+                work = _Work(connection, self.store, name, now, known)
+                for incident in work.open():
+                    work.end(incident, "deleted")
+                self.teller.tell_of_deleted(connection, work.known, self.dashboard_url, now)
+            changes += work.changes
+        self._readings.forget(names)
+        return changes
+
+    def _assess(self, rule: Rule, view: View) -> Assessment | None:
+        """None where the rule fails: then it says nothing, and its incident stays as it is."""
+        try:
+            return rule.assess(view)
+        except Exception:
+            _log.exception("rule_failed", pipeline=view.definition.name, rule=rule.name)
+            self.rule_failed(view.definition.name)
+            return None
+
+
+@dataclass(slots=True)
+class _Work:
+    """One pipeline's incidents while they are brought up to date."""
+
+    connection: Connection
+    store: Store
+    pipeline: str
+    now: datetime
+    known: list[Incident]
+    rules_since_s: float = 0.0
+    runbooks: str | None = None
+    changes: list[str] = field(default_factory=list)
+    _opened: dict[uuid.UUID, Incident] = field(default_factory=dict)
+    _begun: list[tuple[Rule, Begun]] = field(default_factory=list)
+
+    def stages(self) -> list[list[Incident]]:
+        """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
+        already, as they were then: what was lost is to be heard of, late as it is. But not of what was over long ago,
+        or before its rule was there."""
+        from_s = max(self.rules_since_s, self.now.timestamp() - TOLD_LATE_S)
+        passing = [
+            each
+            for each in self.known
+            if not each.is_open and each.id in self._opened and each.last_window_s + WINDOW_S >= from_s
+        ]
+        return [*([[self._opened[each.id] for each in passing]] if passing else []), self.known]
+
+    def open(self) -> list[Incident]:
+        return [incident for incident in self.known if incident.is_open]
+
+    def pending(self) -> list[tuple[Rule, Begun]]:
+        """Rules that breach in too few windows yet; of one with an open incident, that tells it."""
+        is_open = {incident.rule for incident in self.open()}
+        return [(rule, begun) for rule, begun in self._begun if rule.name not in is_open]
+
+    def judge(self, rule: Rule, assessment: Assessment) -> None:
+        if assessment.begun is not None:
+            self._begun.append((rule, assessment.begun))
+        for _ in range(_CHANGES_AT_MOST):
+            of_rule = [incident for incident in self.known if incident.rule == rule.name]
+            is_open = next((incidents.known(incident) for incident in of_rule if incident.is_open), None)
+            resolved = [incidents.known(incident) for incident in of_rule if not incident.is_open]
+            change = judge(rule.higher_is_worse, assessment, is_open, resolved, self.now.timestamp())
+            if change is None:
+                return
+            self._make(rule, change, assessment.places)
+
+    def end(self, incident: Incident, why: str) -> None:
+        detail = {**incident.detail, "resolved_because": why}
+        self._write(replace(incident, state="resolved", resolved_at=self.now, detail=detail), "resolved", why)
+
+    def _make(self, rule: Rule, change: Change, places: Sequence[Place]) -> None:
+        before = next((incident for incident in self.known if incident.id == change.incident), None)
+        self._write(self._changed(rule, change, places, before), change.kind, change.why)
+
+    def _write(self, incident: Incident, change: str, note: str) -> None:
+        incidents.write(self.connection, incident, change, self.now, note)
+        self.known = [incident, *(other for other in self.known if other.id != incident.id)]
+        if change in ("opened", "reopened"):
+            self._opened[incident.id] = incident
+        self.changes.append(f"{incident.rule} {change}")
+        _log.info(
+            f"incident_{change}",
+            pipeline=self.pipeline,
+            rule=incident.rule,
+            incident=str(incident.id),
+            value=incident.value,
+            worst=incident.worst,
+            target=incident.target,
+            why=note or None,
+        )
+
+    def _changed(self, rule: Rule, change: Change, places: Sequence[Place], before: Incident | None) -> Incident:
+        is_open = change.kind != "resolved"
+        taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
+        windows = change.breaches or ((before.first_window_s, before.last_window_s) if before else ())  # revised away
+        return Incident(
+            id=uuid.uuid4() if before is None else before.id,
+            pipeline=self.pipeline,
+            rule=rule.name,
+            kind=rule.kind,
+            severity=rule.severity,
+            state="open" if is_open else "resolved",
+            opened_at=self.now if before is None else before.opened_at,
+            resolved_at=None if is_open else self.now,
+            acknowledged_at=taken.acknowledged_at if taken else None,
+            acknowledged_by=taken.acknowledged_by if taken else None,
+            first_window_s=min(windows),
+            last_window_s=max(windows),
+            value=change.value,
+            worst=change.worst,
+            target=rule.target,
+            detail=self._detail(rule, change, places, before.detail if before else {}),
+            withheld=before.withheld if before else None,
+            runbooks=self.runbooks,
+        )
+
+    def _detail(self, rule: Rule, change: Change, places: Sequence[Place], before: Mapping[str, Any]) -> dict[str, Any]:
+        notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
+        worst_window = [start for start, value in change.breaches.items() if value == change.worst]
+        evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
+        return {
+            **{name: evidence.get(name) for name in ("where", "examples", "messages", "lost")},
+            "breaches": incidents.ranges(change.breaches),
+            "what": rule.what,
+            "unit": rule.unit,
+            "text": rule.text(change.worst if change.kind == "resolved" else change.value),
+            "worst_window": worst_window[-1] if worst_window else before.get("worst_window"),
+            "windows": len(change.breaches) or before.get("windows", 1),
+            "notes": [*before.get("notes", ()), *notes][-MAX_NOTES:],
+            "resolved_because": change.why or None,
+        }
+
+    def _evidence(self, rule: Rule, change: Change, places: Sequence[Place]) -> Evidence:
+        """Of the newest breached windows: where (`places`, if the rule has told them), and what the newest lost."""
+        starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
+        wanted = {rfc3339(start) for start in starts}
+        documents = [
+            document
+            for document in self.store.windows(self.pipeline, starts[0], starts[-1] + WINDOW_S)
+            if document["lost"] is not None and document["window_start"] in wanted
+        ]
+        missing = self.store.missing(self.pipeline, starts[-1], MAX_EXAMPLES) if rule.kind == "loss" else []
+        newest = documents[-1] if documents else None
+        return Evidence(
+            where=places or rule.where(documents),
+            examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
+            messages=newest["messages"] if newest else None,
+            lost=newest["lost"] if newest else None,
+        )

@@ -1,0 +1,122 @@
+"""Judging: from what a rule finds and the incidents there are to the next change of an incident. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+from uuid import UUID
+
+from alerting.rules.assessment import Assessment
+
+REOPEN_S: Final = 900
+"""A breach this soon after an incident was resolved belongs to that one."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownIncident:
+    """What judging needs of an incident, stored or replayed. `breaches`: starts (epoch s) of its windows as of now."""
+
+    id: UUID
+    worst: float
+    breaches: frozenset[int]
+    resolved_at_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is to be written.
+
+    `breaches`: value by window start of all windows that are breaches of the incident after the change; None where the
+    value is no longer known; none at all once the last was revised away. `worst` and `value` (of the last window, or
+    the worst where that is not known) in the rule's unit. `why`: of a resolved one, `recovered` or `revised` (none of
+    its windows is a breach any more). `revised`: windows that stopped being breaches. `incident` None: a new one.
+    """
+
+    kind: Literal["opened", "updated", "reopened", "resolved"]
+    breaches: Mapping[int, float | None]
+    worst: float
+    value: float
+    why: Literal["", "recovered", "revised"] = ""
+    revised: tuple[int, ...] = ()
+    incident: UUID | None = None
+
+
+def judge(
+    higher_is_worse: bool,
+    found: Assessment,
+    open_incident: KnownIncident | None,
+    resolved: Sequence[KnownIncident],
+    now_s: float,
+) -> Change | None:
+    """The next change, or None. Called again after each change until None: a breach that is over before anybody looked
+    opens and then resolves, so that it is told.
+
+    Breaches of `resolved` incidents are handled and open nothing a second time; one that was resolved as revised holds
+    none.
+    """
+    handled = {start for incident in resolved for start in incident.breaches}
+    if open_incident is None:
+        fresh = {start: value for start, value in found.breaches.items() if start not in handled}
+        if not fresh:
+            return None
+        before = _resolved_just_now(resolved, now_s)
+        if before is None:
+            return _change("opened", higher_is_worse, fresh, None, ())
+        breaches, revised = _brought_up(found, before, handled)
+        return _change("reopened", higher_is_worse, breaches, before, revised)
+    breaches, revised = _brought_up(found, open_incident, handled)
+    if not breaches:
+        worst = open_incident.worst
+        return Change("resolved", {}, worst, worst, "revised", revised, open_incident.id)
+    last = max(breaches)
+    if sum(start > last for start in found.good) >= found.resolve_after:
+        return _change("resolved", higher_is_worse, breaches, open_incident, revised, "recovered")
+    if breaches.keys() != open_incident.breaches:
+        return _change("updated", higher_is_worse, breaches, open_incident, revised)
+    return None
+
+
+def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float) -> KnownIncident | None:
+    """The incident resolved last, if that was so lately that a breach belongs to it."""
+    lately = [
+        (incident.resolved_at_s, incident)
+        for incident in resolved
+        if incident.resolved_at_s is not None and now_s - incident.resolved_at_s <= REOPEN_S
+    ]
+    return max(lately, key=lambda found: found[0])[1] if lately else None
+
+
+def _brought_up(
+    found: Assessment, incident: KnownIncident, handled: Iterable[int]
+) -> tuple[dict[int, float | None], tuple[int, ...]]:
+    """The incident's breaches as of now, by window in order, and the windows that stopped being any."""
+    others = set(handled) - incident.breaches
+    kept = {start: found.breaches.get(start) for start in incident.breaches if start not in found.seen}
+    current = {start: value for start, value in found.breaches.items() if start not in others}
+    breaches = dict(sorted({**kept, **current}.items()))
+    return breaches, tuple(sorted(incident.breaches - breaches.keys()))
+
+
+def _change(
+    kind: Literal["opened", "updated", "reopened", "resolved"],
+    higher_is_worse: bool,
+    breaches: Mapping[int, float | None],
+    incident: KnownIncident | None,
+    revised: tuple[int, ...],
+    why: Literal["", "recovered"] = "",
+) -> Change:
+    known = [value for value in breaches.values() if value is not None]
+    if incident is not None and len(known) < len(breaches):
+        known.append(incident.worst)  # of windows whose value is no longer known, it is the worst that was told
+    worst = max(known) if higher_is_worse else min(known)
+    value = breaches[max(breaches)]
+    return Change(
+        kind,
+        dict(sorted(breaches.items())),
+        worst,
+        worst if value is None else value,
+        why,
+        revised,
+        None if incident is None else incident.id,
+    )

@@ -1,0 +1,148 @@
+"""Telling: whom an incident goes to and what they are still to hear, written into the outbox in its transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, select
+
+from alerting.delivery import outbox
+from alerting.delivery.body import incident_body
+from alerting.incidents import repository as incidents
+from alerting.incidents.notification_plan import Habits, Standing, Told, plan, seconds_told
+from alerting.incidents.routing import Route, destinations
+from alerting.incidents.suppression import ActiveSilence, Circumstances, Maintenance, why_withheld
+from alerting.rules import Rule
+from lagloss_server.incidents.changes import note_change
+from lagloss_server.incidents.incident import Incident, Withheld
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.matchers import Matcher, labels_of
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema.core import table_of
+
+BLIND: str = "blind"
+
+_log = structlog.get_logger("lagloss.alerting")
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """What the alerting file says of who is told, and when nobody is."""
+
+    routes: Sequence[Route] = ()
+    maintenance: Sequence[Maintenance] = ()
+    habits: Habits = field(default_factory=Habits)
+
+    def tell(
+        self,
+        connection: Connection,
+        pipeline: StoredPipeline,
+        known: Sequence[Incident],
+        open_rules: Collection[str],
+        rules: Mapping[str, Rule],
+        dashboard_url: str,
+        now: datetime,
+    ) -> None:
+        """Queues what is due of the pipeline's incidents, in the transaction that changed them. `open_rules`: rules
+        with an open incident, besides those of `known`."""
+        concerned = self._concerned(connection, known)
+        if not concerned:
+            return
+        labels = pipeline.definition.metadata.labels
+        around = Circumstances(
+            silences=_silences(connection, now),
+            maintenance=self.maintenance,
+            open_rules={*open_rules, *(incident.rule for incident in known if incident.is_open)},
+            blind_upstream=_blind(connection, pipeline),
+        )
+        for incident, told in concerned:
+            rule = rules.get(incident.rule)
+            inhibited_by = rule.inhibited_by if rule is not None else ()
+            matched = labels_of(incident, labels)
+            withheld = why_withheld(matched, inhibited_by, around, now) if incident.is_open else None
+            self._note_withheld(connection, incident, withheld, now)
+            self._queue(connection, incident, told, labels, dashboard_url, withheld, now)
+
+    def tell_of_deleted(
+        self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
+    ) -> None:
+        """The same of a pipeline that is no more: its incidents are over."""
+        for incident, told in self._concerned(connection, known):
+            self._queue(connection, incident, told, {}, dashboard_url, None, now)
+
+    def _concerned(self, connection: Connection, known: Sequence[Incident]) -> list[tuple[Incident, list[Told]]]:
+        """Incidents that somebody may have to hear of: open ones, and those whose end not all have been told."""
+        told = outbox.told_of(connection, [incident.id for incident in known])
+        return [
+            (incident, told.get(incident.id, []))
+            for incident in known
+            if incident.is_open or any(row.action != "resolve" for row in told.get(incident.id, []))
+        ]
+
+    def _note_withheld(
+        self, connection: Connection, incident: Incident, withheld: Withheld | None, now: datetime
+    ) -> None:
+        if withheld == incident.withheld:
+            return
+        incidents.withhold(connection, incident.id, withheld)
+        if incident.is_open:
+            change = "released" if withheld is None else "withheld"
+            note_change(connection, incident, change, now, note=None if withheld is None else str(withheld))
+
+    def _queue(
+        self,
+        connection: Connection,
+        incident: Incident,
+        told: Sequence[Told],
+        labels: Mapping[str, str],
+        dashboard_url: str,
+        withheld: Withheld | None,
+        now: datetime,
+    ) -> None:
+        told_s = seconds_told(told, now)
+        unacknowledged_s = None if incident.acknowledged_at else told_s
+        goes_to = destinations(self.routes, labels_of(incident, labels), unacknowledged_s)
+        change = "opened" if incident.is_open else "resolved"
+        body = incident_body(incident, change, labels, dashboard_url)
+        standing = Standing(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
+        orders = plan(standing, told, goes_to, self.habits, now)
+        outbox.queue(connection, incident.id, body, orders)
+        escalated = [order.receiver for order in orders if order.change == "escalated"]
+        if escalated:
+            note_change(connection, incident, "escalated", now, note=f"to {', '.join(escalated)}")
+
+
+def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
+    table = table_of(alert_tables.Silence)
+    rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
+    found = []
+    for row in rows:
+        try:
+            matchers = tuple(Matcher.parse(each) for each in row.matchers)
+        except (ValueError, TypeError):  # none that we wrote: nobody is kept from being told for its sake
+            _log.warning("silence_not_understood", silence=row.id)
+            continue
+        found.append(ActiveSilence(row.id, matchers, row.author, row.reason))
+    return found
+
+
+def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
+    """Which of the pipelines that it follows are blind at the moment, and not kept quiet by this one: of two that
+    follow each other, one is heard."""
+    upstream = pipeline.definition.spec.alerts.upstream
+    if not upstream:
+        return set()
+    table = table_of(alert_tables.Incident)
+    rows = connection.execute(
+        select(table.c.pipeline).where(
+            table.c.pipeline.in_(upstream),
+            table.c.state == "open",
+            table.c.kind == BLIND,
+            (table.c.withheld_kind.is_distinct_from("upstream")) | (table.c.withheld_ref != pipeline.name),
+        )
+    )
+    return set(rows.scalars())

@@ -1,0 +1,91 @@
+"""Incidents in PostgreSQL: one row each, and a row for everything that happened to it. Statements only."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, insert, select, text, update
+
+from alerting.incidents.lifecycle import KnownIncident
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.incidents.changes import note_change
+from lagloss_server.incidents.incident import Incident, Withheld
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema.core import table_of
+
+_table = table_of(alert_tables.Incident)
+
+
+def known(incident: Incident) -> KnownIncident:
+    """Return what judging needs of it."""
+    resolved = incident.resolved_at
+    breaches = frozenset(expanded(incident.detail["breaches"]))
+    return KnownIncident(incident.id, incident.worst, breaches, resolved.timestamp() if resolved else None)
+
+
+def lock(connection: Connection, pipeline: str) -> datetime:
+    """Takes the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
+    turns and see each other's rows. Returns the database's time after that, which all writers share."""
+    connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
+    take_turn(connection, pipeline)
+    now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return now.astimezone(UTC)
+
+
+def take_turn(connection: Connection, pipeline: str) -> None:
+    """Waits until no other transaction holds the pipeline's incidents, and holds them. Who takes several takes them in
+    the order of their names."""
+    connection.execute(
+        text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"), {"key": f"lagloss-incidents/{pipeline}"}
+    )
+
+
+def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | None = None) -> list[Incident]:
+    """Open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the newest
+    resolved first. Locked: whoever acknowledges one meanwhile waits, and is not overwritten. `runbooks`: its own."""
+    row = _table.c
+    asked = (
+        select(_table)
+        .where(row.pipeline == pipeline, (row.state == "open") | (row.last_window >= horizon_s))
+        .order_by(row.resolved_at.desc())
+        .with_for_update()
+    )
+    return [Incident.of_row(found, runbooks) for found in connection.execute(asked)]
+
+
+def pipelines_with_open(connection: Connection) -> set[str]:
+    """Names of the pipelines that have open incidents."""
+    return set(connection.execute(select(_table.c.pipeline).where(_table.c.state == "open")).scalars())
+
+
+def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:
+    """The row as it is from now on (a new one if there is none), and what happened to it."""
+    values = incident.row()
+    changed = connection.execute(update(_table).where(_table.c.id == incident.id).values(**values))
+    if not changed.rowcount:
+        connection.execute(insert(_table).values(**values))
+    note_change(connection, incident, change, at, note=note)
+
+
+def withhold(connection: Connection, incident: uuid.UUID, why: Withheld | None) -> None:
+    columns = ("kind", "ref", "by", "reason")
+    values = {f"withheld_{name}": None if why is None else getattr(why, name) for name in columns}
+    connection.execute(update(_table).where(_table.c.id == incident).values(**values))
+
+
+def ranges(windows: Iterable[int]) -> list[list[int]]:
+    """Window starts (epoch s) as [[first, last], ...] of windows without a gap."""
+    found: list[list[int]] = []
+    for start in sorted(windows):
+        if found and start == found[-1][1] + WINDOW_S:
+            found[-1][1] = start
+        else:
+            found.append([start, start])
+    return found
+
+
+def expanded(stored: Sequence[Sequence[int]]) -> Iterable[int]:
+    """The windows of such ranges."""
+    return (start for first, last in stored for start in range(first, last + 1, WINDOW_S))

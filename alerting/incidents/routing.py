@@ -1,0 +1,72 @@
+"""Routing: which receivers an incident goes to, from its labels and how long nobody has acknowledged it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lagloss_server.model.matchers import Matcher, match_all
+
+
+@dataclass(frozen=True, slots=True)
+class Escalation:
+    """Further receivers, `after_s` after an incident opened that nobody acknowledged."""
+
+    after_s: float
+    receivers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """Incidents that match go to `receivers`, and on to the next route if it `goes_on`.
+
+    `group_by`: labels that notifications of one group have in common; `group_wait_s`: how long one waits for others of
+    its group.
+    """
+
+    matchers: tuple[Matcher, ...]
+    receivers: tuple[str, ...]
+    goes_on: bool = False
+    repeat_s: float = 4 * 3_600
+    group_by: tuple[str, ...] = ("pipeline",)
+    group_wait_s: float = 0
+    escalations: tuple[Escalation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """One receiver of an incident, and how it is told. `is_escalated`: it is told since nobody acknowledged."""
+
+    receiver: str
+    group_key: str
+    group_wait_s: float
+    repeat_s: float
+    is_escalated: bool = False
+
+
+def destinations(
+    routes: Sequence[Route], labels: Mapping[str, str], unacknowledged_s: float | None
+) -> dict[str, Destination]:
+    """By receiver; the first route that names one decides how.
+
+    Args:
+        unacknowledged_s: how long it has been open without being acknowledged; None: it was.
+    """
+    found: dict[str, Destination] = {}
+    for route in _matching(routes, labels):
+        group_key = "/".join(labels.get(label, "") for label in route.group_by)
+        for receiver in route.receivers:
+            found.setdefault(receiver, Destination(receiver, group_key, route.group_wait_s, route.repeat_s))
+        for step in route.escalations:
+            if unacknowledged_s is not None and unacknowledged_s >= step.after_s:
+                for receiver in step.receivers:
+                    found.setdefault(receiver, Destination(receiver, group_key, 0, route.repeat_s, is_escalated=True))
+    return found
+
+
+def _matching(routes: Sequence[Route], labels: Mapping[str, str]) -> Iterable[Route]:
+    for route in routes:
+        if match_all(route.matchers, labels):
+            yield route
+            if not route.goes_on:
+                return

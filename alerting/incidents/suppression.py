@@ -1,0 +1,69 @@
+"""Withholding: why nobody is told of an incident at the moment: a silence, maintenance, or a fault that explains it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from dateutil.rrule import rrule
+
+from lagloss_server.incidents.incident import Withheld
+from lagloss_server.model.matchers import Matcher, match_all
+
+
+@dataclass(frozen=True, slots=True)
+class ActiveSilence:
+    """A silence that somebody set, while it lasts."""
+
+    id: str
+    matchers: tuple[Matcher, ...]
+    author: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Maintenance:
+    """A window of time that comes again. Its starts are on the clock of `zone`, and so is how long it lasts."""
+
+    name: str
+    matchers: tuple[Matcher, ...]
+    starts: rrule
+    zone: ZoneInfo
+    duration: timedelta
+    reason: str
+
+    def is_on(self, now: datetime) -> bool:
+        local = now.astimezone(self.zone).replace(tzinfo=None)
+        began = self.starts.before(local, inc=True)
+        return began is not None and local < began + self.duration
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What may withhold the incidents of one pipeline. `open_rules`: its rules with an open incident;
+    `blind_upstream`: pipelines that it follows and that are blind."""
+
+    silences: Sequence[ActiveSilence] = ()
+    maintenance: Sequence[Maintenance] = ()
+    open_rules: Collection[str] = ()
+    blind_upstream: Collection[str] = ()
+
+
+def why_withheld(
+    labels: Mapping[str, str], inhibited_by: Sequence[str], around: Circumstances, now: datetime
+) -> Withheld | None:
+    """Return the first of what withholds an incident with these labels; None if its receivers are notified."""
+    for silence in around.silences:
+        if match_all(silence.matchers, labels):
+            return Withheld("silence", silence.id, silence.author, silence.reason)
+    for window in around.maintenance:
+        if match_all(window.matchers, labels) and window.is_on(now):
+            return Withheld("maintenance", window.name, reason=window.reason)
+    for rule in inhibited_by:
+        if rule in around.open_rules:
+            return Withheld("rule", rule)
+    for pipeline in sorted(around.blind_upstream):
+        return Withheld("upstream", pipeline)
+    return None

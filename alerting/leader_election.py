@@ -1,0 +1,123 @@
+"""The lead: one alerter at a time evaluates and sends, and another takes over within seconds when it is not well.
+
+The lead is an advisory lock on a connection that also listens for closings. When that breaks, PostgreSQL gives the lock
+to the next. An alerter that holds it but has stopped (its host hangs, it was suspended) says no more that it is well:
+the next one ends its connection. It claims nothing after that, since the leader's row names another, and what it still
+writes of incidents it writes in turn with its successor, from what the database says then.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from lagloss_server.store.store import ALERTS_CHANNEL, WINDOWS_CHANNEL
+
+LOCK: Final = "lagloss-alerting-leader"
+TRY_S: Final = 1.0
+BEAT_S: Final = 2.0
+UNWELL_AFTER_S: Final = 8.0
+"""With how long it takes to notice and to look at all windows, a takeover ends within 15 s."""
+
+AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalError, InterfaceError)
+"""What is raised when the database is away, or has ended our connection; it is tried again."""
+_LONGEST_PAUSE_S: Final = 10.0
+
+_log = structlog.get_logger("lagloss.alerting")
+
+
+def pause_s(failures: int) -> float:
+    """How long to wait after so many failures in a row with a database that is AWAY."""
+    return min(0.5 * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
+
+
+@dataclass(slots=True)
+class Lead:
+    """This alerter's lead, for as long as the block of `leading` lasts. `backend`: PostgreSQL's name for it."""
+
+    connection: psycopg.Connection[Any]
+    backend: int
+    _beat_s: float = float("-inf")
+
+    def beat(self) -> None:
+        """Says that we are well, if it is time to. To be called every few seconds. Raises psycopg.Error when the lead
+        is lost."""
+        if time.monotonic() - self._beat_s < BEAT_S:
+            return
+        well = self.connection.execute(
+            "UPDATE alerting_leader SET well_at = clock_timestamp() WHERE backend = %s", [self.backend]
+        )
+        if not well.rowcount:
+            raise psycopg.OperationalError("another alerter leads")
+        self._beat_s = time.monotonic()
+
+    def confirm(self) -> None:
+        """Asks whether we still lead. Raises psycopg.Error when not."""
+        self._beat_s = float("-inf")
+        self.beat()
+
+    def heard(self, timeout_s: float) -> set[str]:
+        """Waits for news at most so long: names of pipelines that have a new result, and "" where people did
+        something."""
+        notices = self.connection.notifies(timeout=timeout_s, stop_after=1)
+        first = [*notices]
+        rest = [*self.connection.notifies(timeout=0)] if first else []
+        return {
+            notice.payload.rpartition("/")[0] if notice.channel == WINDOWS_CHANNEL else "" for notice in [*first, *rest]
+        }
+
+
+@contextmanager
+def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Lead | None]:
+    """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
+    away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
+    with psycopg.connect(
+        database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
+    ) as connection:
+        if not _await(connection, stop, stand_by):
+            yield None
+            return
+        for channel in (WINDOWS_CHANNEL, ALERTS_CHANNEL):
+            connection.execute(f"LISTEN {channel}")
+        backend = connection.info.backend_pid
+        connection.execute(
+            "INSERT INTO alerting_leader VALUES (true, %(backend)s, %(host)s, clock_timestamp(), clock_timestamp()) "
+            'ON CONFLICT ("only") DO UPDATE SET backend = %(backend)s, host = %(host)s, led_at = clock_timestamp(), '
+            "well_at = clock_timestamp()",
+            {"backend": backend, "host": socket.gethostname()},
+        )
+        _log.info("leading")
+        yield Lead(connection, backend)
+
+
+def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by: Callable[[], None]) -> bool:
+    has_said = False
+    while not stop.is_set():
+        stand_by()
+        row = connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [LOCK]).fetchone()
+        if row is not None and row[0]:
+            return True
+        if not has_said:
+            _log.info("standing_by", why="another alerter leads")
+            has_said = True
+        ended = connection.execute(
+            "SELECT backend FROM alerting_leader, pg_terminate_backend(backend) "
+            "WHERE well_at < clock_timestamp() - make_interval(secs => %s) AND backend IN "
+            "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database()) "
+            "AND (classid::bigint << 32 | objid::bigint) = hashtextextended(%s, 0))",
+            [UNWELL_AFTER_S, LOCK],
+        ).fetchone()
+        if ended is not None:
+            _log.warning("leader_ended", why=f"it has not said that it is well for {UNWELL_AFTER_S:.0f} s")
+        stop.wait(TRY_S)
+    return False

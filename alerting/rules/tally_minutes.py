@@ -1,0 +1,60 @@
+"""What tallies tell ahead of closings: the minutes in which each checkpoint of each pipeline had live beacons."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Final
+
+from sqlalchemy import Connection, select
+
+from lagloss_server.store.schema.core import Tally, table_of
+from lagloss_server.store.store import read_basis
+
+LOOK_BACK_S: Final = 90_000
+"""Minutes older than this are not looked for: windows tell of them."""
+_KEPT_S: Final = 10_800
+"""Minutes of a checkpoint before its newest are kept for so long."""
+
+
+class Minutes:
+    """Reads only tallies that changed since it last did."""
+
+    def __init__(self) -> None:
+        self._basis = -1
+        self._minutes: dict[tuple[str, str], set[int]] = {}
+
+    def refresh(self, connection: Connection, now_s: float) -> None:
+        """Takes in what the follower has committed since. The connection is in a REPEATABLE READ transaction."""
+        tally, basis = table_of(Tally), read_basis(connection)
+        if basis == self._basis:
+            return
+        if basis < self._basis:  # the reports topic is another one now
+            self._basis = -1
+        rows = connection.execute(
+            select(tally.c.pipeline, tally.c.checkpoint, tally.c.window_start)
+            .where(
+                tally.c.changed_basis > self._basis,
+                tally.c.window_start >= int(now_s) - LOOK_BACK_S,
+                tally.c.replay == "",
+                tally.c.beacons > 0,
+            )
+            .distinct()
+        )
+        found: dict[tuple[str, str], set[int]] = defaultdict(set)
+        for pipeline, checkpoint, start in rows:
+            found[pipeline, checkpoint].add(start)
+        for key, minutes in found.items():
+            minutes |= self._minutes.get(key, set())
+            oldest = max(minutes) - _KEPT_S
+            self._minutes[key] = {start for start in minutes if start >= oldest}
+        self._basis = basis
+
+    def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
+        """The newest of these checkpoints' minutes, where they have any."""
+        known = {name: self._minutes.get((pipeline, name)) for name in checkpoints}
+        return {name: max(minutes) for name, minutes in known.items() if minutes}
+
+    def after_s(self, pipeline: str, checkpoint: str, start_s: int) -> list[int]:
+        """A checkpoint's minutes later than this one, oldest first, as far as they are kept."""
+        return sorted(start for start in self._minutes.get((pipeline, checkpoint), ()) if start > start_s)

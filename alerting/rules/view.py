@@ -1,0 +1,56 @@
+"""A view: all that rules look at of one pipeline, as of one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from alerting.rules.windows import Windows
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition
+
+HORIZON_S: Final = 86_400
+"""Windows older than this open and change nothing: closing last week again must not page anybody tonight."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Messages that are pending at some places, such as `link a->b`; the first was last seen at `since_s` (epoch s)."""
+
+    places: tuple[str, ...]
+    messages: int
+    since_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """`windows`: the closed ones that are no history; those before `seen_from_s` are context that nothing is said of.
+
+    `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
+    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, as tallies tell it.
+    `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
+    `waiting`: what is pending. `watched_since_s`: since when anybody looks. Moments in epoch s.
+    """
+
+    definition: Definition
+    now_s: float
+    windows: Windows
+    seen_from_s: int
+    newest_end_s: int | None = None
+    newest_s: Mapping[str, int] = field(default_factory=dict)
+    arrived_s: Sequence[int] = ()
+    reported_s: Mapping[str, float] = field(default_factory=dict)
+    expected: frozenset[str] = frozenset()
+    waiting: Sequence[Waiting] = ()
+    watched_since_s: float = 0.0
+
+    @property
+    def watched_s(self) -> float:
+        """How long anybody has looked."""
+        return self.now_s - self.watched_since_s
+
+    @property
+    def this_minute_s(self) -> int:
+        """The window that clock rules speak of."""
+        return int(self.now_s) // WINDOW_S * WINDOW_S

@@ -1,0 +1,189 @@
+"""The alerter: waits for the lead, and then evaluates pipelines as their windows close while its senders send."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import structlog
+from sqlalchemy import Engine, delete, func, insert, select, text
+
+from alerting.catalogue import Catalogue
+from alerting.delivery import outbox
+from alerting.delivery.sender import HeldLead, Sender
+from alerting.incidents.evaluator import Evaluator
+from alerting.leader_election import AWAY, Lead, leading, pause_s
+from alerting.metrics import Metrics
+from alerting.rounds import Rounds
+from lagloss_server.store.schema.alerting import Incident, Receiver
+from lagloss_server.store.schema.core import table_of
+
+STOP_S: Final = 12.0
+"""What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
+alerter sends it again."""
+READ_ALONG_S: Final = 0.5
+READ_AGAIN_S: Final = 30.0
+"""While another alerter leads, each pipeline is read about this often, for this long at a time."""
+TIDY_S: Final = 600.0
+_SLICE_S: Final = 0.5
+"""How long it listens before it looks at the time."""
+
+_log = structlog.get_logger("lagloss.alerting")
+
+
+class Alerter:
+    """`run` returns when `stop` is called. `receivers`: rows of the table of that name."""
+
+    def __init__(
+        self,
+        database_url: str,
+        evaluator: Evaluator,
+        senders: Sequence[Sender],
+        lead: HeldLead,
+        receivers: Sequence[dict[str, object]],
+        metrics: Metrics,
+    ) -> None:
+        self._database_url = database_url
+        self._evaluator = evaluator
+        self._senders = senders
+        self._lead = lead
+        self._receivers = receivers
+        self._metrics = metrics
+        self._stop = threading.Event()
+        self._catalogue = Catalogue(evaluator.store)
+        self._read_at_s: dict[str, float] = {}
+        self._tidied_s = float("-inf")
+        self.trouble: str | None = "starting"
+        """Why it neither leads nor stands by, for /healthz; None when all is well."""
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def run(self) -> None:
+        for sender in self._senders:
+            sender.start()
+        try:
+            self._lead_again_and_again()
+        finally:
+            for sender in self._senders:
+                sender.stop()
+            ends_s = time.monotonic() + STOP_S
+            for sender in self._senders:
+                sender.join(max(ends_s - time.monotonic(), 0))
+
+    def _lead_again_and_again(self) -> None:
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                with leading(self._database_url, self._stop, self._stand_by) as lead:
+                    failures = 0
+                    if lead is not None:
+                        self._lead_on(lead)
+            except AWAY as error:
+                failures += 1
+                self.trouble = f"PostgreSQL is away: {type(error).__name__}"
+                wait_s = pause_s(failures)
+                _log.warning("database_away", error=type(error).__name__, again_in_s=wait_s)
+                self._stop.wait(wait_s)
+            finally:
+                self._follow_lead(None)
+
+    def _stand_by(self) -> None:
+        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over.
+        Raises when the database goes away."""
+        self.trouble = None
+        until_s = time.monotonic() + READ_ALONG_S
+        for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
+            now_s = time.monotonic()
+            if now_s > until_s or now_s - self._read_at_s.get(name, float("-inf")) < READ_AGAIN_S:
+                return
+            self._read_at_s[name] = now_s
+            try:
+                pipeline = self._catalogue.find(name)
+                if pipeline is not None:
+                    self._evaluator.read_along(pipeline)
+            except AWAY:
+                raise
+            except Exception as error:  # who leads says more of it
+                _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
+
+    def _follow_lead(self, backend: int | None) -> None:
+        self._lead.backend = backend
+        self._metrics.leading.set(backend is not None)
+
+    def _lead_on(self, lead: Lead) -> None:
+        """Until told to stop. Raises when the database goes away or the lead is lost."""
+        self._name_receivers(self._evaluator.store.engine)
+        self._follow_lead(lead.backend)
+        self._wake()
+        rounds = Rounds()
+        while not self._stop.is_set():
+            lead.beat()
+            if rounds.is_due(time.monotonic()):
+                rounds.begin(self._catalogue.names(), time.monotonic())
+            heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
+            if "" in heard:  # somebody acknowledged, silenced, or asked for a test
+                self._wake()
+            rounds.hear(heard)
+            name = rounds.take()
+            if name is not None:
+                self._watch(lead, name, lambda name=name: self._evaluate(name))  # type: ignore[misc]
+            if rounds.ends():
+                self._watch(lead, "", self._end_round)
+
+    def _watch(self, lead: Lead, pipeline: str, step: Callable[[], None]) -> None:
+        """A step that fails keeps no other from being done. Raises only when the lead is lost."""
+        try:
+            step()
+        except Exception as error:
+            if isinstance(error, AWAY):
+                lead.confirm()  # the database may be there all the same, and have ended this one's connection
+            self._metrics.failed_evaluations.labels(pipeline).inc()
+            _log.exception("evaluation_failed", pipeline=pipeline or None)
+
+    def _evaluate(self, name: str) -> None:
+        began_s = time.monotonic()
+        pipeline = self._catalogue.find(name)
+        if pipeline is None:  # deleted since: the round's end sees to its incidents
+            return
+        changes = self._evaluator.evaluate(pipeline)
+        self._metrics.evaluation.observe(time.monotonic() - began_s)
+        if changes:
+            self._metrics.changed(changes)
+        self._wake()
+
+    def _end_round(self) -> None:
+        self._metrics.changed(self._evaluator.end_incidents_of_deleted())
+        self._metrics.evaluated_at.set_to_current_time()
+        self._count_open()
+        self._wake()
+        if time.monotonic() - self._tidied_s > TIDY_S:
+            self._tidied_s = time.monotonic()
+            outbox.tidy(self._evaluator.store.engine)
+
+    def _wake(self) -> None:
+        for sender in self._senders:
+            sender.wake()
+
+    def _name_receivers(self, engine: Engine) -> None:
+        """So that people can be told which there are. What waits for others goes nowhere, and must not go out late if
+        one of them comes back: it is told then of what is open then."""
+        with engine.begin() as connection:
+            connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
+            connection.execute(delete(table_of(Receiver)))
+            if self._receivers:
+                connection.execute(insert(Receiver), list(self._receivers))
+            outbox.drop_but_of(connection, [str(receiver["name"]) for receiver in self._receivers])
+
+    def _count_open(self) -> None:
+        table = table_of(Incident)
+        columns = (table.c.pipeline, table.c.kind, table.c.severity)
+        with self._evaluator.store.engine.connect() as connection:
+            rows = connection.execute(
+                select(*columns, func.count()).where(table.c.state == "open").group_by(*columns)
+            ).all()
+        self._metrics.incidents.clear()
+        for pipeline, kind, severity, count in rows:
+            self._metrics.incidents.labels(pipeline, kind, severity).set(count)

@@ -1,0 +1,92 @@
+"""Idempotency-Key: a request that comes again within an hour is answered as it was the first time, and puts nothing.
+
+Kept in this process's memory: another collector, or this one started anew, knows nothing of it. What is exact over all
+that is a batch with emitter and seq.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+from fastapi import Response
+
+from lagloss_server.net.problem_details import Problem, busy
+
+KEPT_S: Final = 3_600.0
+MAX_KEPT: Final = 20_000
+"""Answers kept; some 20 MB. The oldest go first."""
+MAX_KEY_CHARS: Final = 255
+
+
+@dataclass(slots=True)
+class _Answer:
+    digest: bytes
+    response: asyncio.Future[Response | None]
+    asked_at: float
+
+
+class Repeats:
+    """Remembers answers of 2xx by caller and key."""
+
+    def __init__(self, max_kept: int = MAX_KEPT, kept_s: float = KEPT_S) -> None:
+        self._max_kept = max_kept
+        self._kept_s = kept_s
+        self._answers: OrderedDict[tuple[str, str], _Answer] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    async def answer(
+        self, caller: str, key: str | None, body: bytes, respond: Callable[[], Awaitable[Response]]
+    ) -> Response:
+        """What `respond` answers, or answered the first time. One that comes while the first is being answered waits
+        for it. What was not answered 2xx was not done, and is tried again.
+
+        Raises:
+            Problem: 422 for the key of another body, 400 for one that is none; and those of `respond`.
+        """
+        if key is None:
+            return await respond()
+        if not 1 <= len(key) <= MAX_KEY_CHARS:
+            raise Problem(400, "Bad key", f"expected 1 to {MAX_KEY_CHARS} characters", field="Idempotency-Key")
+        digest = hashlib.sha256(body).digest()
+        self._forget()
+        kept = self._answers.get((caller, key))
+        if kept is not None and kept.digest != digest:
+            raise Problem(422, "Key used before", "this key came with another body before", field="Idempotency-Key")
+        if kept is not None:
+            response = await asyncio.shield(kept.response)
+            if response is None:
+                raise busy("the first request with this key failed; send it again later")
+            return response
+        return await self._first((caller, key), digest, respond)
+
+    async def _first(self, key: tuple[str, str], digest: bytes, respond: Callable[[], Awaitable[Response]]) -> Response:
+        kept = self._answers[key] = _Answer(digest, asyncio.get_running_loop().create_future(), time.monotonic())
+        response: Response | None = None
+        try:
+            response = await respond()
+            return response
+        finally:
+            kept.response.set_result(response)
+            if response is None:
+                del self._answers[key]
+
+    def _forget(self) -> None:
+        """Makes room; what is being answered at this moment stays."""
+        horizon = time.monotonic() - self._kept_s
+        while self._answers:
+            key, oldest = next(iter(self._answers.items()))
+            if oldest.asked_at > horizon and len(self._answers) < self._max_kept:
+                return
+            if not oldest.response.done():
+                if len(self._answers) >= self._max_kept:
+                    raise busy("too many requests with keys are being answered")
+                return
+            del self._answers[key]

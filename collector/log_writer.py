@@ -1,0 +1,189 @@
+"""The way of clients' own records into Kafka: one idempotent producer, one thread, a queue that is bounded in bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from lagloss.sdk.outlets.kafka import Outgoing, Outlet
+from lagloss_server.net.problem_details import busy
+
+log = structlog.get_logger()
+
+MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
+"""Records that wait for the broker's acknowledgement, those whose clients gave up waiting among them."""
+RECORD_BYTES: Final = 500
+"""What a record takes in memory beside its key and value."""
+MAX_RECORD_BYTES: Final = 980_000
+"""What the producer takes: its limit of 1,000,000 less what Kafka adds."""
+POLL_S: Final = 0.005
+LOOK_AGAIN_S: Final = 60.0
+TRY_AGAIN_S: Final = 5.0
+IDLE_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What to put where; without a partition the key decides."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    partition: int = -1
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.key) + len(self.value) + RECORD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where the log holds a record."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(slots=True)
+class _Group:
+    """Records that are acknowledged together, and who waits for that."""
+
+    records: Sequence[Record]
+    tell: Callable[[list[Position | None]], None]
+    left: int = 0
+    positions: list[Position | None] = field(default_factory=list)
+
+
+class Writer:
+    """Puts records on the log in the order in which they come.
+
+    Args:
+        make_outlet: called in the writer's thread, which alone uses the outlet.
+        timeout_s: how long a client waits for the broker.
+    """
+
+    def __init__(
+        self, make_outlet: Callable[[], Outlet], timeout_s: float, max_waiting_bytes: int = MAX_WAITING_BYTES
+    ) -> None:
+        self.partitions: int | None = None
+        """Of the beacons topic, as far as is known."""
+        self.waiting_bytes = 0
+        self._make_outlet = make_outlet
+        self._timeout_s = timeout_s
+        self._max_waiting_bytes = max_waiting_bytes
+        self._condition = threading.Condition()
+        self._incoming: list[_Group] = []
+        self._in_flight = 0
+        self._closing = False
+        self._look_at = 0.0
+        self._thread = threading.Thread(target=self._run, name="lagloss-writer", daemon=True)
+        self._thread.start()
+
+    async def put(self, records: Sequence[Record]) -> list[Position]:
+        """Returns once the broker has acknowledged them all.
+
+        Raises:
+            Problem: 503 where there is no room and nothing was taken, or the broker was too slow: then the records may
+                arrive all the same, which does no harm to those that name their emitter and seq.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[list[Position | None]] = loop.create_future()
+
+        def settle(positions: list[Position | None]) -> None:
+            if not waiter.done():
+                waiter.set_result(positions)
+
+        self._take(_Group(records, lambda positions: _call(loop, settle, positions)))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                found = await waiter
+        except TimeoutError:
+            raise busy("the broker did not acknowledge in time; send it again later") from None
+        positions = [position for position in found if position is not None]
+        if len(positions) < len(records):
+            raise busy("the broker did not take all of it; send it again later")
+        return positions
+
+    def close(self, timeout_s: float) -> None:
+        """Sends what is waiting, for at most this long, and ends the thread."""
+        with self._condition:
+            self._closing = True
+            self._condition.notify()
+        self._thread.join(timeout_s)
+
+    def _take(self, group: _Group) -> None:
+        size = sum(record.held_bytes for record in group.records)
+        with self._condition:
+            if self._closing or self.waiting_bytes + size > self._max_waiting_bytes:
+                raise busy("too much is waiting for the broker; send it again later")
+            self.waiting_bytes += size
+            self._incoming.append(group)
+            self._condition.notify()
+
+    # -- in the thread --------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        outlet = self._make_outlet()
+        is_over = False
+        while not is_over:
+            try:
+                self._look_at_partitions(outlet)
+                is_over = self._turn(outlet)
+            except Exception:
+                log.exception("writer stumbled")
+        outlet.close()
+
+    def _turn(self, outlet: Outlet) -> bool:
+        """Sends what came in, listens for what is in flight. True once it is closing and all is done."""
+        with self._condition:
+            if not self._incoming and not self._in_flight and not self._closing:
+                self._condition.wait(IDLE_S)
+            groups, self._incoming = self._incoming, []
+        for group in groups:
+            self._send(outlet, group)
+        if self._in_flight:
+            outlet.poll(POLL_S)
+        return self._closing and not groups and not self._in_flight
+
+    def _send(self, outlet: Outlet, group: _Group) -> None:
+        group.left = len(group.records)
+        group.positions = [None] * group.left
+        self._in_flight += group.left
+        for at, record in enumerate(group.records):
+            outlet.send(Outgoing(record.topic, record.key, record.value, self._listener(group, at), record.partition))
+
+    def _listener(self, group: _Group, at: int) -> Callable[[int | None, int], None]:
+        def done(partition: int | None, offset: int) -> None:
+            self._in_flight -= 1
+            with self._condition:
+                self.waiting_bytes -= group.records[at].held_bytes
+            if partition is not None:
+                group.positions[at] = Position(partition, offset)
+            group.left -= 1
+            if not group.left:
+                group.tell(group.positions)
+
+        return done
+
+    def _look_at_partitions(self, outlet: Outlet) -> None:
+        """The topic may be made, or widened, while we run. Asking can take seconds while the broker is away."""
+        if time.monotonic() >= self._look_at:
+            self.partitions = outlet.partitions()
+            self._look_at = time.monotonic() + (LOOK_AGAIN_S if self.partitions else TRY_AGAIN_S)
+
+
+def _call(
+    loop: asyncio.AbstractEventLoop,
+    settle: Callable[[list[Position | None]], None],
+    positions: list[Position | None],
+) -> None:
+    try:
+        loop.call_soon_threadsafe(settle, positions)
+    except RuntimeError:
+        log.debug("nobody waits any more", why="the server has ended")

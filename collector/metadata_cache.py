@@ -1,0 +1,135 @@
+"""What the collector knows from PostgreSQL: tokens and definitions, read anew every two seconds."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.graph import Graph
+from lagloss_server.store import tokens
+from lagloss_server.store.store import Store
+from lagloss_server.store.tokens import Token
+
+log = structlog.get_logger()
+
+REFRESH_S: Final = 2.0
+ASK_AGAIN_S: Final = 0.25
+"""An unknown token or pipeline is looked up at once, but all of them together not more often than this."""
+TRUSTED_S: Final = 600.0
+"""While PostgreSQL is away, what was known last holds for this long, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A pipeline in its newest version; `checkpoints` are those of all versions together."""
+
+    name: str
+    version: int
+    first_node: str
+    checkpoints: frozenset[str]
+    nodes: frozenset[str]
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the database said at one moment (`taken_at`, monotonic seconds)."""
+
+    taken_at: float
+    tokens: Mapping[str, Token] = field(default_factory=dict)
+    """Those that hold, by id."""
+    guarded: frozenset[str] = frozenset()
+    """Pipelines that have, or ever had, a token."""
+    pipelines: Mapping[str, Known] = field(default_factory=dict)
+
+
+class Knowledge:
+    """Keeps the newest snapshot. Without a store there are no tokens, and every pipeline is taken as it is named."""
+
+    def __init__(self, store: Store | None, trusted_s: float = TRUSTED_S) -> None:
+        self.store = store
+        self.error: str | None = None
+        """Why the database could not be read the last time; None if it could."""
+        self._trusted_s = trusted_s
+        self._snapshot: Snapshot | None = None
+        self._asking = asyncio.Lock()
+        self._asked_at = float("-inf")
+        self._changes = -1
+
+    @property
+    def is_open(self) -> bool:
+        """There is no database to ask."""
+        return self.store is None
+
+    @property
+    def age_s(self) -> float:
+        """How old what is known is; infinite before the first time."""
+        return time.monotonic() - self._snapshot.taken_at if self._snapshot else float("inf")
+
+    def snapshot(self) -> Snapshot | None:
+        """The newest, None while there is none to be trusted."""
+        return self._snapshot if self.age_s <= self._trusted_s else None
+
+    async def refresh(self, pause_s: float = 0.0) -> None:
+        """Asks the database, at least `pause_s` after the last time, unless somebody did since this was called."""
+        called_at = time.monotonic()
+        async with self._asking:
+            if self.store is None or self._asked_at >= called_at:
+                return
+            await asyncio.sleep(max(0.0, self._asked_at + pause_s - time.monotonic()))
+            self._asked_at = time.monotonic()
+            try:
+                self._snapshot = await asyncio.to_thread(self._read, self.store)
+            except SQLAlchemyError as error:
+                if self.error is None:
+                    log.warning("database away", why=str(error), trusted_s=self._trusted_s)
+                self.error = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+            else:
+                self.error = None
+
+    async def keep_fresh(self) -> None:
+        """Refreshes for as long as it is not cancelled."""
+        while self.store is not None:
+            await self.refresh()
+            await asyncio.sleep(REFRESH_S)
+
+    def _read(self, store: Store) -> Snapshot:
+        taken_at = time.monotonic()
+        with store.engine.connect() as connection:
+            found = tokens.read(connection)
+        changes = store.count_changes()
+        if self._snapshot is not None and changes == self._changes:
+            pipelines = self._snapshot.pipelines
+        else:
+            pipelines = _pipelines(store.versions())
+            self._changes = changes
+        return Snapshot(
+            taken_at,
+            {token.id: token for token in found if token.revoked_at_ms is None},
+            frozenset(token.pipeline for token in found),
+            pipelines,
+        )
+
+
+def _pipelines(versions: list[StoredPipeline]) -> dict[str, Known]:
+    """The pipelines of these versions, which are in ascending order."""
+    found: dict[str, Known] = {}
+    for stored in versions:
+        graph = Graph(stored.definition)
+        before = found[stored.name].checkpoints if stored.name in found else frozenset()
+        found[stored.name] = Known(
+            stored.name,
+            stored.version,
+            graph.first_node,
+            before | frozenset(graph.checkpoints),
+            frozenset(graph.nodes),
+            stored.definition.sample,
+        )
+    return found

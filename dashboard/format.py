@@ -1,0 +1,127 @@
+"""Verdicts, reasons, and places as a person reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from lagloss_server import format as fmt
+
+Document = dict[str, Any]
+"""One window as `windows --json` prints it, and whether it is `history`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How a verdict is shown: never by colour alone. `colour` is a Mantine colour name, `hex` for charts."""
+
+    word: str
+    icon: str
+    colour: str
+    hex: str
+    symbol: str
+    meaning: str
+
+
+VERDICTS: Final[dict[str, Look]] = {
+    "ok": Look("OK", "✔", "teal", "#12a07c", "circle", "what was lost or is late is within the target"),
+    "loss": Look("LOSS", "✖", "red", "#e03131", "x", "more was lost for certain than the target allows"),
+    "unknown": Look("UNKNOWN", "?", "orange", "#e8890c", "diamond", "the evidence does not allow a verdict yet"),
+    "idle": Look("IDLE", "○", "gray", "#868e96", "circle-open", "no messages, and every emitter says so"),
+    "open": Look("OPEN", "…", "blue", "#4a90d9", "line-ew-open", "not closed yet: live numbers, no verdict"),
+}
+
+
+def verdict_of(window: Document) -> str:
+    """A key of VERDICTS: the verdict, or `open` where there is none yet."""
+    return window["verdict"] or "open"
+
+
+def parse_utc_s(text: str) -> int:
+    """Epoch seconds of an RFC 3339 time."""
+    return int(datetime.fromisoformat(text).timestamp())
+
+
+def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
+    """The verdict with its numbers and places, in one or two sentences."""
+    verdict = verdict_of(window)
+    total = window["messages"]
+    if verdict == "open":
+        so_far = fmt.counted(total, "message")
+        return f"Not closed yet: {so_far} so far by live counts; lag is live, loss is judged when it closes."
+    if verdict == "idle":
+        return "No messages in this minute, and every emitter of the first node says so."
+    if not total:
+        return "Nobody has told whether any message came in: that is not enough to call it idle."
+    lost = window["lost"]
+    parts = [_certain(window, lost["min"], total, max_loss_ratio)]
+    if lost["max"] > lost["min"]:
+        parts.append(f"{fmt.count(lost['max'] - lost['min'])} more perhaps{_where(window, 'perhaps')}.")
+    if window["pending"]:
+        parts.append(f"{fmt.count(window['pending'])} pending: late, not lost.")
+    if verdict == "unknown":
+        parts.append("That is not enough to call it ok or loss.")
+    return " ".join(parts)
+
+
+def _certain(window: Document, lost: int, total: int, max_loss_ratio: float) -> str:
+    if not lost:
+        return f"0 of {fmt.counted(total, 'message')} lost for certain."
+    ratio = lost / total if total else None
+    side = "above" if ratio is not None and ratio > max_loss_ratio else "within"
+    return (
+        f"{fmt.count(lost)} of {fmt.counted(total, 'message')} ({fmt.percent(ratio)}) lost for certain, {side} the "
+        f"target of {fmt.percent(max_loss_ratio)}{_where(window, 'certain')}."
+    )
+
+
+def _where(window: Document, which: str) -> str:
+    """`: 2 at node mid, 1 on link src → mid`, most first."""
+    found = []
+    for name, lost in places(window):
+        number = lost["min"] if which == "certain" else lost["max"] - lost["min"]
+        if number:
+            found.append((number, name))
+    found.sort(key=lambda item: -item[0])
+    if not found:
+        return ""
+    shown = ", ".join(f"{fmt.count(number)} {name}" for number, name in found[:5])
+    return f": {shown}" + (f" and at {len(found) - 5} more places" if len(found) > 5 else "")
+
+
+def places(window: Document) -> list[tuple[str, dict[str, int]]]:
+    """Every node and link with what was lost there: (`at node mid`, {min, max})."""
+    nodes = [(f"at node {node['name']}", node["lost"]) for node in window["nodes"]]
+    links = [(f"on link {link['from']} → {link['to']}", link["lost"]) for link in window["links"]]
+    return [(name, lost) for name, lost in nodes + links if lost]
+
+
+_REASONS: Final[dict[str, str]] = {
+    "pending": "some messages are late and not overtaken yet",
+    "overdue": "some messages have been pending longer than maxWait",
+    "unexplained": "some messages were seen later but not at the first checkpoint: an id or event time was changed",
+    "version": "the definition changed in this minute",
+    "sample": "only a sample of the messages was looked at: counts are scaled, the loss interval is widened",
+}
+
+
+def reason(code: str) -> str:
+    """A reason code of rule 10 in words."""
+    if code.startswith("evidence:"):
+        return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
+    return _REASONS.get(code, code)
+
+
+FATES: Final = {
+    "lost": "lost for certain",
+    "perhaps": "perhaps lost",
+    "overdue": "overdue: pending longer than maxWait",
+    "pending": "pending: late, not lost",
+}
+"""What a closing says of a message that something is missing of."""
+
+
+def place_label(place: str) -> str:
+    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
+    return place.replace("->", " → ")

@@ -1,0 +1,204 @@
+"""What is wrong and who was told, as the alerts page and `/api/v1` show it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import ColumnElement, func, select
+
+from dashboard.queries.deliveries import Leader, Receiver, count_outcomes, read_leader, read_receivers
+from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
+from dashboard.web.span import Span
+from lagloss_server.incidents.actions import Silence, pipeline_labels, silences
+from lagloss_server.incidents.changes import Record, read_record
+from lagloss_server.incidents.incident import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
+from lagloss_server.incidents.response_times import Times, courses
+from lagloss_server.model.matchers import Matcher, labels_of, match_all
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import Store
+
+Document = dict[str, Any]
+
+_pending_table = table_of(alert_tables.PendingBreach)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenIncident:
+    """An incident, and while it is open the silence that matches it now: the alerter, which goes by the same, writes
+    that into the row a moment later."""
+
+    incident: Incident
+    silence: Silence | None = None
+
+    @property
+    def withheld(self) -> Withheld | None:
+        """Why its receivers are not notified; None: they are."""
+        if self.silence is not None:
+            return self.silence.withholds()
+        why = self.incident.withheld
+        # a silence that has ended stays in the row until the alerter's next look
+        return None if why is None or why.kind == "silence" else why
+
+    def document(self) -> Document:
+        silence = None if self.silence is None else self.silence.document()
+        withheld = None if self.withheld is None else str(self.withheld)
+        return {**self.incident.document(), "withheld": withheld, "silence": silence}
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A rule that breaches in `breaches` of the newest `of` windows; `needed` of them open an incident."""
+
+    pipeline: str
+    rule: str
+    kind: str
+    severity: str
+    breaches: int
+    needed: int
+    of: int
+    first_window_s: int
+    last_window_s: int
+    text: str
+
+    def document(self) -> Document:
+        told = asdict(self)
+        first, last = told.pop("first_window_s"), told.pop("last_window_s")
+        return {**told, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """A page of the resolved incidents that were opened in a span, the newest first. `total`: on all pages. `times`: of
+    all that were opened in the span, open ones too."""
+
+    incidents: Sequence[Incident]
+    page: int
+    total: int
+    times: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many there are behind each tab of the alerts page. `undelivered`: failed or waiting."""
+
+    firing: int
+    pending: int
+    silenced: int
+    history: int
+    undelivered: int
+    silences: int
+
+
+@dataclass(frozen=True, slots=True)
+class Board:
+    """What is wrong now. `open`: worst first."""
+
+    open: Sequence[OpenIncident]
+    pending: Sequence[Pending]
+    silences: Sequence[Silence]
+    counts: Counts
+    leader: Leader | None = None
+    receivers: Sequence[Receiver] = field(default=())
+
+    @property
+    def firing(self) -> list[OpenIncident]:
+        return [opened for opened in self.open if opened.withheld is None]
+
+    @property
+    def withheld(self) -> list[OpenIncident]:
+        return [opened for opened in self.open if opened.withheld is not None]
+
+
+def read_board(store: Store, filters: Filters, span: Span) -> Board:
+    """What is wrong now, and how much there is of everything else in this span."""
+    holding = silences(store)
+    found = read_open(store, filters, holding)
+    waiting = read_pending(store, filters)
+    silent = sum(opened.withheld is not None for opened in found)
+    with store.engine.connect() as connection:
+        resolved = connection.execute(
+            select(func.count()).select_from(incident_table).where(*_resolved(filters, span))
+        ).scalar_one()
+    outcomes = count_outcomes(store, filters, span)
+    counts = Counts(
+        firing=len(found) - silent,
+        pending=len(waiting),
+        silenced=silent,
+        history=resolved,
+        undelivered=outcomes.get("failed", 0) + outcomes.get("waiting", 0),
+        silences=len(holding),
+    )
+    return Board(
+        found,
+        waiting,
+        holding,
+        counts,
+        read_leader(store),
+        read_receivers(store),
+    )
+
+
+def read_open(store: Store, filters: Filters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
+    """The open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
+    found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
+    return _opened(store, found, silences(store) if holding is None else holding)
+
+
+def read_pending(store: Store, filters: Filters) -> list[Pending]:
+    """Rules that have begun to breach, critical ones first."""
+    row = _pending_table.c
+    asked = select(_pending_table).where(*filters.of(row)).order_by(row.severity, row.pipeline, row.rule)
+    with store.engine.connect() as connection:
+        return [
+            Pending(
+                each.pipeline, each.rule, each.kind, each.severity, each.breaches, each.needed, each.of,
+                each.first_window, each.last_window, each.text,
+            )
+            for each in connection.execute(asked)
+        ]  # fmt: skip
+
+
+def read_history(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> History:
+    """What was wrong and is over. Pages count from 1."""
+    chosen = _resolved(filters, span)
+    row = incident_table.c
+    with store.engine.connect() as connection:
+        total = connection.execute(select(func.count()).select_from(incident_table).where(*chosen)).scalar_one()
+    found = chosen_incidents(store, chosen, (row.opened_at.desc(), row.id), size, (page - 1) * size)
+    return History(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
+
+
+def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, Record]:
+    """Read one incident with its silence, and its record.
+
+    Raises:
+        UnknownIncident: no id begins so.
+        AmbiguousIncident: several do.
+    """
+    found = read_record(store, incident_id)
+    [opened] = _opened(store, [found.incident], silences(store))
+    return opened, found
+
+
+def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence]) -> list[OpenIncident]:
+    """Add the silences that match."""
+    if not holding:
+        return [OpenIncident(each) for each in found]
+    with store.engine.connect() as connection:
+        labels = pipeline_labels(connection)
+    matchers = [(silence, [Matcher.parse(text) for text in silence.matchers]) for silence in holding]
+
+    def keeping(of: Incident) -> Silence | None:
+        known = labels_of(of, labels.get(of.pipeline))
+        return next((silence for silence, parsed in matchers if match_all(parsed, known)), None)
+
+    return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
+
+
+def _resolved(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
+    row = incident_table.c
+    return [row.state == "resolved", within(row.opened_at, span), *filters.of(row)]

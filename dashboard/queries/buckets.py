@@ -1,0 +1,150 @@
+"""What a pipeline's series is made of: the numbers of one minute, hour or day."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import datetime
+from functools import cache
+from typing import Any, Final
+
+from lagloss.wire.format import WINDOW_S
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import Interval, Lags, rfc3339
+from lagloss_server.rules import hops
+from lagloss_server.rules.hops import HopLags
+from lagloss_server.rules.rollup import Rollup
+
+_COUNTS: Final = ("messages", "delivered", "filtered", "dead", "pending")
+_WORST_FIRST: Final = ("loss", "unknown", "ok", "idle", "open")
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """[start_s, start_s + length_s) of a pipeline, in messages where nothing else is said; None: not known.
+
+    `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
+    expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
+    minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `history`: back-filled; None
+    where only roll-ups are known, which do not tell.
+    """
+
+    start_s: int
+    length_s: int
+    verdicts: Mapping[str, int]
+    messages: int | None
+    delivered: int | None
+    filtered: int | None
+    dead: int | None
+    pending: int | None
+    seen: Mapping[str, int]
+    lost: Interval | None
+    lost_at: Mapping[str, Interval]
+    on_time_share: float | None
+    e2e_ms: Lags
+    lags: HopLags = field(default_factory=HopLags)
+    history: bool | None = None
+
+    @property
+    def verdict(self) -> str:
+        """The worst of its minutes."""
+        return next(verdict for verdict in _WORST_FIRST if self.verdicts.get(verdict))
+
+    @property
+    def minutes(self) -> int:
+        """How many of its minutes are known, open ones too."""
+        return sum(self.verdicts.values())
+
+    @property
+    def reached_an_end(self) -> int | None:
+        """Messages whose way is known to its end: delivered, filtered or dead."""
+        if self.delivered is None or self.filtered is None or self.dead is None:
+            return None
+        return self.delivered + self.filtered + self.dead
+
+    @property
+    def loss_ratio(self) -> tuple[float, float] | None:
+        """(for certain, at most) of its messages; None of none, and while no minute of it is closed."""
+        if self.lost is None or not self.messages:
+            return None
+        return self.lost.min / self.messages, self.lost.max / self.messages
+
+    def document(self) -> dict[str, Any]:
+        ratio = self.loss_ratio
+        return {
+            "start": rfc3339(self.start_s),
+            "seconds": self.length_s,
+            "verdicts": dict(self.verdicts),
+            "history": self.history,
+            "messages": self.messages,
+            "delivered": self.delivered,
+            "filtered": self.filtered,
+            "dead": self.dead,
+            "pending": self.pending,
+            "seen": dict(self.seen),
+            "lost": None if self.lost is None else asdict(self.lost),
+            "loss_ratio": None if ratio is None else {"min": ratio[0], "max": ratio[1]},
+            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+            "on_time_share": self.on_time_share,
+            "e2e_lag_ms": asdict(self.e2e_ms),
+            "hops": [{**hop.document(), "p95_ms": value} for hop, value in self.lags.hops.items()],
+        }
+
+
+def tells_messages(messages: int, verdicts: Collection[str]) -> bool:
+    """Whether the number of messages of these minutes is known: none is, only where every one of them is idle, since
+    its emitters say so; else nobody knows."""
+    return messages > 0 or set(verdicts) == {"idle"}
+
+
+def _counts(found: Mapping[str, int | None], verdicts: Collection[str]) -> dict[str, Any]:
+    is_told = tells_messages(found["messages"] or 0, verdicts)
+    return {name: found[name] if is_told else None for name in _COUNTS}
+
+
+def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
+    """A minute, from its document as `Store.windows` gives it."""
+    lost, e2e = window["lost"], window["e2e_lag_ms"]
+    places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
+    verdict = window["verdict"] or "open"
+    counts = _counts(window, [verdict])
+    places += [(f"link {link['from']}->{link['to']}", link["lost"]) for link in window["links"]]
+    return Bucket(
+        start_s=int(datetime.fromisoformat(window["window_start"]).timestamp()),
+        length_s=WINDOW_S,
+        verdicts={verdict: 1},
+        **counts,
+        seen={
+            there["name"]: there["beacons"] if there["distinct"] is None else there["distinct"]
+            for there in window["checkpoints"]
+        },
+        lost=None if lost is None else Interval(lost["min"], lost["max"]),
+        lost_at={label: Interval(at["min"], at["max"]) for label, at in places if at and at["max"]},
+        on_time_share=window["on_time_share"],
+        e2e_ms=Lags(e2e["p50"], e2e["p95"], e2e["p99"], e2e["max"]),
+        lags=hops.of_window(window, graph),
+        history=window["history"],
+    )
+
+
+def of_rollup(total: Rollup, start_s: int, length_s: int, graph: Graph) -> Bucket:
+    """Many minutes, from their sums; percentiles are read from the merged sketches."""
+    checkpoints = total.checkpoints
+
+    @cache
+    def p95_ms(names: tuple[str, ...]) -> float | None:
+        return Sketch.merged(checkpoints[name].lags for name in names if name in checkpoints).quantile_ms(0.95)
+
+    return Bucket(
+        start_s=start_s,
+        length_s=length_s,
+        verdicts=total.verdicts,
+        **_counts({name: getattr(total, name) for name in _COUNTS}, total.verdicts),
+        seen={name: sums.distinct for name, sums in checkpoints.items()},
+        lost=Interval(total.lost_min, total.lost_max),
+        lost_at=total.lost_at,
+        on_time_share=total.on_time_share,
+        e2e_ms=Lags.of(total.e2e_lags),
+        lags=hops.of_checkpoints(p95_ms, graph),
+    )

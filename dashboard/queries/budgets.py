@@ -1,0 +1,58 @@
+"""Error budgets of many pipelines, judged as reports judge them, in a few statements for all of them together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from dashboard.queries.lru_cache import Remembered
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.rules.error_budget import OBJECTIVES, Budget, Objective, Target, judge, targets_of, targets_within
+from lagloss_server.rules.freshness import expected_to_s
+from lagloss_server.rules.rollup import Rollup, period_of
+from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
+from lagloss_server.store.store import DAY_S, Store
+
+BUDGET_DAYS: Final = 30
+"""Error budgets are of today and the days before it (UTC), so many in all."""
+_counts: Final[Remembered[Rollup]] = Remembered(30_000)
+"""Days and hours of some hundred pipelines; under 1 KB each."""
+_targets: Final[Remembered[list[Target]]] = Remembered(1_000)
+
+Budgets = Mapping[Objective, Budget | None]
+"""None where there was no message to judge."""
+
+
+def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float) -> dict[str, Budgets]:
+    """What is left of the error budgets of each of these pipelines, given by their newest versions."""
+    to_s = period_of("day", int(now_s)) + DAY_S
+    from_s = to_s - BUDGET_DAYS * DAY_S
+    names = [stored.name for stored in pipelines]
+    targets = {name: targets_within(found, from_s, to_s) for name, found in _read_targets(store, pipelines).items()}
+    edges = {name: [*(target.from_s for target in targets[name]), to_s] for name in names}
+    stretches = series_of(store, edges, counts_only=True, memory=_counts)
+    first_s = first_known_of(store, names)
+    found: dict[str, Budgets] = {}
+    for stored in pipelines:
+        parts = stretches[stored.name]
+        totals = [(part.total, target) for part, target in zip(parts, targets[stored.name], strict=True)]
+        known = coverage(joined(parts), first_s.get(stored.name), expected_to_s(now_s, stored.definition.spec.grace))
+        judged = [judge(objective, totals, known.missing) for objective in OBJECTIVES]
+        found[stored.name] = {one.objective: one.budget for one in judged}
+    return found
+
+
+def _read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:
+    """What each of these pipelines promised at any time. Versions do not change: they are read again only where there
+    is a new one."""
+    of = str(store.engine.url)
+    keys = {stored.name: (of, stored.name, stored.version, stored.applied_at_ms) for stored in pipelines}
+    found = {name: known for name, key in keys.items() if (known := _targets.get(key)) is not None}
+    new = {stored.name: [stored] for stored in pipelines if stored.name not in found}
+    several = {name for name, (newest,) in new.items() if newest.version > 1}
+    if several:
+        passed_over = {stored.name: stored.version for stored in pipelines if stored.name not in several}
+        for stored in store.versions(passed_over):
+            if stored.name in several and stored.version < new[stored.name][-1].version:
+                new[stored.name].insert(-1, stored)
+    return found | {name: _targets.put(keys[name], targets_of(versions)) for name, versions in new.items()}

@@ -1,0 +1,160 @@
+"""How far the consumer groups of a pipeline were behind over a span, by node or by partition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final, Literal, NamedTuple
+
+from sqlalchemy import BigInteger, ColumnElement, Select, Subquery, case, cast, func, null, select
+from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
+from sqlalchemy.orm import InstrumentedAttribute
+
+from dashboard.queries.series import bucket_s
+from dashboard.web.span import Span
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+By = Literal["node", "partition"]
+NOW_S: Final = 120
+"""What was asked longer ago does not tell of now."""
+
+
+class Of(NamedTuple):
+    """Whose lag it is: a node's, or, where topic and partition are set, that of one of its inputs."""
+
+    node: str
+    group: str
+    topic: str | None = None
+    partition: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        whose = {"node": self.node, "group": self.group}
+        return whose if self.topic is None else whose | {"topic": self.topic, "partition": self.partition}
+
+
+@dataclass(frozen=True, slots=True)
+class LagBucket:
+    """[start_s, start_s + length_s) of wall-clock time. `offsets` and `behind_ms`: at its end; `_max`: the highest in
+    it. None: not known. A node's offsets are the sum over its partitions (`offsets_max`: of the highest of each in a
+    minute, so at most so many waited at once), its `behind_ms` is that of the partition which is furthest behind."""
+
+    start_s: int
+    length_s: int
+    offsets: int | None
+    offsets_max: int | None
+    behind_ms: int | None
+    behind_max_ms: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "start": rfc3339(self.start_s),
+            "offsets": {"last": self.offsets, "max": self.offsets_max},
+            "behind_ms": {"last": self.behind_ms, "max": self.behind_max_ms},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LagNow:
+    """Of a node, as its buckets have it; None: not known."""
+
+    offsets: int | None
+    behind_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerLag:
+    """What is known, oldest first, in the order of the flow. `watched`: the group of each node that names one now."""
+
+    pipeline: str
+    span: Span
+    bucket_s: int
+    watched: Mapping[str, str]
+    series: Mapping[Of, tuple[LagBucket, ...]]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "from": rfc3339(self.span.from_s),
+            "to": rfc3339(self.span.to_s),
+            "bucket_seconds": self.bucket_s,
+            "watched": dict(self.watched),
+            "series": [
+                {**of.document(), "buckets": [bucket.document() for bucket in buckets]}
+                for of, buckets in self.series.items()
+            ],
+        }
+
+
+def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) -> ConsumerLag:
+    """In the same buckets as the pipeline's other series."""
+    length_s, nodes = bucket_s(span), Graph(stored.definition).nodes
+    with store.engine.connect() as connection:
+        rows = connection.execute(_buckets(_minutes(stored.name, span, by), length_s)).all()
+    rank = {node: at for at, node in enumerate(nodes)}
+    ordered = sorted(rows, key=lambda row: (rank.get(row.node, len(rank)), Of(*row[:4]), row.start_s))
+    series = {
+        of: tuple(LagBucket(row.start_s, length_s, *row[5:]) for row in found)
+        for of, found in groupby(ordered, key=lambda row: Of(*row[:4]))
+    }
+    return ConsumerLag(stored.name, span, length_s, stored.definition.groups, series)
+
+
+def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[tuple[str, str], LagNow]:
+    """What was last known within two minutes, by pipeline and node."""
+    row = tables.ConsumerLag
+    asked = (
+        select(row.pipeline, row.node, _of_all(func.sum, row.offsets), _of_all(func.max, row.behind_ms))
+        .where(tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - NOW_S)
+        .group_by(row.pipeline, row.node, row.window_start)
+        .order_by(row.window_start)
+    )
+    with store.engine.connect() as connection:
+        return {(name, node): LagNow(*values) for name, node, *values in connection.execute(asked)}
+
+
+def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttribute[Any]) -> ColumnElement[Any]:
+    """Over all partitions; what is not known of one is not known of all."""
+    return case((func.count() == func.count(column), cast(total(column), BigInteger))).label(column.key)
+
+
+def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
+    """Minute by minute."""
+    row = tables.ConsumerLag
+    of: list[Any] = [row.node, row.consumer_group]
+    inputs: list[Any] = [row.topic, row.topic_partition]
+    return (
+        select(
+            *of,
+            *(inputs if by == "partition" else [null().label(column.key) for column in inputs]),
+            row.window_start,
+            *(_of_all(func.sum, column) for column in (row.offsets, row.offsets_max)),
+            *(_of_all(func.max, column) for column in (row.behind_ms, row.behind_max_ms)),
+        )
+        .where(row.pipeline == pipeline, row.window_start >= span.from_s, row.window_start < span.to_s)
+        .group_by(*of, *(inputs if by == "partition" else ()), row.window_start)
+        .subquery()
+    )
+
+
+def _buckets(minutes: Subquery, length_s: int) -> Select[*tuple[Any, ...]]:
+    """Node, group, topic, partition, start, and the values in the order in which a bucket has them."""
+    at = minutes.c.window_start
+
+    def last(column: ColumnElement[Any]) -> ColumnElement[Any]:
+        return func.array_agg(aggregate_order_by(column, at.desc()), type_=ARRAY(BigInteger))[1]
+
+    of = [minutes.c[name] for name in ("node", "consumer_group", "topic", "topic_partition")]
+    start = (at // length_s * length_s).label("start_s")
+    return select(
+        *of,
+        start,
+        last(minutes.c.offsets),
+        func.max(minutes.c.offsets_max),
+        last(minutes.c.behind_ms),
+        func.max(minutes.c.behind_max_ms),
+    ).group_by(*of, start)

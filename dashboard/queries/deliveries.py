@@ -1,0 +1,107 @@
+"""Who was told, and who can be: deliveries of notifications, receivers, and the alerter that leads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Row, case, func, select
+
+from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
+from dashboard.web.span import Span
+from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
+from lagloss_server.incidents.incident import incident_table
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import Store
+
+Document = dict[str, Any]
+
+_receiver_table = table_of(alert_tables.Receiver)
+_leader_table = table_of(alert_tables.Leader)
+_FIRST: Final = ("failed", "waiting", "sent", "dropped")
+"""Outcomes in the order in which somebody wants to know of them."""
+_OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")
+
+
+@dataclass(frozen=True, slots=True)
+class Deliveries:
+    """A page of deliveries, failed ones first, then those that wait; the newest first of each. `outcomes`: how many
+    there are of each, on all pages."""
+
+    deliveries: Sequence[Delivery]
+    page: int
+    outcomes: dict[str, int]
+
+    @property
+    def total(self) -> int:
+        return sum(self.outcomes.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """Somebody whom the leading alerter tells."""
+
+    name: str
+    kind: str
+    is_fallback: bool
+
+    def document(self) -> Document:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    """The alerter that leads, and when it last said that it is well."""
+
+    host: str
+    well_at: datetime
+
+
+def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> Deliveries:
+    """What was sent in a span, or waits to be. Pages count from 1. Tests of receivers are of no pipeline."""
+    outbox, about = outbox_table, incident_table.c
+    rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
+    asked = (
+        select(*WITHOUT_BODY, about.pipeline, about.rule)
+        .select_from(outbox.outerjoin(incident_table, about.id == outbox.c.incident_id))
+        .where(*_queued(filters, span))
+        .order_by(rank, outbox.c.id.desc())
+        .limit(size)
+        .offset((page - 1) * size)
+    )
+    with store.engine.connect() as connection:
+        # mypy takes rows of more than nine columns for something other than rows
+        rows: list[Row[Any]] = list(connection.execute(asked))
+    found = [delivery(row, row.pipeline, row.rule) for row in rows]
+    return Deliveries(found, page, count_outcomes(store, filters, span))
+
+
+def count_outcomes(store: Store, filters: Filters, span: Span) -> dict[str, int]:
+    """How many deliveries there are of each outcome, in the order in which they are shown."""
+    joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
+    asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
+    with store.engine.connect() as connection:
+        counted = dict(connection.execute(asked).tuples().all())
+    return {outcome: counted[outcome] for outcome in _FIRST if outcome in counted}
+
+
+def read_receivers(store: Store) -> list[Receiver]:
+    """Those that the leading alerter knows, by name."""
+    with store.engine.connect() as connection:
+        rows = connection.execute(select(_receiver_table).order_by(_receiver_table.c.name))
+        return [Receiver(row.name, row.kind, row.is_fallback) for row in rows]
+
+
+def read_leader(store: Store) -> Leader | None:
+    """None: no alerter has led yet."""
+    with store.engine.connect() as connection:
+        row = connection.execute(select(_leader_table.c.host, _leader_table.c.well_at)).one_or_none()
+    return None if row is None else Leader(row.host, row.well_at)
+
+
+def _queued(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
+    row = outbox_table.c
+    return [row.done_at.is_(None) | within(row.done_at, span), *filters.of(incident_table.c)]

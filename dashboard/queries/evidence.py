@@ -1,0 +1,89 @@
+"""Whose evidence a window lacks: what keeps each node's account of it from being complete (rule 7), by emitter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from sqlalchemy import select
+
+from lagloss_server.queries.emitters import read_emitters
+from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+GapKind = Literal["silent", "not final", "dropped", "unread", "quarantined"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Something that a node's account of a window lacks. `emitter` in hex and its `host`, None where it is nobody's in
+    particular; `reported_s`: when its last report was appended (epoch s); `beacons`: how many were dropped, or told of
+    and not found in the log."""
+
+    node: str
+    kind: GapKind
+    emitter: str | None = None
+    host: str | None = None
+    reported_s: float | None = None
+    beacons: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) -> tuple[Gap, ...]:
+    """What is known now, by node and emitter. Empty for a window whose tallies are gone, and where only a definition
+    that changed makes a node unsure: `window --json` names the nodes all the same."""
+    now_ms = int(now_s * 1_000)
+    window, tally, emitter = tables.Window, tables.Tally, tables.Emitter
+    here = (tally.pipeline == pipeline, tally.window_start == window_start_s)
+    columns = (tally.emitter, tally.node, tally.checkpoint, tally.replay, tally.beacons, tally.dropped)
+    packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == window_start_s)
+    with store.engine.connect() as connection:
+        emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
+        rows = connection.execute(select(*columns).where(*here)).all()
+        found = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
+        hosts = {row.emitter: row.host for row in found}
+        raw = connection.execute(packed).scalar_one_or_none()
+    tallies = [
+        TallyState(row.emitter, row.node, row.checkpoint, row.replay or None, row.beacons, row.dropped) for row in rows
+    ]
+    if not tallies:
+        return ()
+    evidence = Evidence(window_start_s, now_ms, emitters, tallies)
+    facts = WindowFacts.unpack(raw) if raw else None
+    gaps = [*_of_emitters(evidence, hosts), *_of_tallies(evidence, facts, hosts)]
+    gaps += [Gap(node, "quarantined") for node in sorted(facts.quarantined if facts else ())]
+    return tuple(sorted(gaps, key=lambda gap: (gap.node, gap.kind, gap.emitter or "")))
+
+
+def _of_emitters(evidence: Evidence, hosts: dict[bytes, str]) -> Iterator[Gap]:
+    silent = {state.emitter for state in evidence.silent()}
+    unsure = {state.emitter: state for state in (*evidence.expected(), *evidence.silent())}
+    for state in unsure.values():
+        if state.emitter in silent:
+            yield _gap(state, "silent", hosts)
+        elif not evidence.is_final(state):
+            yield _gap(state, "not final", hosts)
+
+
+def _gap(state: EmitterState, kind: GapKind, hosts: dict[bytes, str]) -> Gap:
+    return Gap(state.node, kind, state.emitter.hex(), hosts.get(state.emitter), state.appended_at / 1_000)
+
+
+def _of_tallies(evidence: Evidence, facts: WindowFacts | None, hosts: dict[bytes, str]) -> Iterator[Gap]:
+    dropped: dict[tuple[str, bytes], int] = {}
+    unread: dict[tuple[str, bytes], int] = {}
+    for tally in evidence.tallies:
+        whose = tally.node, tally.emitter
+        dropped[whose] = dropped.get(whose, 0) + tally.dropped
+        if facts is not None and (short := tally.beacons - facts.read.get(tally.account, 0)) > 0:
+            unread[whose] = unread.get(whose, 0) + short
+    counted: tuple[tuple[GapKind, dict[tuple[str, bytes], int]], ...] = (("dropped", dropped), ("unread", unread))
+    for kind, beacons in counted:
+        for (node, emitter), count in beacons.items():
+            if count:
+                yield Gap(node, kind, emitter.hex(), hosts.get(emitter), beacons=count)

@@ -1,0 +1,181 @@
+"""Health: whether lagloss itself can be trusted now, and what to do where it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.queries.condition import read_freshness_of
+from dashboard.queries.health_pipelines import (
+    Closing,
+    Host,
+    Node,
+    SilentEmitter,
+    read_closings,
+    read_hosts,
+    read_nodes,
+    read_silent,
+)
+from dashboard.queries.health_service import (
+    Alerting,
+    BadRecords,
+    Recompute,
+    Reports,
+    Size,
+    StrangeName,
+    read_alerting,
+    read_bad_records,
+    read_recomputes,
+    read_reports,
+    read_sizes,
+    read_strangers,
+)
+from dashboard.queries.reports_topic import Ends
+from lagloss.errors import UnknownPipeline
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
+from lagloss_server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that keeps lagloss from being trusted: what is known, and what to do next. `runbook`: a kind that has
+    one."""
+
+    what: str
+    todo: str
+    runbook: str | None = None
+
+    def document(self) -> dict[str, Any]:
+        return {"what": self.what, "todo": self.todo, "runbook": self.runbook and f"/runbooks/{self.runbook}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """As of `now_s` (epoch s). Lists of pipelines, emitters, hosts and names are of `pipeline` only where it is set."""
+
+    now_s: float
+    pipeline: str | None
+    reports: Reports
+    closings: list[Closing]
+    nodes: list[Node]
+    silent_emitters: list[SilentEmitter]
+    hosts: list[Host]
+    bad_records: list[BadRecords]
+    strangers: list[StrangeName]
+    sizes: list[Size]
+    alerting: Alerting
+    recomputes: list[Recompute]
+
+    @property
+    def problems(self) -> list[Problem]:
+        """What is wrong, what hides most first."""
+        return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
+
+    def document(self) -> dict[str, Any]:
+        """As `/api/v1/health` prints it."""
+        lists = (
+            *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "strangers", "sizes", "recomputes"),
+            "problems",
+        )
+        return {
+            "as_of": rfc3339(int(self.now_s)),
+            "pipeline": self.pipeline,
+            "reports": self.reports.document(),
+            "alerting": self.alerting.document(),
+            **{name: [one.document() for one in getattr(self, name)] for name in lists},
+        }
+
+    def _of_service(self) -> Iterator[Problem]:
+        told = self.reports
+        heard_s = None if told.appended_s is None else self.now_s - told.appended_s
+        if told.behind and told.is_stuck(self.now_s):
+            since = "none was ever followed" if heard_s is None else f"the newest that was came {fmt.ago(heard_s)}"
+            yield Problem(
+                f"{_many(told.behind, 'report waits', 'reports wait')} to be followed; {since}.",
+                "See that the aggregator runs: its /healthz and logs/aggregator.log say what it waits for.",
+                "blind",
+            )
+        if not self.alerting.is_well(self.now_s):
+            well_at = self.alerting.well_at
+            last = "none ever led" if well_at is None else f"last well {fmt.ago(self.now_s - well_at.timestamp())}"
+            yield Problem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
+        elif not self.alerting.receivers:
+            yield Problem("The alerter knows no receiver: nobody is told.", "Name some in the alerting file.")
+
+    def _of_pipelines(self) -> Iterator[Problem]:
+        late = [closing for closing in self.closings if closing.is_late(self.now_s)]
+        if late:
+            longest = fmt.duration_s(late[0].waits_s(self.now_s))
+            yield Problem(
+                f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
+                f"{late[0].pipeline} for {longest}.",
+                "See that the aggregator runs and keeps up: its /healthz and logs/aggregator.log tell.",
+                "blind",
+            )
+        bad = [node for node in self.nodes if node.is_bad]
+        if bad:
+            yield Problem(
+                f"{_many(len(bad), 'node has', 'nodes have')} emitters that fell silent without closing, "
+                f"{bad[0].node} of {bad[0].pipeline} among them.",
+                "See that they run and reach Kafka or the collector; minutes without them stay incomplete.",
+                "blind",
+            )
+
+    def _of_what_is_sent(self) -> Iterator[Problem]:
+        off = [host for host in self.hosts if abs(host.skew_ms) >= AGREE_WITHIN_MS]
+        if off:
+            yield Problem(
+                f"{_many(len(off), 'host has a clock', 'hosts have clocks')} that the broker's does not agree with, "
+                f"{off[0].host} by {fmt.duration(off[0].skew_ms)}.",
+                "Set them by NTP: lags are off by as much, and what is missing stays pending for longer.",
+                "negative-lag",
+            )
+        if self.bad_records:
+            total = sum(bad.count for bad in self.bad_records)
+            yield Problem(
+                f"{_many(total, 'record was', 'records were')} set aside in the last 24 hours.",
+                "See the reasons below: what they told is missing from the evidence of their nodes.",
+                "blind",
+            )
+        if self.strangers:
+            yield Problem(
+                f"Reports name {_many(len(self.strangers), 'pipeline or checkpoint', 'pipelines or checkpoints')} that "
+                "no definition has.",
+                "Apply the definition, or mend the name that the emitter is given.",
+            )
+
+
+def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = None) -> Health:
+    """How lagloss is now; `ends`: where the reports topic ends.
+
+    Raises:
+        UnknownPipeline: there is none of this name.
+    """
+    definitions = {stored.name: stored.definition for stored in store.pipelines()}
+    if pipeline is not None and pipeline not in definitions:
+        raise UnknownPipeline(pipeline=pipeline, known=f"are {', '.join(definitions) or 'none'}")
+    names = list(definitions) if pipeline is None else [pipeline]
+    fresh = read_freshness_of(store, names, now_s)
+    graces_ms = {name: definitions[name].spec.grace for name in names}
+    with store.engine.connect() as connection:
+        return Health(
+            now_s,
+            pipeline,
+            reports=read_reports(connection, ends),
+            closings=read_closings(store, graces_ms, fresh, now_s),
+            nodes=read_nodes(store, names, now_s),
+            silent_emitters=read_silent(store, names, now_s),
+            hosts=read_hosts(store, names, now_s),
+            bad_records=read_bad_records(connection, now_s),
+            strangers=read_strangers(connection, definitions, pipeline),
+            sizes=read_sizes(connection),
+            alerting=read_alerting(connection),
+            recomputes=read_recomputes(connection, names),
+        )
+
+
+def _many(number: int, one: str, several: str) -> str:
+    return f"{fmt.count(number)} {one if number == 1 else several}"

@@ -1,0 +1,226 @@
+"""What lagloss has taken in and keeps: reports, bad records, names nobody declared, tables, and who alerts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import Connection, Row, Select, func, select, text, true
+
+from dashboard.queries.reports_topic import Ends
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.rollup import period_of
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import DAY_S, names_not_deleted
+from lagloss_server.times import moment
+
+STUCK_AFTER_S: Final = 60.0
+"""Reports wait for a second before they are followed; emitters that live send one each 10 s at least."""
+WELL_WITHIN_S: Final = 15.0
+"""An alerter that leads says so every 2 s, and another takes over within this."""
+_Found = Row[*tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """How far the reports were followed. `appended_s`: when the newest of them was appended (epoch s). `behind`: how
+    many were appended and not followed yet; None where Kafka did not say, and then `why`."""
+
+    appended_s: float | None
+    behind: int | None
+    why: str
+
+    def is_stuck(self, now_s: float) -> bool:
+        """Whether reports wait and none was followed for a while."""
+        return bool(self.behind) and (self.appended_s is None or now_s - self.appended_s > STUCK_AFTER_S)
+
+    def document(self) -> dict[str, Any]:
+        at = None if self.appended_s is None else rfc3339(self.appended_s)
+        return {"newest_report": at, "behind": self.behind, "why_not_known": self.why or None}
+
+
+@dataclass(frozen=True, slots=True)
+class BadRecords:
+    """Records of a topic that were set aside for a reason in the last 24 hours, and how the newest that was kept of
+    them begins."""
+
+    topic: str
+    reason: str
+    count: int
+    first_bytes: str | None
+    found_at: str | None
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class StrangeName:
+    """A pipeline, or a checkpoint of one, that reports name and no definition has."""
+
+    kind: str
+    pipeline: str
+    checkpoint: str
+    since_s: float
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "since": rfc3339(self.since_s)}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A table with all its partitions and indexes. `before_s`: windows before this were dropped (epoch s)."""
+
+    table: str
+    bytes: int
+    partitions: int
+    before_s: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "before_s": None if self.before_s is None else rfc3339(self.before_s)}
+
+
+@dataclass(frozen=True, slots=True)
+class Alerting:
+    """Which alerter leads and when it was last well; whom it can tell. None: none ever led."""
+
+    host: str | None
+    led_at: datetime | None
+    well_at: datetime | None
+    receivers: tuple[dict[str, Any], ...]
+
+    def is_well(self, now_s: float) -> bool:
+        return self.well_at is not None and now_s - self.well_at.timestamp() <= WELL_WITHIN_S
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "host": self.host,
+            "led_at": moment(self.led_at),
+            "well_at": moment(self.well_at),
+            "receivers": list(self.receivers),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """Windows that somebody asked to be closed again; `done` of `of`, None before the first round."""
+
+    pipeline: str
+    from_s: int
+    to_s: int
+    requested_at: datetime
+    done: int | None
+    of: int | None
+
+    def document(self) -> dict[str, Any]:
+        times = {"from": rfc3339(self.from_s), "to": rfc3339(self.to_s), "requested_at": moment(self.requested_at)}
+        return {"pipeline": self.pipeline, **times, "done": self.done, "of": self.of}
+
+
+def read_reports(connection: Connection, ends: Ends) -> Reports:
+    row = tables.ReportsPosition
+    positions: dict[int, int] = dict(_all(connection, select(row.topic_partition, row.next_offset)))
+    newest_ms: int | None = connection.execute(select(func.max(tables.Emitter.appended_at))).scalar()
+    behind = None
+    if ends.offsets is not None:
+        behind = sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.offsets.items())
+    return Reports(None if newest_ms is None else newest_ms / 1_000, behind, ends.why)
+
+
+def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
+    """By topic and reason, most first."""
+    counted, kept = tables.QuarantineCount, tables.Quarantined
+    sample = (
+        select(kept.first_bytes, kept.found_at)
+        .where(kept.topic == counted.topic, kept.reason == counted.reason)
+        .order_by(kept.found_at.desc())
+        .limit(1)
+    )
+    first_bytes = sample.with_only_columns(kept.first_bytes).scalar_subquery()
+    found_at = sample.with_only_columns(kept.found_at).scalar_subquery()
+    total = func.sum(counted.count)
+    asked = (
+        select(counted.topic, counted.reason, total, first_bytes, found_at)
+        .where(counted.hour >= period_of("hour", int(now_s) - DAY_S))
+        .group_by(counted.topic, counted.reason)
+        .order_by(total.desc(), counted.topic, counted.reason)
+    )
+    return [
+        BadRecords(topic, reason, int(number), None if first is None else first.hex(" "), moment(at))
+        for topic, reason, number, first, at in _all(connection, asked)
+    ]
+
+
+def read_strangers(
+    connection: Connection, definitions: Mapping[str, Definition], pipeline: str | None
+) -> list[StrangeName]:
+    """Pipelines that nobody has applied, and checkpoints that their pipeline's newest definition does not have: the
+    newest first. Replays and lanes stand in no definition."""
+    row = tables.Stranger
+    is_unknown = (row.kind == "pipeline") & row.pipeline.not_in(names_not_deleted())
+    is_checkpoint = (row.kind == "checkpoint") & tables.is_any(row.pipeline, definitions)
+    asked = (
+        select(row.kind, row.pipeline, row.checkpoint, row.since)
+        .where(is_unknown | is_checkpoint, true() if pipeline is None else row.pipeline == pipeline)
+        .order_by(row.since.desc(), row.pipeline, row.checkpoint)
+    )
+    found = [StrangeName(kind, name, at, since_ms / 1_000) for kind, name, at, since_ms in _all(connection, asked)]
+    known = {name: _known(definitions[name]) for name in {one.pipeline for one in found} & definitions.keys()}
+    return [one for one in found if one.checkpoint not in known.get(one.pipeline, ())]
+
+
+def _known(definition: Definition) -> frozenset[str]:
+    """A node with several next nodes still reports its work in hand as N.out."""
+    graph = Graph(definition)
+    return frozenset(graph.checkpoints) | {f"{node}.out" for node in graph.nodes}
+
+
+def read_sizes(connection: Connection) -> list[Size]:
+    """The tables of lagloss, the largest first."""
+    asked = text(
+        "SELECT c.relname, coalesce(tree.bytes, pg_total_relation_size(c.oid)) AS bytes, tree.partitions "
+        "FROM pg_class c CROSS JOIN LATERAL ("
+        "SELECT sum(pg_total_relation_size(relid))::bigint AS bytes, count(*) FILTER (WHERE isleaf) AS partitions "
+        "FROM pg_partition_tree(c.oid)) tree "
+        "WHERE c.relname = ANY(:names) AND c.relkind IN ('r', 'p') "
+        "AND c.relnamespace = current_schema()::regnamespace ORDER BY bytes DESC, c.relname"
+    )
+    pruned: dict[str, int] = dict(_all(connection, select(tables.Pruned.table_name, tables.Pruned.before_s)))
+    names = [table.name for table in tables.Base.metadata.sorted_tables]
+    return [
+        Size(row.relname, row.bytes, row.partitions, pruned.get(row.relname))
+        for row in connection.execute(asked, {"names": names})
+    ]
+
+
+def read_alerting(connection: Connection) -> Alerting:
+    leader, row = alert_tables.Leader, alert_tables.Receiver
+    receivers = tuple(
+        {"name": name, "kind": kind, "fallback": is_fallback}
+        for name, kind, is_fallback in _all(connection, select(row.name, row.kind, row.is_fallback).order_by(row.name))
+    )
+    led = connection.execute(select(leader.host, leader.led_at, leader.well_at)).one_or_none()
+    return Alerting(None, None, None, receivers) if led is None else Alerting(led[0], led[1], led[2], receivers)
+
+
+def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:
+    """Requests that are not answered yet, oldest first."""
+    row = tables.RecomputeRequest
+    asked = (
+        select(row.pipeline, row.from_s, row.to_s, row.requested_at, row.progress)
+        .where(row.answer.is_(None), tables.is_any(row.pipeline, pipelines))
+        .order_by(row.id)
+    )
+    return [
+        Recompute(name, from_s, to_s, at, *((progress or {}).get(key) for key in ("done", "of")))
+        for name, from_s, to_s, at, progress in _all(connection, asked)
+    ]
+
+
+def _all(connection: Connection, asked: Select[*tuple[Any, ...]]) -> Sequence[_Found]:
+    return connection.execute(asked).all()

@@ -1,0 +1,34 @@
+"""Which incidents are asked for: the conditions that their rows, and rows about them, have to meet."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement
+
+from dashboard.web.span import Span
+
+PAGE_SIZE: Final = 50
+MAX_PAGE: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Which incidents are asked for; None: whatever."""
+
+    pipeline: str | None = None
+    kind: str | None = None
+    severity: str | None = None
+
+    def of(self, columns: Any) -> list[ColumnElement[bool]]:
+        """The conditions on the columns of these names."""
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        return [columns[name] == value for name, value in given.items()]
+
+
+def within(moment: ColumnElement[datetime], span: Span) -> ColumnElement[bool]:
+    """Whether it was in the span."""
+    from_, to = (datetime.fromtimestamp(epoch_s, UTC) for epoch_s in (span.from_s, span.to_s))
+    return (moment >= from_) & (moment < to)

@@ -1,0 +1,154 @@
+"""One message of a pipeline, found by its id: what is stored of it, and its trail in the log."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from sqlalchemy import select
+
+from dashboard.queries.window_cache import OpenLog
+from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
+from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, hash_id, signed64
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, read_trail, search
+from lagloss_server.rules.arithmetic import missing_places
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import MissingMessage, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """Where a message is looked for (epoch s): nearest to `around_s` first (None: newest first), and only in windows
+    that start before `before_s` and not before `after_s`."""
+
+    around_s: float | None = None
+    before_s: float | None = None
+    after_s: float | None = None
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it begins where an earlier search ended."""
+        return self.before_s is not None or self.after_s is not None
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRead:
+    """What is known of a message. `known`: nearest first to the time that was asked for, else newest first. `search`
+    None: the log could not be read, and `trouble` says why. `graph`: of the version in force in the trail's window."""
+
+    pipeline: str
+    asked: str
+    where: Where
+    known: tuple[MissingMessage, ...]
+    search: Search | None
+    trouble: str | None
+    graph: Graph | None
+    is_sampled_out: bool
+
+    @property
+    def trail(self) -> Trail | None:
+        return self.search.trail if self.search is not None else None
+
+    @property
+    def told(self) -> MissingMessage | None:
+        """What the closing said of it in the trail's window, or in the first of the `known`."""
+        if self.trail is None:
+            return self.known[0] if self.known else None
+        return next((known for known in self.known if known.window_start_s == self.trail.window_start_s), None)
+
+    @property
+    def missing_at(self) -> tuple[str, ...]:
+        """The places that the trail says it is missing at; those told where there is no trail."""
+        if self.trail is None or self.graph is None:
+            return tuple(self.told.places) if self.told is not None else ()
+        mask = self.graph.mask(beacon.checkpoint for beacon in self.trail.beacons)
+        return tuple(place.label for place in missing_places(self.graph, mask))
+
+    def document(self) -> dict[str, Any]:
+        looked = self.search.document() if self.search is not None else {"trail": None}
+        return {
+            "pipeline": self.pipeline,
+            "id": self.asked,
+            "missing": [_document(known) for known in self.known],
+            "missing_at": list(self.missing_at),
+            "sampled_out": self.is_sampled_out,
+            "trouble": self.trouble,
+            **looked,
+        }
+
+
+def read_message(
+    store: Store,
+    open_log: OpenLog,
+    pipeline: str,
+    asked: str,
+    where: Where,
+    limit: SearchLimit | None = None,
+) -> MessageRead:
+    """Find a message by its id, or by the hash of it in 16 hex digits.
+
+    First among the messages that closings named as missing: those tell its window. Else in the log; there, too, where
+    a time to look around is asked for, and it was not missing then: an id may be used again.
+
+    Raises UnknownPipeline.
+    """
+    sample = store.pipeline(pipeline).definition.sample
+    ids = hashes_of(asked)
+    known = _known_missing(store, pipeline, ids, where.around_s)
+    found, trouble = None, None
+    try:
+        with open_log() as log:
+            if known and _tells_window(known[0], where):
+                start_s = known[0].window_start_s
+                trail = read_trail(store, log, pipeline, start_s, known[0].id_hash)
+                found = Search(trail, start_s, start_s + WINDOW_S, None)
+            else:
+                found = search(store, log, pipeline, ids, **asdict(where), limit=limit)
+    except (KafkaUnreachable, NotConfigured, NotEnoughData) as error:
+        trouble = str(error)
+    trail = found.trail if found is not None else None
+    return MessageRead(
+        pipeline=pipeline,
+        asked=asked,
+        where=where,
+        known=known,
+        search=found,
+        trouble=trouble,
+        graph=None if trail is None else store.graph_at(pipeline, trail.window_start_s),
+        is_sampled_out=all(id_hash % SAMPLE_ALL >= sample for id_hash in ids),
+    )
+
+
+def _document(known: MissingMessage) -> dict[str, Any]:
+    found = asdict(known)
+    found |= {"window_start": rfc3339(found.pop("window_start_s")), "id_hash": f"{known.id_hash:016x}"}
+    return {**found, "last_seen": rfc3339(round(found.pop("last_seen_ms")) / 1000)}
+
+
+def _tells_window(known: MissingMessage, where: Where) -> bool:
+    if where.goes_on:
+        return False
+    return where.around_s is None or known.window_start_s <= where.around_s < known.window_start_s + WINDOW_S
+
+
+def hashes_of(asked: str) -> list[int]:
+    """The hash of an id, and the hash that it may itself be."""
+    is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
+    return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
+
+
+def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[MissingMessage, ...]:
+    missing = tables.table_of(tables.MissingMessage)
+    signed = [signed64(id_hash) for id_hash in ids]
+    with store.engine.connect() as connection:
+        rows = connection.execute(
+            select(missing)
+            .where(missing.c.pipeline == pipeline, missing.c.id_hash.in_(signed))
+            .order_by(missing.c.window_start.desc())
+        ).all()
+    known = [MissingMessage.of(row) for row in rows]
+    if around_s is None:
+        return tuple(known)
+    return tuple(sorted(known, key=lambda one: abs(one.window_start_s + WINDOW_S // 2 - around_s)))

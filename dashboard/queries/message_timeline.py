@@ -1,0 +1,78 @@
+"""Where a message stayed, and for how long: its beacons paired to the time in each node and on each link."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from lagloss_server.model.graph import Graph
+from lagloss_server.queries.message_trace import Beacon
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A message's time at one place, from its arrival there (epoch ms) to its departure; None where no beacon tells of
+    one. `turn` counts from 1: a retry, or a message that came twice, is there again."""
+
+    place: str
+    kind: Literal["node", "link"]
+    from_ms: float
+    to_ms: float | None
+    turn: int
+    replay: str | None = None
+
+    @property
+    def length_ms(self) -> float | None:
+        """Negative where the clocks of two hosts disagree."""
+        return None if self.to_ms is None else self.to_ms - self.from_ms
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "length_ms": self.length_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """A place with the checkpoint where messages arrive there and those where they leave. `is_return`: the way back
+    from a retrier, which joins a checkpoint that others lead to, too."""
+
+    place: str
+    kind: Literal["node", "link"]
+    arrive: str
+    leave: tuple[str, ...]
+    is_return: bool = False
+
+
+def stays(graph: Graph, beacons: Sequence[Beacon]) -> tuple[Stay, ...]:
+    """In the order of the flow, those of a replay after the live ones of their place."""
+    replays = dict.fromkeys(beacon.replay for beacon in beacons)
+    return tuple(
+        stay
+        for span in _spans(graph)
+        for replay in sorted(replays, key=lambda name: name or "")
+        for stay in _stays_at(span, [beacon for beacon in beacons if beacon.replay == replay], replay)
+    )
+
+
+def _spans(graph: Graph) -> Iterator[_Span]:
+    for node in graph.nodes:
+        yield _Span(f"node {node}", "node", f"{node}.in", graph.exits(node))
+        for link in graph.links:
+            if link.source == node:
+                yield _Span(f"link {link.name}", "link", link.out, (f"{link.target}.in",))
+        for retrier in graph.retriers:
+            if node in graph.users(retrier):
+                yield _Span(f"link {node}->{retrier}", "link", f"{node}.out:{retrier}", (f"{retrier}.in",))
+                yield _Span(f"link {retrier}->{node}", "link", f"{retrier}.out:{node}", (f"{node}.in",), True)
+
+
+def _stays_at(span: _Span, beacons: Sequence[Beacon], replay: str | None) -> Iterator[Stay]:
+    arrived = sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == span.arrive)
+    left = {name: sorted(beacon.observed_ms for beacon in beacons if beacon.checkpoint == name) for name in span.leave}
+    for turn, (from_ms, next_ms) in enumerate(itertools.pairwise([*arrived, math.inf]), start=1):
+        ends = [min(found) for times in left.values() if (found := [at for at in times if from_ms <= at < next_ms])]
+        if not ends and turn == 1 and not span.is_return:  # clocks of two hosts may disagree
+            ends = [max(found) for times in left.values() if (found := [at for at in times if at < from_ms])]
+        yield Stay(span.place, span.kind, from_ms, max(ends, default=None), turn, replay)

@@ -1,0 +1,74 @@
+"""Everything that the page of one pipeline shows over a span."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard.queries.annotations import Happenings, read_happenings
+from dashboard.queries.condition import Condition, Freshness, condition, read_freshness
+from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
+from dashboard.queries.series import Series, read_series
+from dashboard.queries.sla_periods import Terms, terms_of
+from dashboard.web.span import Span
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Sla, StoredPipeline, in_force
+from lagloss_server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Panels:
+    """`newest`: the document of the newest closed window, in the span or not; None before there is one. `terms`: what
+    was promised over the span; `newest_sla`, when that window began."""
+
+    stored: StoredPipeline
+    series: Series
+    consumer_lag: ConsumerLag
+    terms: Terms
+    happenings: Happenings
+    fresh: Freshness
+    newest: dict[str, Any] | None
+    newest_sla: Sla
+    condition: Condition
+
+    def document(self) -> dict[str, Any]:
+        return {
+            **self.series.document(),
+            **self.happenings.document(),
+            "condition": self.condition,
+            "freshness": self.fresh.document(),
+        }
+
+
+def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels:
+    """What there is to draw of this pipeline, and how old it is.
+
+    Raises:
+        UnknownPipeline: there is none of this name.
+    """
+    versions = store.versions_of(pipeline)
+    stored = versions[-1]
+    series = read_series(store, stored, span, now_s)
+    fresh = read_freshness(store, pipeline, now_s)
+    newest = None
+    if fresh.newest_s is not None:
+        newest = next(iter(store.windows(pipeline, fresh.newest_s, fresh.newest_s + WINDOW_S)), None)
+    found = condition(
+        fresh,
+        stored.definition.spec.grace,
+        now_s,
+        bool(series.buckets),
+        ends_now=span.from_s <= now_s <= span.to_s,
+    )
+    judged_by = versions[-1 if fresh.newest_s is None else in_force(versions, fresh.newest_s)].definition
+    return Panels(
+        stored=stored,
+        series=series,
+        consumer_lag=read_consumer_lag(store, stored, span, "node"),
+        terms=terms_of(versions, span),
+        happenings=read_happenings(store, pipeline, span),
+        fresh=fresh,
+        newest=newest,
+        newest_sla=judged_by.spec.sla,
+        condition=found,
+    )

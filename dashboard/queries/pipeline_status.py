@@ -1,0 +1,174 @@
+"""How a pipeline stands: what is worst about it now, and where that puts it among the others.
+
+The order is total: by state, worst first; within a state by critical incidents, certain loss, lag against its target
+and the least error budget left; then by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dashboard.queries.budgets import Budgets
+from dashboard.queries.condition import Condition, Freshness
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.error_budget import Budget
+
+
+class State(StrEnum):
+    """What is worst about a pipeline; the worst first."""
+
+    LOSS = "loss"
+    CRITICAL = "critical"
+    BLIND = "blind"
+    STALE = "stale"
+    UNKNOWN = "unknown"
+    LATE = "late"
+    BUDGET = "budget"
+    WARNING = "warning"
+    NOT_CLOSED = "not-closed"
+    OK = "ok"
+    IDLE = "idle"
+
+
+_RANKS = {state: rank for rank, state in enumerate(State)}
+
+
+@dataclass(frozen=True, slots=True)
+class Minute:
+    """The newest closed window. `since_s`: start (epoch s) of the first of the windows that had its verdict without a
+    break; None where that is longer ago than was looked. `lag_ms`: its E2E lag at the SLA's percentile, None where
+    results do not hold that one. `is_late`: whether it is above its target, or too few were on time."""
+
+    start_s: int
+    verdict: str
+    since_s: int | None
+    messages: int
+    lost_min: int
+    lost_max: int
+    lag_ms: float | None
+    on_time_share: float | None
+    is_late: bool
+
+    @property
+    def loss_ratio(self) -> dict[str, float | None]:
+        if not self.messages:
+            return {"min": None, "max": None}
+        return {"min": self.lost_min / self.messages, "max": self.lost_max / self.messages}
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "window_start": rfc3339(self.start_s),
+            "verdict": self.verdict,
+            "verdict_since": None if self.since_s is None else rfc3339(self.since_s),
+            "messages": self.messages,
+            "lost": {"min": self.lost_min, "max": self.lost_max},
+            "loss_ratio": self.loss_ratio,
+            "lag_ms": self.lag_ms,
+            "on_time_share": self.on_time_share,
+            "late": self.is_late,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Hour:
+    """What an hour (UTC, epoch s) came to; `lag_ms`: its E2E p95. None: nothing is known of it."""
+
+    start_s: int
+    lag_ms: float | None = None
+    loss_ratio: float | None = None
+
+    def document(self) -> dict[str, Any]:
+        return {"start": rfc3339(self.start_s), "e2e_p95_ms": self.lag_ms, "loss_ratio": self.loss_ratio}
+
+
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """What the newest definition promises."""
+
+    loss: float
+    lag_percentile: float
+    lag_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages."""
+
+    pipeline: str
+    description: str
+    condition: Condition
+    fresh: Freshness
+    targets: Targets
+    newest: Minute | None = None
+    budgets: Budgets = field(default_factory=dict)
+    hours: tuple[Hour, ...] = ()
+    critical: int = 0
+    warning: int = 0
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the newest closed window tells of now."""
+        return self.newest is not None and self.condition in (Condition.FINE, Condition.IDLE)
+
+    @property
+    def least_budget(self) -> tuple[float, float]:
+        """Of the error budget that has least left: at most, then at least."""
+        return min((_left(one) for one in self.budgets.values() if one is not None), default=(math.inf, math.inf))
+
+    @property
+    def state(self) -> State:
+        """The first of `State` that is true of it."""
+        verdict = self.newest.verdict if self.newest is not None and self.is_current else None
+        found = {
+            State.LOSS: verdict == "loss",
+            State.CRITICAL: self.critical > 0,
+            State.BLIND: self.condition is Condition.BLIND,
+            State.STALE: self.condition is Condition.STALE,
+            State.UNKNOWN: verdict == "unknown",
+            State.LATE: self.newest is not None and self.is_current and self.newest.is_late,
+            State.BUDGET: any(one is not None and one.is_used_up for one in self.budgets.values()),
+            State.WARNING: self.warning > 0,
+            State.NOT_CLOSED: self.newest is None,
+            State.IDLE: verdict == "idle",
+        }
+        return next((state for state in State if found.get(state)), State.OK)
+
+    def document(self) -> dict[str, Any]:
+        """As `/api/v1/overview` prints it."""
+        return {
+            "pipeline": self.pipeline,
+            "description": self.description,
+            "state": self.state,
+            "condition": self.condition,
+            "freshness": self.fresh.document(),
+            "targets": asdict(self.targets),
+            "newest": None if self.newest is None else self.newest.document(),
+            "budgets": {
+                objective: None if one is None else {"allowed": one.allowed, "bad": asdict(one.used), "left": one.left}
+                for objective, one in self.budgets.items()
+            },
+            "open_incidents": {"critical": self.critical, "warning": self.warning},
+            "hours": [hour.document() for hour in self.hours],
+        }
+
+
+def worst_first(standings: Iterable[Standing]) -> list[Standing]:
+    return sorted(standings, key=_rank)
+
+
+def _left(budget: Budget) -> tuple[float, float]:
+    left = budget.left
+    if left is None:
+        return (-math.inf, -math.inf) if budget.is_used_up else (math.inf, math.inf)
+    return left["max"], left["min"]
+
+
+def _rank(standing: Standing) -> tuple[float | str, ...]:
+    newest = standing.newest
+    loss = 0.0 if newest is None else newest.loss_ratio["min"] or 0.0
+    lag = 0.0 if newest is None else (newest.lag_ms or 0.0) / max(standing.targets.lag_ms, 1.0)
+    return _RANKS[standing.state], -standing.critical, -loss, -lag, *standing.least_budget, standing.pipeline

@@ -1,0 +1,145 @@
+"""A pipeline over a span of time, in at most 1,440 minutes, hours or days."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from dashboard.queries import buckets, sums
+from dashboard.queries.buckets import Bucket
+from dashboard.queries.lru_cache import Remembered
+from dashboard.queries.sums import Rolled
+from dashboard.web.span import Span
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+MAX_BUCKETS: Final = 1_440
+LIVE_S: Final = 900
+"""Minutes of this last time that are not closed yet are shown by their tallies. Older ones are not: that they are open
+is a fault, which the page says in words."""
+
+_buckets: Final[Remembered[Bucket]] = Remembered(20_000)
+"""Some 5 KB each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The buckets that are known, oldest first; where there is none, nothing is known. `total`: the closed minutes of
+    the whole span, None where there is none."""
+
+    pipeline: str
+    span: Span
+    bucket_s: int
+    buckets: tuple[Bucket, ...]
+    total: Bucket | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "pipeline": self.pipeline,
+            "from": rfc3339(self.span.from_s),
+            "to": rfc3339(self.span.to_s),
+            "bucket_seconds": self.bucket_s,
+            "buckets": [bucket.document() for bucket in self.buckets],
+            "total": None if self.total is None else self.total.document(),
+        }
+
+
+def bucket_s(span: Span) -> int:
+    """How long a bucket of this span is: the shortest that gives at most 1,440 of them."""
+    for length_s in (WINDOW_S, *PERIOD_S.values()):
+        if len(_starts(span, length_s)) <= MAX_BUCKETS:
+            return length_s
+    raise ValueError(f"{span} has more than {MAX_BUCKETS} days")
+
+
+def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) -> Series:
+    """Minutes from their windows, longer buckets from roll-ups, percentiles from merged sketches."""
+    graph, name = Graph(stored.definition), stored.name
+    rolled = sums.read_rolled(store, name, span.from_s, span.to_s)
+    length_s = bucket_s(span)
+    if length_s == WINDOW_S:
+        found = _minutes(store, stored, graph, span, now_s)
+    else:
+        period: Period = "hour" if length_s == PERIOD_S["hour"] else "day"
+        found = _periods(store, stored, graph, period, span, rolled, now_s)
+    total = sums.read_total(store, name, span.from_s, span.to_s, now_s)
+    whole = buckets.of_rollup(total, span.from_s, span.length_s, graph) if total.windows else None
+    return Series(name, span, length_s, tuple(found), whole)
+
+
+def _starts(span: Span, length_s: int) -> range:
+    """Starts of the buckets that the span touches."""
+    return range(span.from_s // length_s * length_s, span.to_s, length_s)
+
+
+def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span, now_s: float) -> list[Bucket]:
+    found = _closed_minutes(store, stored, graph, span)
+    live_from_s = max(span.from_s, int(now_s) - LIVE_S)
+    if live_from_s < span.to_s:
+        for document in store.windows(stored.name, live_from_s, span.to_s):
+            if document["state"] == "open":
+                bucket = buckets.of_window(document, graph)
+                found.setdefault(bucket.start_s, bucket)
+    return [found[start] for start in sorted(found)]
+
+
+def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span) -> dict[int, Bucket]:
+    window, of = tables.Window, sums.database(store)
+    within = (
+        window.pipeline == stored.name,
+        window.window_start >= span.from_s,
+        window.window_start < span.to_s,
+    )
+    with store.engine.connect() as connection:
+        results = connection.execute(select(window.window_start, window.revision, window.closed_at).where(*within))
+        keys = {row.window_start: (of, stored.name, stored.version, "minute", *row) for row in results}
+        found = {start: known for start, key in keys.items() if (known := _buckets.get(key)) is not None}
+        missing = [start for start in keys if start not in found]
+        if missing:
+            asked = select(window.window_start, window.history, window.document).where(
+                *within, window.window_start.in_(missing)
+            )
+            for start, history, document in connection.execute(asked):
+                bucket = buckets.of_window({**document, "history": history}, graph)
+                found[start] = _buckets.put(keys[start], bucket)
+    return found
+
+
+def _periods(
+    store: Store, stored: StoredPipeline, graph: Graph, period: Period, span: Span, rolled: Rolled, now_s: float
+) -> list[Bucket]:
+    """Roll-ups as they are stored, but for the newest, which are summed anew where something of them has changed."""
+    length_s = PERIOD_S[period]
+    starts = _starts(span, length_s)
+    edge = period_of(period, sums.edge_s(now_s))
+    anew = [at for at in starts if at >= edge and not rolled.is_current((period, at))]
+    found = _stored(store, stored, graph, period, [at for at in starts if at not in anew], rolled)
+    for at in anew:
+        total = sums.read_total(store, stored.name, at, at + length_s, now_s)
+        if total.windows:
+            found.append(buckets.of_rollup(total, at, length_s, graph))
+    return sorted(found, key=lambda bucket: bucket.start_s)
+
+
+def _stored(
+    store: Store, stored: StoredPipeline, graph: Graph, period: Period, starts: Sequence[int], rolled: Rolled
+) -> list[Bucket]:
+    of = sums.database(store)
+    keys = {
+        (period, at): (of, stored.name, stored.version, period, at, rolled.computed[period, at])
+        for at in starts
+        if (period, at) in rolled.computed
+    }
+    found = {key: known for key, name in keys.items() if (known := _buckets.get(name)) is not None}
+    for key, packed in sums.read_packed(store.engine, stored.name, [key for key in keys if key not in found]):
+        bucket = buckets.of_rollup(Rollup.unpack(packed), key[1], PERIOD_S[period], graph)
+        found[key] = _buckets.put(keys[key], bucket)
+    return list(found.values())

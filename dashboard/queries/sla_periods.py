@@ -1,0 +1,88 @@
+"""What was promised when: the definition in force over each part of a span, and lags judged by it."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final
+
+from dashboard.queries.buckets import Bucket
+from dashboard.web.span import Span
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition, LagSla, Sla, StoredPipeline, in_force
+from lagloss_server.rules.sla import is_late
+
+_HELD: Final = ("p50", "p95", "p99")
+_ELSE: Final = "p95"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """[from_s, to_s) in epoch s, and the definition that its windows are judged by."""
+
+    from_s: int
+    to_s: int
+    definition: Definition
+
+    @property
+    def sla(self) -> Sla:
+        return self.definition.spec.sla
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The parts of a span, oldest first, without a gap; at least one. Neighbours differ in their SLA."""
+
+    parts: tuple[Term, ...]
+
+    def at(self, start_s: int) -> Term:
+        """The term of a window; of a bucket that begins before the span, the first."""
+        return self.parts[max(0, bisect_right(self.parts, start_s, key=lambda term: term.from_s) - 1)]
+
+    @property
+    def percentiles(self) -> tuple[str, ...]:
+        """Those that E2E lags are told by, each once, the oldest first."""
+        return tuple(dict.fromkeys(told_percentile(term.sla.lag) for term in self.parts))
+
+    def percentile(self, bucket: Bucket) -> str:
+        """What this bucket's E2E lag is told by."""
+        return told_percentile(self.at(bucket.start_s).sla.lag)
+
+    def lag_ms(self, bucket: Bucket) -> float | None:
+        """Its E2E lag at that percentile."""
+        lag: float | None = getattr(bucket.e2e_ms, self.percentile(bucket))
+        return lag
+
+    def is_late(self, bucket: Bucket) -> bool:
+        """Whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
+        return is_late(asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
+
+
+def told_percentile(lag: LagSla) -> str:
+    """The SLA's own percentile where results hold it, else p95: then it is the on-time share that is judged."""
+    return f"p{lag.percentile:g}" if is_held(lag) else _ELSE
+
+
+def is_held(lag: LagSla) -> bool:
+    """Whether results hold the SLA's percentile."""
+    return f"p{lag.percentile:g}" in _HELD
+
+
+def terms_of(versions: Sequence[StoredPipeline], span: Span) -> Terms:
+    """`versions`: of one pipeline, oldest first."""
+    parts: list[Term] = []
+    for version in versions[in_force(versions, span.from_s) :]:
+        # it holds from the first window that begins once it is applied; the first also before that
+        applied_s = -(-version.applied_at_ms // (1_000 * WINDOW_S)) * WINDOW_S
+        from_s = max(span.from_s, applied_s) if parts else span.from_s
+        if from_s >= span.to_s:
+            break
+        if parts:
+            last = parts.pop()
+            if last.from_s < from_s:
+                parts.append(Term(last.from_s, from_s, last.definition))
+        if parts and parts[-1].sla == version.definition.spec.sla:
+            from_s = parts.pop().from_s
+        parts.append(Term(from_s, span.to_s, version.definition))
+    return Terms(tuple(parts))

@@ -1,0 +1,137 @@
+"""One window of a pipeline: its result, its earlier results, and what is missing of it as PostgreSQL holds it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from sqlalchemy import select
+
+from dashboard.queries.evidence import Gap, read_gaps
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.model.definition import Definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_document import contract_document
+from lagloss_server.queries.difference import check_points
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import MissingMessage, Store
+
+Document = dict[str, Any]
+_COMPARED: Final = ("verdict", "messages", "delivered", "filtered", "dead", "pending", "unexplained", "lost", "reasons")
+"""What revisions are told apart by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One figure of a result that the next result tells otherwise."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """One result of a window: when it was found, and what it changed of the one before."""
+
+    number: int
+    closed_at: str
+    verdict: str
+    changes: tuple[Change, ...]
+
+    def document(self) -> Document:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class WindowRead:
+    """A window and what explains it. `window` None: nothing is stored of it. `graph`: of the version in force.
+    `missing`: what its result named, lost ones first; 1,000 at most."""
+
+    pipeline: str
+    start_s: int
+    definition: Definition
+    graph: Graph
+    window: Document | None
+    gaps: tuple[Gap, ...]
+    revisions: tuple[Revision, ...]
+    missing: tuple[MissingMessage, ...]
+
+    def document(self) -> Document | None:
+        """As `windows --json` prints it, and whose evidence is missing."""
+        if self.window is None:
+            return None
+        return {**contract_document(self.window), "gaps": [gap.document() for gap in self.gaps]}
+
+
+def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:
+    """Raises UnknownPipeline."""
+    definition = store.definition_at(pipeline, start_s)
+    found = store.windows(pipeline, start_s, start_s + WINDOW_S)
+    window = found[0] if found else None
+    is_unsure = window is not None and (window["verdict"] is None or _lacks_evidence(window))
+    return WindowRead(
+        pipeline=pipeline,
+        start_s=start_s,
+        definition=definition,
+        graph=Graph(definition),
+        window=window,
+        gaps=read_gaps(store, pipeline, start_s, now_s) if is_unsure else (),
+        revisions=read_revisions(store, pipeline, start_s, window),
+        missing=tuple(store.missing(pipeline, start_s)) if window is not None and window["verdict"] else (),
+    )
+
+
+def _lacks_evidence(window: Document) -> bool:
+    return any(reason.startswith("evidence:") for reason in window["reasons"])
+
+
+def read_revisions(store: Store, pipeline: str, start_s: int, newest: Document | None) -> tuple[Revision, ...]:
+    """Every result that is kept, newest first; the first that is kept tells no changes. Empty while it is open."""
+    if newest is None or newest["verdict"] is None:
+        return ()
+    results = [*store.revisions(pipeline, start_s), newest]
+    before = [None, *results[:-1]]
+    found = [
+        Revision(result["revision"], result["closed_at"], result["verdict"], _changes(earlier, result))
+        for earlier, result in zip(before, results, strict=True)
+    ]
+    return tuple(reversed(found))
+
+
+def _changes(before: Document | None, after: Document) -> tuple[Change, ...]:
+    if before is None:
+        return ()
+    pairs = ((name, before.get(name), after.get(name)) for name in _COMPARED)
+    return tuple(Change(name, was, now) for name, was, now in pairs if was != now)
+
+
+def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) -> Graph:
+    """The graph in force then, which has these checkpoints.
+
+    Raises:
+        UnknownPipeline, UnknownCheckpoint.
+    """
+    graph = store.graph_at(pipeline, start_s)
+    check_points(graph, *checkpoints)
+    return graph
+
+
+def count_difference(store: Store, pipeline: str, start_s: int, source: str, target: str) -> int | None:
+    """How many messages of a closed window are at one point and not at another: a sum over its presence patterns, so
+    that no beacon has to be read. None where it has none: it is open, or the tallies proved it.
+
+    Raises:
+        UnknownPipeline, UnknownCheckpoint.
+    """
+    graph = check_known(store, pipeline, start_s, source, target)
+    window = tables.Window
+    packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == start_s)
+    with store.engine.connect() as connection:
+        raw = connection.execute(packed).scalar_one_or_none()
+    facts = WindowFacts.unpack(raw) if raw else None
+    if facts is None or facts.proven:
+        return None
+    at, without = graph.bit[source], graph.bit[target]
+    return sum(found.count for found in facts.patterns if found.mask >> at & 1 and not found.mask >> without & 1)

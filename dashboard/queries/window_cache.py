@@ -1,0 +1,108 @@
+"""Windows as the log holds them, the last ones kept: a reader looks at one window in many ways."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple, TypeAlias
+
+from sqlalchemy import func, select
+
+from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData, WindowTooLarge
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.window_blocks import read_window
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+OpenLog: TypeAlias = Callable[[], AbstractContextManager[BeaconLog]]
+UNREADABLE: Final = (NotEnoughData, WindowTooLarge, KafkaUnreachable, NotConfigured)
+"""Why a window is not read from the log: what its result kept stands in for it."""
+MAX_BEACONS: Final = 4_000_000
+"""Of one window, and of all that are kept: some 250 MB with all that is worked out of them (measured: 666,000 messages
+at 6 checkpoints)."""
+
+
+class Stamp(NamedTuple):
+    """What a window would be read anew for: the revision of its result (0: none yet), and the position of the reports
+    at which its tallies last changed. `beacons`: how many the tallies tell of."""
+
+    revision: int
+    changed_basis: int
+    beacons: int
+
+
+class LoggedWindows:
+    """The windows that were read last, up to a number of beacons; whoever asks for one that is being read waits for
+    it."""
+
+    def __init__(self, kept_beacons: int = MAX_BEACONS, max_beacons: int = MAX_BEACONS) -> None:
+        self._kept_beacons, self._max_beacons = kept_beacons, max_beacons
+        self._windows: OrderedDict[tuple[str, int], tuple[Stamp, Presence]] = OrderedDict()
+        self._reading: dict[tuple[str, int, Stamp], Future[Presence]] = {}
+        self._lock = threading.Lock()
+
+    def read(self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int) -> Presence:
+        """The window, read anew where something of it has changed.
+
+        Raises:
+            UnknownPipeline, NotEnoughData, KafkaUnreachable, NotConfigured: as `read_window` and `open_log`.
+            WindowTooLarge: its tallies tell of too many beacons; none was read.
+        """
+        store.pipeline(pipeline)
+        stamp = _read_stamp(store, pipeline, window_start_s)
+        if stamp.beacons > self._max_beacons:
+            raise WindowTooLarge(
+                pipeline=pipeline, start=rfc3339(window_start_s), beacons=stamp.beacons, most=self._max_beacons
+            )
+        is_sealed = store.is_sealed(pipeline, window_start_s)
+        with self._lock:
+            known = self._windows.get((pipeline, window_start_s))
+            if known is not None and known[0] == stamp and not is_sealed:
+                self._windows.move_to_end((pipeline, window_start_s))
+                return known[1]
+            whose = pipeline, window_start_s, stamp
+            is_first = whose not in self._reading
+            reading = self._reading.setdefault(whose, Future())
+        if is_first:
+            self._read(reading, store, open_log, whose)
+        return reading.result()
+
+    def _read(self, reading: Future[Presence], store: Store, open_log: OpenLog, whose: tuple[str, int, Stamp]) -> None:
+        pipeline, window_start_s, stamp = whose
+        try:
+            with open_log() as log:
+                found = Presence(read_window(store, log, pipeline, window_start_s))
+        except BaseException as error:
+            with self._lock:
+                del self._reading[whose]
+            reading.set_exception(error)  # told to everybody who waits
+            return
+        with self._lock:
+            del self._reading[whose]
+            self._keep(pipeline, window_start_s, stamp, found)
+        reading.set_result(found)
+
+    def _keep(self, pipeline: str, window_start_s: int, stamp: Stamp, found: Presence) -> None:
+        self._windows[pipeline, window_start_s] = stamp, found
+        self._windows.move_to_end((pipeline, window_start_s))
+        while len(self._windows) > 1 and self._beacons() > self._kept_beacons:
+            self._windows.popitem(last=False)
+
+    def _beacons(self) -> int:
+        return sum(presence.found.count for _, presence in self._windows.values())
+
+
+def _read_stamp(store: Store, pipeline: str, window_start_s: int) -> Stamp:
+    window, tally = tables.Window, tables.Tally
+    revision = select(window.revision).where(window.pipeline == pipeline, window.window_start == window_start_s)
+    told = select(func.max(tally.changed_basis), func.sum(tally.beacons)).where(
+        tally.pipeline == pipeline, tally.window_start == window_start_s
+    )
+    with store.engine.connect() as connection:
+        changed_basis, beacons = connection.execute(told).one()
+        return Stamp(connection.execute(revision).scalar_one_or_none() or 0, changed_basis or 0, int(beacons or 0))

@@ -1,0 +1,88 @@
+"""`lagloss report`, which `lagloss` runs as `python -m dashboard.reports.cli`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dashboard.reports.formats import FORMATS, file_name, format_of, render
+from dashboard.reports.making import make_report
+from dashboard.reports.model import Report
+from dashboard.reports.ranges import DEFAULT, PRESETS, choose
+from lagloss.errors import EXIT_BREACHED, NotEnoughData, UsageError
+from lagloss_server.cli.main import run_app
+from lagloss_server.cli.options import DataDir, PipelineName, open_store
+from lagloss_server.settings import Settings
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+RANGE_HELP = f"{', '.join(PRESETS)}, 7d, 2026-W47, 2026-11 or 2026-Q4; by default {DEFAULT}"
+
+
+@app.command()
+def report(
+    pipeline: PipelineName,
+    from_: Annotated[str | None, typer.Option("--from", help="RFC 3339 or relative (-7d), instead of --range")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="RFC 3339, relative or now; by default now")] = None,
+    range_: Annotated[str | None, typer.Option("--range", help=RANGE_HELP)] = None,
+    zone: Annotated[str, typer.Option(help="IANA time zone of days, weeks and months")] = "UTC",
+    formats: Annotated[str, typer.Option("--format", help=f"one or more of {','.join(FORMATS)}")] = "md",
+    out: Annotated[
+        Path | None, typer.Option(help="output file, or folder for several formats; by default stdout")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if the SLA was missed")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Print the SLA report of a pipeline: attainment, error budget, worst hours, incidents.
+
+    Exit codes: 1 SLA missed (with --check), 2 usage, 3 a server cannot be reached, 4 no closed window in the range.
+    """
+    wanted = list(dict.fromkeys(formats.split(",")))
+    _check_destination(wanted, out)
+    now_s, settings = time.time(), Settings.load(data_dir=data_dir)
+    span = choose(range_, from_, to, zone, now_s)
+    with open_store(settings) as store:
+        made = make_report(store, pipeline, span, now_s)
+    if not made.whole.known.closed:
+        raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
+    for name in wanted:
+        _write(made, name, settings.dashboard_url, out)
+    if check and made.status == "missed":
+        raise typer.Exit(EXIT_BREACHED)
+
+
+def _check_destination(wanted: list[str], out: Path | None) -> None:
+    """Raise UsageError for unknown formats and unusable destinations, before anything is read."""
+    forms = [format_of(name) for name in wanted]
+    if len(forms) > 1 and (out is None or out.is_file()):
+        raise UsageError(detail=f"expected --out with a folder for {len(forms)} formats, found {out or 'none'}")
+    if out is not None and len(forms) == 1 and not out.is_dir() and not out.absolute().parent.is_dir():
+        raise UsageError(detail=f"expected --out in an existing folder, found {out}")
+    if out is None and forms[0].is_binary and sys.stdout.isatty():
+        raise UsageError(detail=f"expected --out FILE or a pipe for {wanted[0]}, which is binary; found a terminal")
+
+
+def _write(made: Report, name: str, dashboard_url: str, out: Path | None) -> None:
+    document = render(made, name, dashboard_url)
+    if out is None:
+        sys.stdout.buffer.write(document)
+        sys.stdout.flush()
+        return
+    path = out
+    if out.is_dir() or not out.suffix:
+        out.mkdir(parents=True, exist_ok=True)
+        path = out / file_name(made, name)
+    path.write_bytes(document)
+    typer.echo(str(path))
+
+
+def main() -> None:
+    run_app(app, "lagloss report")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,97 @@
+"""The sections that say what happened in a report's range: how late messages were, when and where they were lost."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboard.reports import wording
+from dashboard.reports.model import Report, lost_places
+from dashboard.reports.parts import NUMBERS, Cell, Pages, Section, Table, numbers
+from lagloss_server import format as fmt
+from lagloss_server.incidents.incident import Incident, place_words
+from lagloss_server.model.window_result import Lags
+
+MAX_ROWS: Final = 200
+"""Of incidents and places; the JSON has all of them."""
+
+
+def lag(report: Report) -> Section:
+    lags = Lags.of(report.whole.total.e2e_lags)
+    rows = [[Cell("End to end"), *(Cell(fmt.duration(value)) for value in (lags.p50, lags.p95, lags.p99, lags.max))]]
+    said = "Percentiles of all messages of the range together, within 1 %; none is an average of percentiles."
+    return Section("Lag", (said,), None, Table(("Lag", "p50", "p95", "p99", "max"), rows))
+
+
+def worst_hours(pages: Pages) -> Section:
+    rows = [
+        [
+            pages.range(
+                wording.hours(hour.figures.from_s, hour.figures.to_s, pages.zone),
+                hour.figures.from_s,
+                hour.figures.to_s,
+            ),
+            *numbers(hour.figures),
+            *(Cell(wording.of_budget(part)) for part in hour.spent),
+        ]
+        for hour in pages.report.worst_hours
+    ]
+    if not rows:
+        return Section("Worst hours", ("No hour took anything of a budget.",))
+    heads = ("Hour", *NUMBERS, "Of loss budget", "Of on-time budget")
+    return Section(
+        "Worst hours",
+        ("Those that took most of a budget of the whole range; what is certain counts before what may be.",),
+        None,
+        Table(heads, rows),
+    )
+
+
+def places(report: Report) -> Section:
+    places = lost_places(report.whole.total)[:MAX_ROWS]
+    title, lost = "Where messages were lost", report.whole.total.lost_max
+    if not places:
+        said = "No place is kept of these losses: they are older than places are told." if lost else "None were lost."
+        return Section(title, (said,))
+    certain = report.whole.total.lost_min
+    rows = [
+        [
+            Cell(name.replace("->", " → ")),
+            Cell(fmt.count_interval({"min": there.min, "max": there.max})),
+            Cell(fmt.percent(there.min / certain if certain else None)),
+        ]
+        for name, there in places
+    ]
+    said = "A message may be lost at several places, where routes part."
+    return Section(title, (said,), None, Table(("Place", "Lost", "Of those lost for certain"), rows))
+
+
+def incidents(pages: Pages) -> Section:
+    found, times = pages.report.incidents.found, pages.report.incidents.times
+    if not found:
+        return Section("Incidents", ("None in this range.",))
+    said = (
+        f"{fmt.counted(times.incidents, 'incident')}, {times.acknowledged} acknowledged "
+        f"(mean time {_time(times.mean_to_acknowledge_s)}), {times.repaired} repaired "
+        f"(mean time {_time(times.mean_to_resolve_s)}), {times.revised} revised away."
+    )
+    rows = [_incident(pages, one) for one in found[:MAX_ROWS]]
+    more = [f"{len(found) - MAX_ROWS} more are in the JSON form."] if len(found) > MAX_ROWS else []
+    heads = ("Opened", "Resolved", "Severity", "Rule", "What", "Where")
+    return Section("Incidents", (said, *more), None, Table(heads, rows, len(heads)))
+
+
+def _incident(pages: Pages, one: Incident) -> list[Cell]:
+    ended = one.resolved_at.timestamp() if one.resolved_at and one.state == "resolved" else None
+    opened = wording.local(one.opened_at.timestamp(), pages.zone)
+    return [
+        pages.range(opened, one.first_window_s, one.last_window_s + 60),
+        pages.moment(ended) if ended else Cell("still open"),
+        Cell(one.severity),
+        Cell(one.rule),
+        Cell(one.text),
+        Cell(", ".join(place_words(place) for place in one.where[:3]) or fmt.NOTHING),
+    ]
+
+
+def _time(seconds: float | None) -> str:
+    return fmt.NOTHING if seconds is None else fmt.duration_s(seconds)

@@ -1,0 +1,44 @@
+"""The report as Markdown with pipe tables, as GitHub and markdown-it read them."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from dashboard.reports import wording
+from dashboard.reports.model import Report
+from dashboard.reports.parts import Cell, Section, Table
+from dashboard.reports.sections import sections
+
+_SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|~#&!])")
+
+
+def markdown(report: Report, base_url: str = "") -> str:
+    """All of the report, charts left out."""
+    zone = report.span.zone
+    head = [f"# {escape(wording.title(report))}", f"Made {wording.local(report.made_at_s, zone)}, times in {zone}."]
+    if report.description:
+        head.insert(1, escape(report.description))
+    return "\n\n".join([*head, *(_section(section) for section in sections(report, base_url))]) + "\n"
+
+
+def escape(text: str) -> str:
+    """Text that stays text: nothing in it is markup, and it stays on its line."""
+    return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
+
+
+def _section(section: Section) -> str:
+    parts = [f"## {escape(section.title)}", *map(escape, section.sentences)]
+    if section.table is not None:
+        parts.append(_table(section.table))
+    return "\n\n".join(parts)
+
+
+def _table(table: Table) -> str:
+    rule = ["---" if at < table.names else "---:" for at in range(len(table.heads))]
+    rows = [[escape(head) for head in table.heads], rule, *([_cell(cell) for cell in row] for row in table.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(cell: Cell) -> str:
+    return f"[{escape(cell.text)}]({cell.link})" if cell.link else escape(cell.text)

@@ -1,0 +1,181 @@
+"""The report as data: everything that any of its forms shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from dashboard.reports.ranges import CalendarSpan
+from dashboard.web import links
+from dashboard.web.links import Address
+from dashboard.web.span import Span
+from lagloss_server.incidents.incident import Incident
+from lagloss_server.incidents.response_times import Times
+from lagloss_server.model.window_result import Interval, rfc3339
+from lagloss_server.rules.error_budget import Attainment, Share, Status, Target, overall
+from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.periods import Coverage
+
+Document = dict[str, Any]
+WORST_HOURS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """A stretch of time: sums over its closed windows, what is known of it, and how each objective fared."""
+
+    from_s: int
+    to_s: int
+    total: Rollup
+    known: Coverage
+    attainments: tuple[Attainment, ...]
+
+    @property
+    def status(self) -> Status:
+        return overall(self.attainments)
+
+    @property
+    def minutes(self) -> dict[str, int]:
+        """Minutes by verdict, and those without one: they add up to all of the stretch."""
+        verdicts = {name: self.total.verdicts.get(name, 0) for name in ("ok", "loss", "unknown", "idle")}
+        return {**verdicts, "missing": self.known.missing, "before": self.known.before, "to_come": self.known.to_come}
+
+    @property
+    def without_verdict(self) -> int:
+        """Minutes that should have one: what they hold is not known."""
+        return self.minutes["unknown"] + self.known.missing
+
+    @property
+    def known_share(self) -> float | None:
+        """Of the minutes that should have a verdict: those that have one."""
+        due = self.known.closed + self.known.missing
+        return (due - self.without_verdict) / due if due else None
+
+    def document(self) -> Document:
+        return {
+            "from": rfc3339(self.from_s),
+            "to": rfc3339(self.to_s),
+            "status": self.status,
+            "minutes": self.minutes,
+            "known_share": self.known_share,
+            "cut_minutes": self.known.cut,
+            "messages": self.total.messages,
+            "lost": asdict(Interval(self.total.lost_min, self.total.lost_max)),
+            "pending": self.total.pending,
+            "loss_ratio": self.total.loss_ratio,
+            "on_time": self.total.on_time,
+            "on_time_of": self.total.on_time_of,
+            "on_time_share": self.total.on_time_share,
+            "objectives": [one.document() for one in self.attainments],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BurnPoint:
+    """How much of each objective's budget was left at a moment (epoch s); None where nothing is known of the stretch
+    that ends there, or there is no budget."""
+
+    at_s: int
+    left: tuple[Share | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WorstHour:
+    """An hour with what its messages took of the budgets of the whole range; `spent` is None where there is none."""
+
+    figures: Figures
+    spent: tuple[Share | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Incidents:
+    """Those that overlap the range, oldest first, as they are now."""
+
+    found: tuple[Incident, ...]
+    times: Times
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """One pipeline over one range. `days` are those of the range's zone; `burn_down` goes by them, or by hours where
+    the range is short."""
+
+    pipeline: str
+    description: str
+    span: CalendarSpan
+    made_at_s: float
+    targets: tuple[Target, ...]
+    whole: Figures
+    previous: Figures
+    previous_span: CalendarSpan
+    days: tuple[Figures, ...]
+    burn_down: tuple[BurnPoint, ...]
+    worst_hours: tuple[WorstHour, ...]
+    incidents: Incidents
+
+    @property
+    def status(self) -> Status:
+        return self.whole.status
+
+    @property
+    def burn_down_floor(self) -> float:
+        """The share at the bottom of a chart of the burn-down: a budget that is overspent by more than itself leaves
+        the chart there; the number is in the table."""
+        shares = (left["min"] for point in self.burn_down for left in point.left if left is not None)
+        return max(-1.0, min([0.0, *shares]))
+
+    def document(self, base_url: str = "") -> Document:
+        """What `--format json` and the API give. Every figure names the windows it is made of."""
+
+        def linked(figures: Figures) -> Document:
+            return {**figures.document(), "links": self.links(figures.from_s, figures.to_s, base_url)}
+
+        objectives = [one.objective for one in self.whole.attainments]
+        return {
+            "pipeline": self.pipeline,
+            "range": {
+                "name": self.span.name or None,
+                "from": rfc3339(self.span.from_s),
+                "to": rfc3339(self.span.to_s),
+                "zone": self.span.zone,
+            },
+            "made_at": rfc3339(int(self.made_at_s)),
+            "status": self.status,
+            "targets": [target.document() for target in self.targets],
+            "whole": {**linked(self.whole), "total": self.whole.total.document()},
+            "previous": {
+                "name": self.previous_span.name or None,
+                **linked(self.previous),
+                "total": self.previous.total.document(),
+            },
+            "days": [linked(day) for day in self.days],
+            "burn_down": [
+                {"at": rfc3339(point.at_s), "left": dict(zip(objectives, point.left, strict=True))}
+                for point in self.burn_down
+            ],
+            "worst_hours": [
+                {**linked(hour.figures), "budget_spent": dict(zip(objectives, hour.spent, strict=True))}
+                for hour in self.worst_hours
+            ],
+            "incidents": {
+                "times": self.incidents.times.document(),
+                "list": [{**found.document(), "links": found.links(base_url)} for found in self.incidents.found],
+            },
+        }
+
+    def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
+        """Where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which are
+        kept for longer, and as a page."""
+        page = Address(links.pipeline(self.pipeline), {"zone": self.span.zone}).over(Span(from_s, to_s))
+        base = base_url.rstrip("/")
+        return {
+            "windows": base + links.windows_of(self.pipeline, from_s, to_s),
+            "sums": base + links.sums_of(self.pipeline, from_s, to_s),
+            "page": base + page.href,
+        }
+
+
+def lost_places(total: Rollup) -> Sequence[tuple[str, Interval]]:
+    """Where messages were lost, worst first; a message may be lost at several places."""
+    return sorted(total.lost_at.items(), key=lambda place: (-place[1].min, -place[1].max, place[0]))

@@ -1,0 +1,75 @@
+"""What a report is laid out of: sections of sentences and tables, whose cells lead to the windows behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dashboard.reports import wording
+from dashboard.reports.model import Figures, Report
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import rfc3339
+
+Chart = Literal["burn-down", "days"]
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """`link`: where the windows of the figure are; `hint`: shown on hover, such as the time in UTC."""
+
+    text: str
+    link: str = ""
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`names`: how many columns at the left are text; the others hold numbers."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    names: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    sentences: Sequence[str] = ()
+    chart: Chart | None = None
+    table: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """Cells that lead to the windows behind them."""
+
+    report: Report
+    base_url: str
+
+    @property
+    def zone(self) -> str:
+        return self.report.span.zone
+
+    def range(self, text: str, from_s: int, to_s: int) -> Cell:
+        link = self.report.links(from_s, to_s, self.base_url)["page"]
+        return Cell(text, link, f"{rfc3339(from_s)} to {rfc3339(to_s)}")
+
+    def moment(self, at_s: float | None) -> Cell:
+        return Cell(fmt.NOTHING) if at_s is None else Cell(wording.local(at_s, self.zone), "", rfc3339(int(at_s)))
+
+
+NUMBERS: Final = ("Messages", "Lost", "Loss", "On time")
+
+
+def numbers(figures: Figures) -> list[Cell]:
+    """Of a stretch, below these heads."""
+    if not figures.known.closed:
+        return [Cell(fmt.NOTHING)] * len(NUMBERS)
+    total = figures.total
+    return [
+        Cell(fmt.count(total.messages)),
+        Cell(fmt.count_interval({"min": total.lost_min, "max": total.lost_max})),
+        Cell(wording.attained(figures.attainments[0])),
+        Cell(wording.attained(figures.attainments[1])),
+    ]

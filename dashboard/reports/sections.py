@@ -1,0 +1,132 @@
+"""The report as its sections in order, which Markdown and HTML only have to lay out; here those that judge it."""
+
+from __future__ import annotations
+
+from dashboard.reports import happened, wording
+from dashboard.reports.comparison import comparison
+from dashboard.reports.model import Report
+from dashboard.reports.parts import NUMBERS, Cell, Pages, Section, Table, numbers
+from lagloss_server import format as fmt
+
+
+def sections(report: Report, base_url: str = "") -> list[Section]:
+    """All of the report, in the order in which it is read."""
+    pages = Pages(report, base_url)
+    return [
+        _objectives(pages),
+        _burn_down(report),
+        _days(pages),
+        _known(pages),
+        happened.lag(report),
+        happened.worst_hours(pages),
+        happened.places(report),
+        happened.incidents(pages),
+        comparison(report),
+        _targets(pages),
+        _recomputing(pages),
+    ]
+
+
+def _objectives(pages: Pages) -> Section:
+    report = pages.report
+    rows = [
+        [
+            Cell(wording.OBJECTIVES[one.objective]),
+            Cell(wording.status(one.status), "", wording.STATUSES[one.status].meaning),
+            Cell(wording.promises(one.objective, report.targets)),
+            pages.range(wording.attained(one), report.span.from_s, report.span.to_s),
+            Cell(fmt.count(one.of)),
+            Cell(fmt.count_interval({"min": one.bad.min, "max": one.bad.max})),
+            Cell(fmt.count(int(one.allowed))),
+            Cell(wording.spent(one)),
+            Cell(wording.left(one.budget)),
+        ]
+        for one in report.whole.attainments
+    ]
+    heads = ("Objective", "Status", "Promised", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
+    return Section("Objectives", wording.verdict_sentences(report), None, Table(heads, rows, 3))
+
+
+def _burn_down(report: Report) -> Section:
+    said = (
+        "What is left of each error budget, the number of messages that may be bad. The band reaches from what is "
+        "certain to what cannot be ruled out; a gap is a time of which nothing is known."
+    )
+    return Section("Error budget", (said,), "burn-down")
+
+
+def _days(pages: Pages) -> Section:
+    rows = [
+        [
+            pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
+            Cell(wording.status(day.status) if day.known.closed else "NOT KNOWN"),
+            *numbers(day),
+            *(Cell(fmt.count(day.minutes[name])) for name in ("ok", "loss", "unknown", "missing", "idle")),
+        ]
+        for day in pages.report.days
+        if day.known.closed or day.known.missing
+    ]
+    left_out = len(pages.report.days) - len(rows)
+    said = f"Days of {pages.zone}." + (
+        f" Not listed: {left_out} before the first, or still to come." if left_out else ""
+    )
+    heads = ("Day", "Status", *NUMBERS, "Min. ok", "Loss", "Unknown", "Missing", "Idle")
+    return Section("Days", (said,), "days", Table(heads, rows, 2))
+
+
+def _known(pages: Pages) -> Section:
+    report, whole = pages.report, pages.report.whole
+    kinds = {
+        "ok": "what was lost or is late is within the target",
+        "loss": "more was lost for certain than the target allows",
+        "unknown": "the evidence does not allow a verdict",
+        "idle": "no messages, and every emitter says so",
+        "missing": "should have a result and have none",
+        "before": "before the first minute that anything is kept of",
+        "to_come": "still to come, or not closed yet",
+    }
+    rows = [
+        [
+            Cell(name.replace("_", " ").upper()),
+            Cell(meaning),
+            Cell(fmt.count(whole.minutes[name])),
+            Cell(fmt.percent(whole.minutes[name] / whole.known.minutes)),
+        ]
+        for name, meaning in kinds.items()
+    ]
+    everything = pages.range("ALL", report.span.from_s, report.span.to_s)
+    rows.append([everything, Cell("the range"), Cell(fmt.count(whole.known.minutes)), Cell(fmt.percent(1.0))])
+    return Section("Minutes by verdict", (), None, Table(("Minutes", "", "Number", "Share"), rows, 2))
+
+
+def _targets(pages: Pages) -> Section:
+    rows = [
+        [
+            pages.range(
+                f"{wording.local(target.from_s, pages.zone)} to {wording.local(target.to_s, pages.zone)}",
+                target.from_s,
+                target.to_s,
+            ),
+            Cell(wording.promise("loss", target)),
+            Cell(wording.promise("on-time", target)),
+            Cell(str(target.version)),
+        ]
+        for target in pages.report.targets
+    ]
+    said = "Every window is judged by the version of the definition in force when it began; the budget is their sum."
+    return Section("Targets in force", (said,), None, Table(("Time", "Loss", "Lag", "Version"), rows, 3))
+
+
+def _recomputing(pages: Pages) -> Section:
+    links = pages.report.links(pages.report.span.from_s, pages.report.span.to_s, pages.base_url)
+    said = (
+        "All figures are sums over one-minute windows of event time: add up the windows behind a link, and get the "
+        "figure. The API gives them a day at a time; its header Link leads to the next ones. Minutes are kept for "
+        "weeks; what is older is kept as sums of each hour and day, of which percentiles are read, too."
+    )
+    rows = [
+        [Cell("All windows of the range, as JSON"), Cell("API", links["windows"])],
+        [Cell("Their sums by minute, hour or day, as JSON"), Cell("API", links["sums"])],
+        [Cell("The same on the dashboard"), Cell("page", links["page"])],
+    ]
+    return Section("Where the figures come from", (said,), None, Table(("", "Link"), rows, 2))

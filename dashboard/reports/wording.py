@@ -1,0 +1,139 @@
+"""Statuses, objectives and local times as people read them in a report."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+from dashboard.format import Look
+from dashboard.reports.model import Figures, Report
+from dashboard.reports.ranges import CalendarSpan
+from dashboard.web.zones import Zone
+from lagloss_server import format as fmt
+from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
+
+STATUSES: Final[dict[Status, Look]] = {
+    "met": Look("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
+    "missed": Look("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
+    "unproven": Look("UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"),
+    "none": Look("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
+}
+OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
+
+
+def title(report: Report) -> str:
+    return f"SLA report: {report.pipeline}, {range_words(report.span)}"
+
+
+def range_words(span: CalendarSpan) -> str:
+    """`2026-11` or `2026-11-01 00:00 to 2026-11-08 00:00`, without the zone."""
+    return span.name or f"{local(span.from_s, span.zone)} to {local(span.to_s, span.zone)}"
+
+
+def local(at_s: float, zone: str) -> str:
+    """`2026-11-21 08:40` in the zone; the caller says which. With its letters where this time comes twice."""
+    there = Zone.named(zone)
+    return there.moment(at_s) if there.is_twice(at_s) else there.clock(at_s, date=True)
+
+
+def local_day(at_s: float, zone: str) -> str:
+    return Zone.named(zone).at(at_s).strftime("%a %Y-%m-%d")
+
+
+def hours(from_s: int, to_s: int, zone: str) -> str:
+    """`2026-11-21 08:00 to 09:00`."""
+    end = local(to_s, zone).partition(" ")[2]
+    return f"{local(from_s, zone)} to {end}"
+
+
+def status(look: Status) -> str:
+    return f"{STATUSES[look].icon} {STATUSES[look].word}"
+
+
+def promise(objective: Objective, target: Target) -> str:
+    """What was promised: `at most 1 % of messages lost`."""
+    if objective == "loss":
+        return f"at most {fmt.percent(target.loss_max)} of messages lost"
+    return f"at least {fmt.percent(target.on_time_min)} of messages within {fmt.duration(target.lag_ms)}"
+
+
+def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
+    """The same of several versions of a definition: each once, in their order."""
+    return ", then ".join(dict.fromkeys(promise(objective, target) for target in targets))
+
+
+def attained(one: Attainment) -> str:
+    """The measured share: of messages lost, or on time."""
+    low, high = one.good["min"], one.good["max"]
+    if low is None or high is None:
+        return fmt.NOTHING
+    if one.objective == "on-time":
+        return fmt.interval(fmt.percent, low, high)
+    return fmt.interval(fmt.percent, one.bad.min / one.of, one.bad.max / one.of)
+
+
+def of_budget(part: Share | None) -> str:
+    """What is spent of a budget."""
+    return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part["min"], part["max"])
+
+
+def spent(one: Attainment) -> str:
+    """The share of its budget that is used up, in per cent; without decimals where it is much."""
+    budget = one.budget
+    if budget is None:
+        return fmt.NOTHING
+    if not budget.allowed:
+        return f"{fmt.count_interval(asdict(budget.used))} where none is allowed"
+    return of_budget(budget.spent)
+
+
+def left(budget: Budget | None) -> str:
+    """`72 %`, `12 % – 72 %`, `at most 72 %` where it may be used up, `none, at least 130 % used`."""
+    if budget is None:
+        return fmt.NOTHING
+    part, used = budget.left, budget.used
+    if part is None:
+        return f"{fmt.count_interval(asdict(used))} bad, none allowed"
+    if budget.is_used_up:
+        return f"none, {'' if used.min == used.max else 'at least '}{fmt.percent(1 - part['max'])} used"
+    if part["min"] <= 0:
+        return f"at most {fmt.percent(part['max'])}"
+    return fmt.percent_interval(part)
+
+
+def verdict_sentences(report: Report) -> list[str]:
+    """One sentence an objective, and what is not known."""
+    sentences = []
+    for one in report.whole.attainments:
+        look, wanted = STATUSES[one.status], promises(one.objective, report.targets)
+        fate = "lost" if one.objective == "loss" else "delivered on time"
+        measured = f"{attained(one)} of {fmt.count(one.of)} messages {fate}" if one.of else "no messages"
+        sentences.append(f"{OBJECTIVES[one.objective]} {look.word}: {measured}; promised was {wanted}.")
+    return [*sentences, *not_known(report.whole)]
+
+
+def not_known(figures: Figures) -> list[str]:
+    """What has to be said beside a figure: how much of its time nothing is known of."""
+    known, unknown = figures.known, figures.minutes["unknown"]
+    said = []
+    if not known.closed:
+        said.append("No window of this range is closed: there is nothing to report yet.")
+    elif unknown or known.missing:
+        said.append(
+            f"Not known: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
+            f"{fmt.counted(known.missing, 'minute')} without a result, together "
+            f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: what is "
+            "spent of a budget at most takes all their messages for bad."
+        )
+    if known.cut:
+        said.append(
+            f"Of these, {fmt.counted(known.cut, 'minute')} are kept only within whole hours that reach across a day or "
+            "the range's rim, since minutes of that age are dropped."
+        )
+    if known.before:
+        said.append(
+            f"{fmt.counted(known.before, 'minute').capitalize()} lie before the first one that anything is kept of."
+        )
+    if known.to_come:
+        said.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
+    return said

@@ -1,0 +1,167 @@
+"""The shell's callbacks: which page is mounted, and how the controls of the header and the URL follow each other."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx
+
+from dashboard.login import account
+from dashboard.pages import directory, notices
+from dashboard.pages.base import step
+from dashboard.web import links, shell
+from dashboard.web.current_user import LOCAL, asking
+from dashboard.web.links import Address
+from dashboard.web.services import Services
+from dashboard.web.shell import REFRESH_MS, Shell
+from dashboard.web.span import RANGES_S, Span, shown_span
+
+_SLOWER: Final = ((6 * 3_600, 1), (2 * 86_400, 3))
+"""Up to so long a range is refreshed each so many times `REFRESH_MS`; longer ones each minute: a look costs more, and
+shows little that is new."""
+
+
+def register(app: Dash, services: Services) -> None:
+    """The shell's own callbacks, then every page's."""
+    _register_client(app)
+    _register_mounting(app, services)
+    _register_controls(app, services)
+    for page in directory.PAGES:
+        page.register(app, services)
+
+
+def _register_client(app: Dash) -> None:
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "chooseScheme"),
+        Output(Shell.SCHEME, "data"),
+        Output(Shell.PROVIDER, "forceColorScheme"),
+        Input(Shell.SCHEME_TOGGLE, "n_clicks"),
+        State(Shell.SCHEME, "data"),
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "arrive"),
+        Output(Shell.PAGE, "tabIndex"),
+        Input(Shell.TITLE, "data"),
+        Input(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("watchdog", "expectEach"), Input(Shell.TICK, "interval")
+    )
+
+
+def _register_mounting(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Shell.PAGE, "children"),
+        Output(Shell.TITLE, "data"),
+        Output(Shell.RANGE_BOX, "style"),
+        Output(Shell.ACCOUNT, "children"),
+        Input(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+    )
+    def mount(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        who = None if asking() is LOCAL else shell.account_part(account(asking(), services.settings))
+        found = directory.find(here.path)
+        if found is None:
+            return notices.no_such_page(here), "no such page", {"display": "none"}, who
+        page, of = found
+        shown = {} if page.ranged else {"display": "none"}
+        return page.layout(of, here), page.title(of), shown, who
+
+    @app.callback(
+        Output(Shell.NAV, "children"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+    )
+    def lead(pathname: str | None, search: str | None) -> Any:
+        here = Address.parse(pathname, search)
+        found = directory.find(here.path)
+        return shell.nav(here, "") if found is None else shell.nav(found[0].elsewhere(here), found[0].name)
+
+
+def _register_controls(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(Shell.PIPELINE, "data"),
+        Output(Shell.PIPELINE, "value"),
+        Output(Shell.RANGE, "value"),
+        Output(Shell.FROM, "value"),
+        Output(Shell.TO, "value"),
+        Output(Shell.ZONE, "value"),
+        Output(Shell.TICK, "interval"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+    )
+    async def fill(pathname: str | None, search: str | None) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        names = await services.threads.read(notices.or_nothing, services.store.names)
+        span = shown_span(here.query, time.time())
+        found = directory.find(here.path)
+        pipeline = found[1].get("pipeline") if found else None
+        moments = (here.zone.typed(span.from_s), here.zone.typed(span.to_s))
+        interval_ms = (found[0].refresh_ms if found else None) or _interval_ms(span)
+        return names or [], pipeline, span.range or "", *moments, here.zone.name, interval_ms
+
+    @app.callback(
+        Output(Shell.URL, "href"),
+        Input(Shell.PIPELINE, "value"),
+        Input(Shell.RANGE, "value"),
+        Input(Shell.ZONE, "value"),
+        Input(Shell.APPLY, "n_clicks"),
+        State(Shell.FROM, "value"),
+        State(Shell.TO, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def navigate(
+        pipeline: str | None,
+        range_: str | None,
+        zone: str | None,
+        _apply: int | None,
+        from_: str | None,
+        to: str | None,
+        pathname: str | None,
+        search: str | None,
+    ) -> Any:
+        here = Address.parse(pathname, search)
+        return step(here, _navigated(here, str(ctx.triggered_id), pipeline, range_, zone, from_, to))
+
+
+def _navigated(
+    here: Address,
+    by: str,
+    pipeline: str | None,
+    range_: str | None,
+    zone: str | None,
+    from_: str | None,
+    to: str | None,
+) -> Address:
+    """Where a control of the header leads. What only repeats the URL leads nowhere."""
+    match by:
+        case Shell.PIPELINE if pipeline:
+            return _of_pipeline(here, pipeline)
+        case Shell.RANGE if range_ in RANGES_S and range_ != shown_span(here.query, time.time()).range:
+            return here.named(range_)
+        case Shell.ZONE if zone and zone != here.zone.name:
+            return here.asking(zone=zone)
+        case Shell.APPLY if from_ and to:
+            return here.between(from_, to)
+    return here
+
+
+def _of_pipeline(here: Address, pipeline: str) -> Address:
+    """The same kind of page of another pipeline, where that makes sense; else the pipeline's own."""
+    found = directory.find(here.path)
+    page, of = found if found else (None, {})
+    if of.get("pipeline") == pipeline:
+        return here
+    if page is not None and page.name == "report":
+        return Address(links.report(pipeline), here.query)
+    return here.to(links.message(pipeline) if page is not None and page.name == "message" else links.pipeline(pipeline))
+
+
+def _interval_ms(span: Span) -> int:
+    times = next((times for up_to_s, times in _SLOWER if span.length_s <= up_to_s), 12)
+    return REFRESH_MS * times

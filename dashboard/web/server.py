@@ -1,0 +1,105 @@
+"""The server: pages, the read API, runbooks and health, on one FastAPI application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl
+
+import structlog
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, RedirectResponse
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.types import ASGIApp
+
+from dashboard.api.app import create_api
+from dashboard.login import protect
+from dashboard.reports.scheduler import Scheduler
+from dashboard.web import links, routing, shell
+from dashboard.web.compression import Compressed
+from dashboard.web.index import PAGE, Index
+from dashboard.web.runbook_page import runbook_html
+from dashboard.web.services import Services
+from lagloss_server.incidents.runbooks import KINDS
+from lagloss_server.store.store import Store
+
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+def create_server(services: Services, scheduler: Scheduler | None = None) -> ASGIApp:
+    """Pages at `/…`, the API below `/api/v1`, runbooks at `/runbooks/KIND`, `/healthz` (200, or 503 while PostgreSQL
+    does not answer); behind the login that is configured. The scheduler runs for as long as it is served."""
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        # uvicorn ends by the signal that it got: what stands behind its `run` is not reached
+        if scheduler is not None:
+            scheduler.start()
+        yield
+        if scheduler is not None:
+            await asyncio.to_thread(scheduler.stop)
+        services.threads.close()
+
+    server = FastAPI(title="lagloss dashboard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    server.mount(links.API, create_api(services))
+    _add_plain_routes(server, services.store)
+    app = Index(
+        "dashboard",
+        server=server,  # type: ignore[arg-type]  # declared as for Flask; a FastAPI instance is documented
+        title="lagloss",
+        update_title=None,  # type: ignore[arg-type]  # None: the title does not flicker at each refresh
+        serve_locally=True,
+        suppress_callback_exceptions=True,  # what a page's callbacks speak of is there only while it is mounted
+        index_string=PAGE,
+        assets_path_ignore=["vendor"],  # what others there ask for when they need it
+        on_error=_log_and_raise,
+        description="How late is a streaming pipeline's data, minute by minute, and was any lost?",
+    )
+    app.layout = shell.frame()
+    routing.register(app, services)
+    # Dash 4.4 on FastAPI does so only when somebody asks for "/": whoever comes by a link to another page would wait
+    app._setup_server()  # type: ignore[no-untyped-call]
+    return protect(Compressed(server), services, app.csp_hashes())
+
+
+def _add_plain_routes(server: FastAPI, store: Store) -> None:
+    @server.get("/healthz")
+    def healthz(response: Response) -> dict[str, Any]:
+        problem = _database_problem(store)
+        if problem is not None:
+            response.status_code = 503
+            return {"status": "database unreachable", "detail": problem}
+        return {"status": "ok"}
+
+    @server.get("/runbooks/{kind:path}")
+    def runbook(kind: str) -> HTMLResponse:
+        if kind not in KINDS:
+            raise HTTPException(404, f"no runbook is called {kind}; there are {', '.join(KINDS)}")
+        return HTMLResponse(runbook_html(kind))
+
+    @server.middleware("http")
+    async def older_links(request: Request, call_next: Any) -> Any:
+        """Links that were sent before pipelines had pages of their own."""
+        asked = dict(parse_qsl(request.url.query))
+        if request.url.path == links.OVERVIEW and "pipeline" in asked:
+            here = links.Address(links.pipeline(asked.pop("pipeline")), asked)
+            return RedirectResponse(here.href, 308)
+        return await call_next(request)
+
+
+def _database_problem(store: Store) -> str | None:
+    try:
+        with store.engine.connect() as connection:
+            connection.execute(text("SELECT 1"))
+    except SQLAlchemyError as error:
+        return type(error).__name__
+    return None
+
+
+def _log_and_raise(error: Exception) -> NoReturn:
+    """Dash's FastAPI backend answers 500 without a word in the log."""
+    _log.error("callback_failed", exc_info=error)
+    raise error

@@ -1,0 +1,177 @@
+"""The sampling topic: what share of a pipeline's messages its emitters send beacons of.
+
+One compacted partition. Key: the pipeline; value: JSON `{"sample": N}`, where ids whose hash modulo 2^32 is below N are
+in the sample. Of a pipeline without a record, or with one without a value, all are. The aggregator writes it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from lagloss.broker.topics import SAMPLING
+from lagloss.sdk.process_hooks import fork_gate
+from lagloss.wire.format import SAMPLE_ALL
+
+QUERY_TIMEOUT_S: Final = 1.0
+REREAD_S: Final = 600.0
+"""Seconds between two readings from the beginning, for what no single record tells: that the topic was made anew."""
+RETRY_S: Final = 60.0
+"""Seconds until a topic that could not be asked for is asked for again."""
+HELD_BACK_MS: Final = 30_000
+"""How long the broker holds back the answer to a fetch while nothing is new."""
+BATCH: Final = 1_000
+
+
+def encode_sample(sample: int) -> bytes | None:
+    """The value of a pipeline's record: none where all of its ids are taken."""
+    return None if sample == SAMPLE_ALL else json.dumps({"sample": sample}).encode()
+
+
+def decode_sample(value: bytes | None) -> int:
+    """What a record's value says.
+
+    Raises:
+        ValueError: it says nothing that makes sense.
+    """
+    if value is None:
+        return SAMPLE_ALL
+    found = json.loads(value)
+    sample = found.get("sample") if isinstance(found, dict) else None
+    if not isinstance(sample, int) or isinstance(sample, bool) or not 1 <= sample <= SAMPLE_ALL:
+        raise ValueError(f"expected a sample from 1 to {SAMPLE_ALL}, found {sample!r}")
+    return sample
+
+
+class SampleTable:
+    """The newest sample of each pipeline, read from the topic. Used by one thread; logs nothing.
+
+    `current` and `samples` raise nothing and wait for nothing, but for the first answer (`QUERY_TIMEOUT_S` each for
+    where the topic ends, and for what is in it): where the broker cannot be asked they tell what was known last, and at
+    first that every pipeline takes all.
+
+    Args:
+        bootstrap: `HOST:PORT`, several apart by commas.
+        config: more librdkafka properties (security, mostly); they win over what is set here.
+    """
+
+    def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None, topic: str = SAMPLING) -> None:
+        self._config: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": "lagloss-sampling",
+            "group.id": "lagloss-sampling",  # the client wants one; nothing is ever committed or subscribed to
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": HELD_BACK_MS,
+            "log_level": 0,
+            **(config or {}),
+            "error_cb": lambda error: None,
+        }
+        self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
+        self._consumer: Consumer | None = None
+        self._end: int | None = None
+        """Where the topic ended when the reading under way began; None once it has come there."""
+        self._read: dict[str, int] = {}
+        """Of the reading under way or, once that is over, what is known."""
+        self._known: Mapping[str, int] | None = None
+        self._begin_at = 0.0
+
+    def current(self, pipeline: str) -> int:
+        """The sample of this pipeline."""
+        return self.samples().get(pipeline, SAMPLE_ALL)
+
+    def samples(self) -> Mapping[str, int]:
+        """The sampled pipelines."""
+        try:
+            if time.monotonic() >= self._begin_at:
+                is_first = self._consumer is None
+                consumer = self._begin()
+                if is_first:
+                    self._take_to_end(consumer, QUERY_TIMEOUT_S)
+            if self._consumer is not None:
+                self._take(self._consumer, 0)
+        except KafkaException:
+            pass  # known last stays known
+        return self._known or {}
+
+    def read(self, timeout_s: float) -> Mapping[str, int]:
+        """The sampled pipelines as the topic tells from its beginning to its end, and no more of it until it is read
+        again.
+
+        Raises:
+            KafkaException: the broker did not tell in time.
+        """
+        consumer = self._begin()
+        try:
+            if not self._take_to_end(consumer, timeout_s):
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+        finally:
+            consumer.unassign()
+        return self._known or {}
+
+    def close(self) -> None:
+        if self._consumer is not None:
+            with fork_gate:
+                self._consumer.close()
+                self._consumer = None
+
+    def leak(self) -> None:
+        """In a forked child: forgets the parent's client without touching it, whose threads are not there."""
+        if self._consumer is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
+        self._consumer = None
+
+    def _begin(self) -> Consumer:
+        """Begins to read the topic from its beginning. Raises KafkaException."""
+        self._begin_at = time.monotonic() + RETRY_S
+        if self._consumer is None:
+            with fork_gate:
+                self._consumer = Consumer(self._config)
+        low, high = self._consumer.get_watermark_offsets(self._place, timeout=QUERY_TIMEOUT_S)
+        self._consumer.assign([self._place])
+        self._begin_at = time.monotonic() + REREAD_S
+        self._read, self._end = {}, high
+        if low >= high:
+            self._reached_end()
+        return self._consumer
+
+    def _take_to_end(self, consumer: Consumer, timeout_s: float) -> bool:
+        """Whether the reading under way came to its end in that time."""
+        deadline = time.monotonic() + timeout_s
+        while self._end is not None:
+            left_s = deadline - time.monotonic()
+            if left_s <= 0:
+                return False
+            self._take(consumer, left_s)
+        return True
+
+    def _take(self, consumer: Consumer, timeout_s: float) -> None:
+        """Takes in what has come; waits for the first record at most."""
+        for message in consumer.consume(1, timeout_s) + consumer.consume(BATCH, 0):
+            error = message.error()
+            if error is None:
+                self._apply(message)
+            # Of a compacted topic the last records may be gone: then only the client's word tells that this is the end.
+            is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
+            if self._end is not None and (is_end or (message.offset() or 0) + 1 >= self._end):
+                self._reached_end()
+
+    def _apply(self, message: Message) -> None:
+        try:
+            pipeline, sample = (message.key() or b"").decode(), decode_sample(message.value())
+        except ValueError:
+            return  # nobody's: the aggregator writes no such thing
+        if sample == SAMPLE_ALL:
+            self._read.pop(pipeline, None)
+        else:
+            self._read[pipeline] = sample
+
+    def _reached_end(self) -> None:
+        self._end = None
+        self._known = self._read

@@ -1,0 +1,98 @@
+"""The topics lagloss keeps in Kafka, with the settings its arithmetic relies on."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, ResourceType
+
+from lagloss.errors import KafkaUnreachable
+from lagloss.wire.format import RETENTION_MS
+
+BEACONS: Final = "lagloss.beacons"
+REPORTS: Final = "lagloss.reports"
+SAMPLING: Final = "lagloss.sampling"
+"""What share of the ids each sampled pipeline takes: see `lagloss.sampling`."""
+BEACONS_PARTITIONS: Final = 8
+REPORTS_PARTITIONS: Final = 4
+MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
+"""A block of 8,192 beacons at the first checkpoint, with ids of 200 bytes, is 1.8 MB."""
+ADMIN_TIMEOUT_S: Final = 20.0
+
+
+def kafka_error(error: KafkaException) -> KafkaError:
+    """What a client's exception carries."""
+    cause = error.args[0]
+    assert isinstance(cause, KafkaError)
+    return cause
+
+
+def topic_config(replication: int) -> dict[str, str]:
+    """The settings of beacons and reports. An acknowledged block survives the loss of one broker."""
+    return {
+        # Progress, lateness and silence are judged by when the log took a record, never by an emitter's clock.
+        "message.timestamp.type": "LogAppendTime",
+        "cleanup.policy": "delete",
+        "retention.ms": str(RETENTION_MS),
+        "max.message.bytes": str(MAX_RECORD_BYTES),
+        "min.insync.replicas": str(max(1, replication - 1)),
+    }
+
+
+def sampling_config(replication: int) -> dict[str, str]:
+    """The settings of the sampling topic: the newest record of each pipeline is kept."""
+    return {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replication - 1))}
+
+
+def create_topics(
+    bootstrap: str,
+    beacons_partitions: int = BEACONS_PARTITIONS,
+    reports_partitions: int = REPORTS_PARTITIONS,
+    replication: int = 1,
+    *,
+    beacons: str = BEACONS,
+    reports: str = REPORTS,
+    sampling: str = SAMPLING,
+) -> None:
+    """Makes the topics; one that is there already is left as it is (`doctor` says if its settings are wrong).
+
+    Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    replication = replication or min(3, broker_count(admin, bootstrap))
+    wanted = [
+        NewTopic(name, num_partitions=partitions, replication_factor=replication, config=config)
+        for name, partitions, config in (
+            (beacons, beacons_partitions, topic_config(replication)),
+            (reports, reports_partitions, topic_config(replication)),
+            (sampling, 1, sampling_config(replication)),
+        )
+    ]
+    for made in admin.create_topics(wanted, operation_timeout=ADMIN_TIMEOUT_S).values():
+        try:
+            made.result(ADMIN_TIMEOUT_S)
+        except KafkaException as error:
+            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
+                raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+
+
+def broker_count(admin: AdminClient, bootstrap: str) -> int:
+    """How many brokers answer for the cluster. Raises KafkaUnreachable."""
+    try:
+        return len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers)
+    except KafkaException as error:
+        raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+
+
+def relied_on(topic: str) -> dict[str, str]:
+    """The settings of a topic that lagloss relies on."""
+    config = sampling_config(1) if topic == SAMPLING else topic_config(1)
+    return {key: config[key] for key in ("message.timestamp.type", "cleanup.policy") if key in config}
+
+
+def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:
+    """Those of a topic's `relied_on` settings that are wrong, with what they are now. Raises KafkaException."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
+    return {key: found[key].value for key, value in relied_on(topic).items() if found[key].value != value}

@@ -1,0 +1,175 @@
+"""Which offsets may be committed: those up to which everything is finished, once the beacons that say so are safe."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from lagloss.sdk.emitter import Emitter
+
+log = logging.getLogger("lagloss")
+
+MARK_EVERY_S: Final = 0.25
+SETTLE_TIMEOUT_S: Final = 5.0
+AGAIN_S: Final = 10.0
+"""How often what was committed is committed again: nobody says whether a commit got lost with its broker, and where
+nothing more comes in there is no later one to make up for it."""
+COMPACT_AT: Final = 4_096
+"""Records of a partition behind one that is not finished, from which on finished neighbours are kept as one."""
+
+Partition = tuple[str, int]
+"""Topic and partition number."""
+
+
+@dataclass(slots=True, eq=False)
+class Taken:
+    """A record that was taken in. `done` may be called from any thread."""
+
+    offset: int
+    is_done: bool = False
+
+    def done(self) -> None:
+        """All that became of it is acknowledged by the next hop, and its beacons are with the emitter. For a record of
+        a partition that was dropped it changes nothing."""
+        self.is_done = True
+
+
+class OffsetTracker:
+    """Per partition: the records taken in and not yet passed by `advance`, finished in whatever order."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[Partition, deque[Taken]] = {}
+        self._compact_at: dict[Partition, int] = {}
+
+    def taken(self, partition: Partition, offset: int) -> Taken:
+        """A record has been read. Offsets of a partition ascend, with gaps where the log has some, but for a seek."""
+        record = Taken(offset)
+        waiting = self._waiting.setdefault(partition, deque())
+        waiting.append(record)
+        if len(waiting) >= self._compact_at.get(partition, COMPACT_AT):
+            waiting = self._waiting[partition] = _compacted(waiting)
+            self._compact_at[partition] = max(COMPACT_AT, 2 * len(waiting))
+        return record
+
+    def drop(self, partitions: Iterable[Partition]) -> None:
+        """These partitions are no longer ours."""
+        for partition in partitions:
+            self._waiting.pop(partition, None)
+            self._compact_at.pop(partition, None)
+
+    def advance(self) -> dict[Partition, int]:
+        """The offset to commit (the next to read) of each partition that has come further since the last call."""
+        moved = {}
+        for partition, waiting in self._waiting.items():
+            while waiting and waiting[0].is_done:
+                moved[partition] = waiting.popleft().offset + 1
+        return moved
+
+
+def _compacted(waiting: Iterable[Taken]) -> deque[Taken]:
+    """Of finished neighbours only the last, which stands for all of them."""
+    kept: deque[Taken] = deque()
+    for record in waiting:
+        if kept and kept[-1].is_done and record.is_done:
+            kept.pop()
+        kept.append(record)
+    return kept
+
+
+class Commits:
+    """Commits for one consumer, holding each offset back until the emitter's beacons so far are acknowledged.
+
+    Used on the consumer's thread, but for what `taken` returns.
+    """
+
+    def __init__(self, consumer: Consumer, emitter: Emitter) -> None:
+        self._consumer = consumer
+        self._emitter = emitter
+        self._tracker = OffsetTracker()
+        self._unconfirmed: deque[tuple[int, dict[Partition, int]]] = deque()
+        self._next_mark = 0.0
+        self._committed: dict[Partition, int] = {}
+        self._next_again = 0.0
+
+    def taken(self, record: Message) -> Taken:
+        """A record has been read; its offset waits for the result's `done`."""
+        partition, offset = place_of(record)
+        return self._tracker.taken(partition, offset)
+
+    def at_end(self, end: Message) -> None:
+        """An end-of-partition message: all before it has been read. What takes up offsets and is never read, such as
+        the markers of transactions, is committed along with the record before it."""
+        partition, offset = place_of(end)
+        if offset > 0:
+            self._tracker.taken(partition, offset - 1).done()
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Forgets partitions that another consumer has now: committing there would set it back."""
+        gone = {(place.topic, place.partition) for place in partitions}
+        self._tracker.drop(gone)
+        for partition in gone:
+            self._committed.pop(partition, None)
+        for _, offsets in self._unconfirmed:
+            for partition in gone:
+                offsets.pop(partition, None)
+
+    def commit_confirmed(self) -> None:
+        """Commits what has become safe; never waits. A commit that fails is made again, with a later one or in a while;
+        until then a crash makes duplicates, no more."""
+        self._mark()
+        now = time.monotonic()
+        is_again = now >= self._next_again
+        if is_again:
+            self._next_again = now + AGAIN_S
+        self._commit(dict(self._committed) if is_again else {}, wait=False)
+
+    def settle(self) -> list[TopicPartition]:
+        """Commits all that is finished, waiting for beacons and broker for some seconds at most; gives what was
+        committed."""
+        self._next_mark = 0.0
+        self._mark()
+        if self._unconfirmed:
+            self._emitter.flush(SETTLE_TIMEOUT_S)
+        return self._commit({}, wait=True)
+
+    def _mark(self) -> None:
+        now = time.monotonic()
+        if now >= self._next_mark:
+            self._next_mark = now + MARK_EVERY_S
+            moved = self._tracker.advance()
+            if moved:
+                self._unconfirmed.append((self._emitter.mark(), moved))
+
+    def _commit(self, safe: dict[Partition, int], *, wait: bool) -> list[TopicPartition]:
+        while self._unconfirmed and self._emitter.acknowledged(self._unconfirmed[0][0]):
+            safe.update(self._unconfirmed.popleft()[1])
+        if not safe:
+            return []
+        self._committed.update(safe)
+        offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in safe.items()]
+        # The class's own: that of a consumer made by KafkaNode leads here.
+        try:
+            if wait:
+                return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False) or []
+            Consumer.commit(self._consumer, offsets=offsets, asynchronous=True)
+        except KafkaException as error:
+            log.warning("lagloss: offsets not committed: %s", error)
+        return []
+
+
+def place_of(record: Message) -> tuple[Partition, int]:
+    """Where a record that was read lies: its topic and partition, and its offset.
+
+    Raises:
+        ValueError: for a message that was not read from a topic.
+    """
+    topic, number, offset = record.topic(), record.partition(), record.offset()
+    if topic is None or number is None or offset is None:
+        raise ValueError("expected a record that was read from a topic")
+    return (topic, number), offset

@@ -1,0 +1,250 @@
+"""A service between Kafka topics as a node: its consumers and producers say by themselves what comes in and goes out.
+
+    with KafkaNode("orders", "enrich") as node:
+        consumer, producer = node.consumer({...}), node.producer({...})
+
+The rest of the service stays as it was: `consumer` and `producer` are confluent_kafka's, with the same methods.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Final, Self
+
+from confluent_kafka import Message
+
+from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
+from lagloss.kafka.commits import Partition, Taken, place_of
+from lagloss.kafka.consumer import NodeConsumer
+from lagloss.kafka.producer import NodeProducer
+from lagloss.sdk.emitter import Emitter
+from lagloss.sdk.in_flight import BATCH, Handling, handling_now
+
+__all__ = ["KafkaNode", "NodeConsumer", "NodeProducer", "carrier_of"]
+
+CLOSE_S: Final = 10.0
+
+Place = tuple[Partition, int]
+"""A record's partition and offset."""
+
+
+class KafkaNode:
+    """One process of a node that reads from Kafka, writes to Kafka, or both. It owns the emitter.
+
+    A message is *finished* when its own handling is over and every output that was produced for it is acknowledged; the
+    offset is committed once all before it are finished, too, and their beacons are acknowledged. So a crash makes
+    duplicates, never holes.
+
+    Args:
+        pipeline: the pipeline's name.
+        node: this node's name.
+        bootstrap: Kafka's HOST:PORT,... for beacons; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
+        first: this is the pipeline's first node: what its producers send without having taken it in comes in here.
+        identity: where a message's id and event time are; see `lagloss.identity`.
+        missing: what becomes of a message that has none.
+        emitter: an emitter of this node that there is already, instead of one made here.
+        options: more options of the `Emitter` that is made.
+
+    Raises:
+        ValueError: for names or a `missing` that make no sense.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        node: str,
+        bootstrap: str | None = None,
+        *,
+        first: bool = False,
+        identity: Source = from_headers,
+        missing: Missing = "skip",
+        emitter: Emitter | None = None,
+        **options: Any,
+    ) -> None:
+        self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
+        # What a consumer took in and had not committed is taken in again; what a first node made is not.
+        self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
+        self._consumers: list[NodeConsumer] = []
+        self._producers: list[NodeProducer] = []
+        self._in_hand: dict[Place, Handling] = {}
+
+    @property
+    def skipped(self) -> int:
+        """Messages without a usable id and event time so far: taken in, or sent by a producer. No beacon speaks of
+        them."""
+        return self.identities.skipped
+
+    # -- clients --------------------------------------------------------------------------------------------------
+
+    def consumer(self, config: Mapping[str, Any], *, explicit_done: bool = False) -> NodeConsumer:
+        """A confluent_kafka Consumer that tells what it takes in; `enable.auto.commit` is taken over.
+
+        Args:
+            config: as for confluent_kafka's.
+            explicit_done: a message's handling is over at `consumer.done(message)`, or at the end of `with
+                consumer.handling(message)`, and not when the next one is polled: for hosts that collect messages, or
+                hand them to threads or tasks.
+        """
+        made = NodeConsumer(self, config, explicit_done=explicit_done)
+        self._consumers.append(made)
+        return made
+
+    def producer(
+        self, config: Mapping[str, Any], *, next_nodes: Mapping[str, str] | None = None, polls: bool = False
+    ) -> NodeProducer:
+        """A confluent_kafka Producer that tells what went out once it is acknowledged.
+
+        Args:
+            config: as for confluent_kafka's.
+            next_nodes: where the node has several next nodes, which one reads each topic. A record to a topic that is
+                not named is no `out`. Without it, every record is an `out` to the one next node.
+            polls: a thread of its own waits for delivery reports, for services that have no loop to call `poll` in.
+
+        Raises:
+            ValueError: for a transactional producer: an acknowledged record may still be aborted.
+        """
+        made = NodeProducer(self, config, next_nodes, polls=polls)
+        self._producers.append(made)
+        return made
+
+    # -- what becomes of a message, where no producer tells -------------------------------------------------------
+
+    def sent_out(self, message: Message | Identity, to: str | None = None) -> None:
+        """The sink has acknowledged it."""
+        self._exit(message, partial(self.emitter.sent_out, to=to))
+
+    def filtered(self, message: Message | Identity, reason: str) -> None:
+        """It is dropped on purpose, or handed back with an error. Outputs of it that failed no longer count."""
+        self._exit(message, partial(self.emitter.filtered, reason=reason))
+        self._give_up(message)
+
+    def dead(self, message: Message | Identity, reason: str) -> None:
+        """It is in a dead-letter queue. Outputs of it that failed no longer count. Where that queue is a topic,
+        `producer.produce(topic, ..., dead=reason)` says so once the broker has it."""
+        self._exit(message, partial(self.emitter.dead, reason=reason))
+        self._give_up(message)
+
+    @contextlib.contextmanager
+    def batch(self, messages: Iterable[Message], to: str | None = None) -> Iterator[None]:
+        """Sends these messages out in one acknowledged request: at the end of the block, all of them are out.
+
+        Where the block raises, none is out and none is finished: nothing is committed past the first of them. Send them
+        again in another block, or let the process end, and the next one takes them in again.
+        """
+        batch = list(messages)
+        handlings = [handling for message in batch if (handling := self.in_hand(message)) is not None]
+        for handling in handlings:
+            handling.add_output(BATCH)
+        try:
+            yield
+        except BaseException:
+            for handling in handlings:
+                handling.failed(BATCH)
+            raise
+        for message in batch:
+            self.sent_out(message, to)
+        for handling in handlings:
+            handling.acknowledged()
+
+    def _exit(self, message: Message | Identity, say: Callable[..., bool]) -> None:
+        identity = message if isinstance(message, Identity) else self.identity_of(message)
+        if identity is not None:
+            identity.tell(say)
+
+    def _give_up(self, message: Message | Identity) -> None:
+        handling = None if isinstance(message, Identity) else self.in_hand(message)
+        if handling is not None:
+            handling.forgive()
+
+    # -- messages in hand, for consumers and producers ------------------------------------------------------------
+
+    def take(self, message: Message, taken: Taken) -> Handling | None:
+        """The message is in, and in hand; None where a `missing` function has dealt with it."""
+        place = place_of(message)
+
+        def finished() -> None:
+            taken.done()
+            if self._in_hand.get(place) is handling:
+                self._in_hand.pop(place, None)
+
+        handling = Handling(self.emitter, None, is_redone=True, finished=finished)
+        self._in_hand[place] = handling
+        if not self.identities.is_handed_over:
+            handling.identity = self.identities.of(carrier_of(message))
+            handling.take_in()
+            return handling
+        with handling_now(handling):  # the function's outputs are this message's
+            handling.identity = self.identities.of(carrier_of(message))
+        handling.take_in()
+        if handling.identity is None:
+            handling.over()
+            return None
+        return handling
+
+    def in_hand(self, message: Message) -> Handling | None:
+        """The handling of this message; None where it is finished, or somebody else's."""
+        return self._in_hand.get(place_of(message))
+
+    def identity_of(self, message: Message) -> Identity | None:
+        """The identity that this message has here."""
+        handling = self.in_hand(message)
+        return handling.identity if handling is not None else self.identities.find(carrier_of(message))
+
+    def give_away(self, partitions: Iterable[Partition]) -> None:
+        """Messages of these partitions are another consumer's to finish."""
+        gone = set(partitions)
+        for place, handling in list(self._in_hand.items()):
+            if place[0] in gone:
+                self._in_hand.pop(place, None)
+                handling.forgive()
+
+    def has_work(self) -> bool:
+        """Whether a message is in hand."""
+        return bool(self._in_hand)
+
+    def serve_producers(self) -> None:
+        """Calls the delivery reports that have come."""
+        for producer in self._producers:
+            producer.poll(0)
+
+    def flush_producers(self, timeout_s: float) -> None:
+        """Waits for what is on its way."""
+        deadline = time.monotonic() + timeout_s
+        for producer in self._producers:
+            producer.flush(max(0.0, deadline - time.monotonic()))
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        """Ends all of it in the right order: waits for what is on its way, commits what is finished, closes the
+        emitter, then the consumers. Twice does no harm.
+
+        Returns:
+            False if the broker did not acknowledge the emitter's last report.
+        """
+        self.flush_producers(timeout_s)
+        for consumer in self._consumers:
+            consumer.settle()
+        ended = self.emitter.close()
+        for consumer in self._consumers:
+            consumer.close()
+        for producer in self._producers:
+            producer.end()
+        return ended
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def carrier_of(message: Message) -> Carrier:
+    """What a Kafka message's identity is looked for in."""
+    return Carrier(mapping_of(message.headers()), message.value() or b"", message)

@@ -1,0 +1,216 @@
+"""The producer of a node: sends id and event time along, and tells what went out once it is acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from lagloss.identity import ID_HEADER, REPLAY_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of, replay_of
+from lagloss.sdk.in_flight import Handling, current, handling_now
+
+if TYPE_CHECKING:
+    from lagloss.kafka.node import KafkaNode
+
+log = logging.getLogger("lagloss")
+
+OnDelivery = Callable[[KafkaError | None, Message], Any]
+Headers = dict[str, str | bytes] | list[tuple[str, str | bytes]]
+POLL_S: Final = 0.1
+_OURS: Final = frozenset({ID_HEADER, TIME_HEADER, REPLAY_HEADER})
+
+
+class NodeProducer(Producer):
+    """A confluent_kafka Producer; made by `KafkaNode.producer`.
+
+    A record is an output of the message that this thread or task handles, or of `source`. Its delivery report says
+    `out`; reports come in `poll` and `flush`, as ever, and in those of the node's consumers.
+    """
+
+    def __init__(
+        self, node: KafkaNode, config: Mapping[str, Any], next_nodes: Mapping[str, str] | None, *, polls: bool
+    ) -> None:
+        if config.get("transactional.id"):
+            raise ValueError("expected no transactional.id: a record that is acknowledged may still be aborted")
+        super().__init__(dict(config))
+        self._node = node
+        self._next_nodes = dict(next_nodes) if next_nodes is not None else None
+        self._ending = threading.Event()
+        if polls:
+            threading.Thread(target=self._poll_on, name="lagloss-delivery-reports", daemon=True).start()
+
+    def _poll_on(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self.poll(POLL_S)
+            except Exception:
+                log.exception("lagloss: on_delivery raised")
+
+    def end(self) -> None:
+        """Polls by itself no more."""
+        self._ending.set()
+
+    def produce(  # type: ignore[override]  # more keywords than confluent_kafka's
+        self,
+        topic: str,
+        value: str | bytes | None = None,
+        key: str | bytes | None = None,
+        partition: int = -1,
+        callback: OnDelivery | None = None,
+        on_delivery: OnDelivery | None = None,
+        timestamp: int = 0,
+        headers: Headers | None = None,
+        *,
+        source: Message | Identity | None = None,
+        message_id: str | None = None,
+        event_time_ms: int | None = None,
+        dead: str | None = None,
+    ) -> None:
+        """As confluent_kafka's, with the headers `lagloss-id` and `lagloss-event-time` added, and `lagloss-replay` if a
+        replay brought the message.
+
+        Args:
+            source: the message that this is an output of; by default the one that this thread or task handles.
+            message_id: at the first node, for what was not taken in: its id; by default a fresh one. With
+                `lagloss-replay` among `headers`, the record is part of that replay.
+            event_time_ms: likewise its event time; by default now.
+            dead: the topic is a dead-letter queue, and this is why: once acknowledged, the message is dead.
+        """
+        handlings, identity = self._origin(source, headers)
+        is_new = identity is None and not handlings and self._node.emitter.first
+        if is_new:
+            fresh = drawn()
+            replay = replay_of(mapping_of(headers))
+            identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms, replay)
+            handlings = (Handling(self._node.emitter, identity),)
+        elif identity is None:
+            self._node.identities.count_skipped()
+        output = _Output(handlings, identity, topic, self._tell(topic, dead), on_delivery or callback)
+        observed_at = time.time_ns() / 1e6
+        output.begin(is_new=is_new)
+        try:
+            super().produce(
+                topic,
+                value,
+                key,
+                partition,
+                on_delivery=output.report,
+                timestamp=timestamp,
+                headers=_with_identity(headers, identity),
+            )
+        except BaseException:
+            output.withdraw(is_new=is_new)
+            raise
+        if is_new and identity is not None:  # only now: a full queue refuses it, and the host tries again
+            identity.tell(self._node.emitter.taken_in, observed_at=observed_at)
+            handlings[0].over()
+
+    def produce_batch(self, *_arguments: Any, **_options: Any) -> NoReturn:
+        """Not with a node: confluent_kafka's batches have no headers, in which id and event time travel."""
+        raise NotImplementedError("expected produce: records of produce_batch have no headers for id and event time")
+
+    def _origin(
+        self, source: Message | Identity | None, headers: Headers | None
+    ) -> tuple[tuple[Handling, ...], Identity | None]:
+        """The messages that wait for this record, and whose id it bears."""
+        found = current(self._node.emitter)
+        if isinstance(source, Identity):
+            return _named(source, found)
+        if source is not None:
+            handling = self._node.in_hand(source)
+            return (handling,) if handling is not None else (), self._node.identity_of(source)
+        if len(found) == 1:
+            return found, found[0].identity
+        named = self._node.identities.find(Carrier(mapping_of(headers), b"", None)) if headers else None
+        if named is None:
+            return found, None
+        same, named = _named(named, found)
+        return same or found, named
+
+    def _tell(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
+        """What to tell the emitter once the broker has the record."""
+        emitter = self._node.emitter
+        if dead is not None:
+            return lambda identity: identity.tell(emitter.dead, reason=dead)
+        if self._next_nodes is None:
+            return lambda identity: identity.tell(emitter.sent_out)
+        to = self._next_nodes.get(topic)
+        return (lambda identity: identity.tell(emitter.sent_out, to=to)) if to is not None else lambda identity: None
+
+
+class _Output:
+    """One record on its way, and the messages that wait for it."""
+
+    __slots__ = ("_handlings", "_host", "_identity", "_retries", "_tell", "_topic")
+
+    def __init__(
+        self,
+        handlings: tuple[Handling, ...],
+        identity: Identity | None,
+        topic: str,
+        tell: Callable[[Identity], Any],
+        host: OnDelivery | None,
+    ) -> None:
+        self._handlings = handlings
+        self._identity = identity
+        self._topic = topic
+        self._tell = tell
+        self._host = host
+        self._retries: list[Handling] = []
+
+    def begin(self, *, is_new: bool) -> None:
+        for handling in self._handlings:
+            if is_new:
+                handling.begin()
+            if handling.add_output(self._topic):
+                self._retries.append(handling)
+
+    def withdraw(self, *, is_new: bool) -> None:
+        for handling in self._handlings:
+            handling.withdraw_output(self._topic, took_place=handling in self._retries)
+            if is_new:
+                handling.over()
+
+    def report(self, error: KafkaError | None, record: Message) -> None:
+        """The delivery report. What the host produces in its own is an output of the same message, and may take the
+        place of this one if it failed."""
+        if error is not None:
+            for handling in self._handlings:
+                handling.failed(self._topic)
+        elif self._identity is not None:
+            self._tell(self._identity)
+        try:
+            if self._host is not None:
+                self._call_host(self._host, error, record)
+        finally:
+            if error is None:
+                for handling in self._handlings:
+                    handling.acknowledged()
+
+    def _call_host(self, host: OnDelivery, error: KafkaError | None, record: Message) -> None:
+        with ExitStack() as stack:
+            if len(self._handlings) == 1:
+                stack.enter_context(handling_now(self._handlings[0]))
+            host(error, record)
+
+
+def _named(named: Identity, found: tuple[Handling, ...]) -> tuple[tuple[Handling, ...], Identity]:
+    """Those of `found` that are this message, and which replay brought it, which a host need not say."""
+    same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
+    exact = tuple(handling for handling in same if handling.identity == named)
+    if exact or not same:
+        return exact, named
+    return same, named if named.replay is not None else same[0].identity or named
+
+
+def _with_identity(headers: Headers | None, identity: Identity | None) -> list[tuple[str, str | bytes]] | None:
+    """The host's headers with this identity's, which replace any other."""
+    given = list(headers.items()) if isinstance(headers, dict) else list(headers or ())
+    if identity is None:
+        return given or None
+    return [(name, value) for name, value in given if name not in _OURS] + identity.headers()

@@ -1,0 +1,450 @@
+"""The emitter: what a service calls when a message comes in and when it goes out.
+
+    emitter = Emitter("clicks", "event-norm")
+    emitter.taken_in(message_id, event_time_ms)
+    emitter.sent_out(message_id, event_time_ms)
+
+The caller pays one clock read and one append; a daemon thread does the rest, each second.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from time import time_ns
+from types import TracebackType
+from typing import Any, Final, Literal, Self
+
+from lagloss.sdk.account import Account
+from lagloss.sdk.backlog import Backlog
+from lagloss.sdk.buffer import Intake, Processing
+from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
+from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
+from lagloss.sdk.outlets.kafka import Outlet
+from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.sdk.process_hooks import CLOSE_S, farewell, welcome
+from lagloss.sdk.shipper import Identity, now_ms
+from lagloss.sdk.spool.directory import SpoolDirectory
+from lagloss.sdk.spool.journal import Head
+from lagloss.sdk.spool.recovery import Successor
+from lagloss.sdk.spool.spool import MAX_BYTES, Spool
+from lagloss.sdk.stats import EmitterStats
+
+__all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
+
+log = logging.getLogger("lagloss")
+
+MAX_BUFFERED: Final = 1_000_000
+"""Beacons that wait in memory while the broker is away: some 200 MB with ids of 36 bytes."""
+FIRST_AHEAD_MS: Final = 60_000
+"""How far ahead of its clock the first node takes an event time, in ms."""
+FIRST_AHEAD_NS: Final = FIRST_AHEAD_MS * 1_000_000
+FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
+MAX_PLACES: Final = 200
+"""Next nodes an emitter may name; a definition has no more checkpoints than that."""
+SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
+
+
+def event_time_fits(event_ms: float, now_ms: float) -> bool:
+    """Does a pipeline's first node take a message with this event time? Both in epoch ms."""
+    return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
+
+
+class Emitter:
+    """One process of a node. Raises nothing and waits for nothing once it is built; `stats()` says what it swallowed.
+
+    Thread-safe, and safe to call from signal handlers. In a forked child it is a new emitter that begins with its first
+    beacon. Without an address of Kafka or of a collector it warns once and does nothing. While the broker is away it
+    keeps `max_buffered` beacons in memory, and more in a spool; what comes on top is counted as dropped, by window and
+    checkpoint. What else it keeps is bounded in `lagloss.sdk.account.Account`.
+
+    Args:
+        pipeline: the pipeline's name.
+        node: this node's name.
+        bootstrap: Kafka's HOST:PORT,...; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
+        collector: http://HOST:PORT of a collector, which then takes the records instead of Kafka; by default, if no
+            Kafka is named, what LAGLOSS_COLLECTOR_URL says.
+        token: for the collector; by default what LAGLOSS_COLLECTOR_TOKEN says.
+        first: this is the pipeline's first node: it names ids, and refuses event times more than 60 s ahead or 7 days
+            old.
+        ids: "hash" keeps message ids private: the first node sends their hashes only, as every other node does anyway.
+        final: report how far back the account is final. False for a collector's clients that pass no counts: what is
+            missing at their node is perhaps lost, never for certain.
+        max_buffered: beacons that wait in memory at most.
+        spool: a directory for what the broker does not take; several processes and nodes may share it. By default what
+            LAGLOSS_SPOOL_DIR says, else none. Each flush is written there before it is sent, so that it outlives this
+            process; the next process of the node sends what is missing and closes the account.
+        spool_bytes: what the spool may hold; past that, beacons wait in memory.
+        resumes: what this process observed and had not `acknowledged` when it died is observed again, by it or another
+            (a consumer that commits only then). Its account is complete in spite of its death, then.
+        close_on_sigterm: close on SIGTERM, and end then, where the host has no handler of its own.
+        kafka_config: further librdkafka properties, for security mostly.
+        outlet: makes where records go instead of Kafka, for tests: see `MemoryOutlet`.
+
+    Raises:
+        ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`, and for
+            `ids` that are neither.
+    """
+
+    def __init__(
+        self,
+        pipeline: str,
+        node: str,
+        bootstrap: str | None = None,
+        *,
+        collector: str | None = None,
+        token: str | None = None,
+        first: bool = False,
+        ids: Literal["names", "hash"] = "names",
+        final: bool = True,
+        max_buffered: int = MAX_BUFFERED,
+        spool: str | os.PathLike[str] | None = None,
+        spool_bytes: int = MAX_BYTES,
+        resumes: bool = False,
+        close_on_sigterm: bool = True,
+        kafka_config: Mapping[str, Any] | None = None,
+        outlet: Callable[[], Outlet] | None = None,
+    ) -> None:
+        for name in (pipeline, node):
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"expected a name of letters, digits, - and _, at most 100, found {name!r}")
+        self.pipeline = pipeline
+        self.node = node
+        if ids not in ("names", "hash"):
+            raise ValueError(f"expected ids to be 'names' or 'hash', found {ids!r}")
+        self.first = first
+        self._names_ids = ids == "names"
+        self._final = final
+        self._max_items = max_buffered * STRIDE
+        spool = spool or os.environ.get(SPOOL_VARIABLE)
+        self._spool = Path(spool) if spool else None
+        self._spool_bytes = spool_bytes
+        self._resumes = resumes
+        self._make_outlet = outlet or outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
+        self._reset()
+        if self._make_outlet is None:
+            log.warning(
+                "lagloss: no beacons are sent: expected an address of Kafka in %s, or of a collector in %s",
+                BOOTSTRAP_VARIABLE,
+                COLLECTOR_VARIABLE,
+            )
+            self._is_open = False
+            return
+        self._close_on_sigterm = close_on_sigterm
+        self._begin()
+
+    def _reset(self) -> None:
+        """Everything that belongs to this process."""
+        self.id = uuid.uuid4().bytes
+        self._intake = Intake()
+        self._buffer = self._intake.buffer
+        self._append = self._buffer.extend
+        self._room = 0
+        """Values the buffer may hold for a beacon to take the short way into it; 0 sends them all the long way."""
+        self._is_open = True
+        self._flusher: Flusher | None = None
+        self._successor: Successor | None = None
+        self._lock = threading.Lock()  # of the rare things: starting and reading counts
+        self._out_places: dict[str, str] = {}
+
+    def _begin(self) -> None:
+        """Starts to observe, and the flushing thread."""
+        assert self._make_outlet is not None
+        welcome(self, close_on_sigterm=self._close_on_sigterm)
+        host = f"{socket.gethostname()}:{os.getpid()}"
+        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms())
+        outlet = self._make_outlet()
+        make_backlog = self._backlog_maker(identity)
+        self._flusher = Flusher(
+            identity,
+            self._intake,
+            outlet,
+            first=self.first,
+            names_ids=self._names_ids,
+            final=self._final,
+            make_backlog=make_backlog,
+        )
+        self._room = self._max_items
+        self._flusher.start()
+        if self._spool is not None:
+            self._successor = Successor(self._spool, self._make_outlet, self.pipeline, self.node)
+            self._successor.start()
+
+    def _backlog_maker(self, identity: Identity) -> MakeBacklog | None:
+        below = self._spool
+        if below is None:
+            return None
+
+        def make(account: Account, note: Callable[[Exception], None]) -> Backlog:
+            directory = SpoolDirectory.made(below, identity.pipeline, identity.node, identity.emitter)
+            return Spool(
+                directory, Head(identity, self._final, self._resumes), account, note, max_bytes=self._spool_bytes
+            )
+
+        return make
+
+    # -- for each message -----------------------------------------------------------------------------------------
+
+    def taken_in(
+        self,
+        message_id: str,
+        event_time: EventTime,
+        *,
+        observed_at: EventTime | None = None,
+        replay: str | None = None,
+        payload_crc: int | None = None,
+        payload_bytes: int = 0,
+    ) -> bool:
+        """A message has come in.
+
+        Args:
+            message_id: as set at the source, 1 to 255 bytes of UTF-8.
+            event_time: as set at the source, epoch ms or a datetime with a zone.
+            observed_at: instead of the clock, in back-fills; epoch ms.
+            replay: the replay's name, if the message is taken in as part of one.
+            payload_crc: CRC-32C of the payload as received.
+            payload_bytes: the payload's size.
+
+        Returns:
+            False if the beacon was refused or dropped, and counted so. What turns out to be bad later counts, too.
+        """
+        plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        clock_ns = time_ns()  # from here on as in `sent_out`, in line: a call of a function would cost a third more
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append(("in", message_id, event_time, clock_ns, extras))
+            return True
+        return self._observe("in", message_id, event_time, extras)
+
+    def sent_out(
+        self,
+        message_id: str,
+        event_time: EventTime,
+        *,
+        to: str | None = None,
+        observed_at: EventTime | None = None,
+        replay: str | None = None,
+        payload_crc: int | None = None,
+        payload_bytes: int = 0,
+    ) -> bool:
+        """The sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node where there
+        are several."""
+        plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
+        extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
+        place = "out" if to is None else self._out_place(to)
+        if place is None:
+            return False
+        clock_ns = time_ns()
+        if len(self._buffer) < self._room and (
+            not self.first
+            or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
+        ):
+            self._append((place, message_id, event_time, clock_ns, extras))
+            return True
+        return self._observe(place, message_id, event_time, extras)
+
+    def filtered(
+        self,
+        message_id: str,
+        event_time: EventTime,
+        reason: str,
+        *,
+        observed_at: EventTime | None = None,
+        replay: str | None = None,
+    ) -> bool:
+        """A message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
+        return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
+
+    def dead(
+        self,
+        message_id: str,
+        event_time: EventTime,
+        reason: str,
+        *,
+        observed_at: EventTime | None = None,
+        replay: str | None = None,
+    ) -> bool:
+        """A message was put in a dead-letter queue; see `taken_in`."""
+        return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
+
+    def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
+        """The long way, which decides everything: whether it is observed at all, and what becomes of it where there is
+        no room. What is plainly good has gone the short way, with one comparison or two."""
+        intake = self._intake
+        try:
+            clock_ns = time_ns()
+            event_ms = event_time if type(event_time) is int else epoch_ms(event_time)
+            if not self._is_open or (self.first and not event_time_fits(event_ms, clock_ns / 1e6)):
+                intake.refused.add()
+                return False
+            if self._flusher is None:
+                self._begin_in_child()
+            if len(self._buffer) < self._max_items:
+                self._append((place, message_id, event_time, clock_ns, extras))
+                return True
+            if not is_placeable(event_ms, clock_ns / 1e6):
+                intake.unplaced.add()
+                return False
+            intake.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
+        except (ValueError, OverflowError):
+            intake.unplaced.add()
+        except Exception:
+            intake.errors.add()
+        return False
+
+    def _out_place(self, to: str) -> str | None:
+        """The checkpoint towards `to`, None for what cannot be a node's name."""
+        try:
+            place = self._out_places.get(to)
+            if place is None and len(self._out_places) < MAX_PLACES and _NAME.fullmatch(to):
+                place = self._out_places.setdefault(to, f"out:{to}")
+        except TypeError:
+            place = None
+        if place is None:
+            self._intake.unplaced.add()
+        return place
+
+    # -- progress -------------------------------------------------------------------------------------------------
+
+    def processing(self) -> Processing:
+        """Work in hand: until it is `done`, progress of NODE.out stands where it began, so that it is late and not
+        lost.
+
+        Use it in a `with`, or call `done` from a callback. Begin it before the `taken_in` of its messages, end it after
+        their `sent_out`, `filtered` or `dead`.
+        """
+        work = Processing(self._intake.hand)
+        self._intake.has_hand = True
+        return work
+
+    def follow(self, lanes: ProgressSource) -> None:
+        """Reports the progress of these input lanes, too."""
+        if self._flusher is not None:
+            self._flusher.sources.append(lanes)
+
+    # -- acknowledgement ------------------------------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """Stands for all beacons observed before, by any thread: see `acknowledged`."""
+        # A drain under way may have missed the newest of them, the next one cannot.
+        return self._flusher.drains + 1 if self._flusher is not None else 0
+
+    def acknowledged(self, mark: int) -> bool:
+        """Has the broker or the spool all beacons observed before `mark` was drawn (or were they dropped, and counted
+        so)?
+
+        True within two seconds while either works; after a `nudge`, within milliseconds.
+        """
+        return self._flusher is None or self._flusher.safe >= mark
+
+    def nudge(self) -> None:
+        """Sends what is buffered now rather than at the next second; returns at once."""
+        if self._flusher is not None:
+            self._flusher.wake.set()
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Sends all that was observed so far, and a report; waits until the broker has both. False if that took
+        longer."""
+        flusher = self._flusher
+        if flusher is None or flusher.ended:
+            return True
+        with flusher.turned:
+            mark = self.mark()
+            flusher.report_wanted = max(flusher.report_wanted, mark)
+            flusher.wake.set()
+            return flusher.turned.wait_for(lambda: flusher.reported >= mark, timeout_s)
+
+    def close(self, timeout_s: float = CLOSE_S) -> bool:
+        """Sends the rest and says that this emitter has ended; takes at most this long, broker or not. Twice does no
+        harm.
+
+        What the broker has not acknowledged after three quarters of that time is left in the spool; without one it is
+        dropped, and counted so. Also called at exit, and on SIGTERM where the host does not handle it.
+
+        Returns:
+            False if the broker did not acknowledge the last report.
+        """
+        return self._end(timeout_s, is_finished=True)
+
+    def leave(self, timeout_s: float = CLOSE_S) -> bool:
+        """Like `close`, for a host that ends with work in hand which another process will do again. That this emitter
+        has ended would mean that nothing is in hand any more; without that word, what is in hand is late and not lost.
+
+        The emitter then counts as silent, as after a kill, and its node's evidence is incomplete around now.
+        """
+        return self._end(timeout_s, is_finished=False)
+
+    def _end(self, timeout_s: float, *, is_finished: bool) -> bool:
+        flusher = self._flusher
+        if flusher is None:
+            self._is_open = False
+            return True
+        if self._is_open:
+            if self._successor is not None:
+                self._successor.stop()
+            flusher.close(timeout_s, self._shut, is_finished=is_finished)
+            self._shut()
+        return flusher.ended
+
+    def _shut(self) -> None:
+        self._is_open = False
+        self._room = 0
+        farewell(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def stats(self) -> EmitterStats:
+        """Counts so far."""
+        intake, flusher = self._intake, self._flusher
+        with self._lock:
+            return EmitterStats(
+                buffered=len(intake),
+                spooled_bytes=flusher.spooled_bytes if flusher else 0,
+                sent=flusher.sent if flusher else 0,
+                sampled_out=flusher.sampled_out if flusher else 0,
+                dropped=flusher.dropped if flusher else 0,
+                refused=intake.refused.read(),
+                unplaced=intake.unplaced.read() + (flusher.unplaced if flusher else 0),
+                errors=intake.errors.read() + (flusher.errors if flusher else 0),
+                last_error=(flusher.last_error or flusher.outlet.last_error) if flusher else None,
+            )
+
+    # -- forks and the end ----------------------------------------------------------------------------------------
+
+    def forked(self) -> None:
+        """In the child: another emitter, which has observed nothing yet. The parent's beacons are the parent's to
+        send."""
+        if self._flusher is not None:
+            self._flusher.leak()
+        if self._successor is not None:
+            self._successor.leak()
+        was_open = self._is_open
+        self._reset()
+        self._is_open = was_open
+
+    def _begin_in_child(self) -> None:
+        with self._lock:
+            if self._flusher is not None:
+                return
+            self._begin()
+            if "multiprocessing.util" in sys.modules:  # whose children leave without atexit
+                from multiprocessing.util import Finalize
+
+                Finalize(self, self.close, exitpriority=100)

@@ -1,0 +1,101 @@
+"""A flush: all that was observed up to one moment, cut into blocks and not sent yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from lagloss.sdk.buffer import Intake
+from lagloss.sdk.packing import STRIDE, Observed, PackedBlock, Packer, Reader, Refused, TallyKey, taken_by
+from lagloss.wire.format import Progress
+
+SLICE: Final = 4_096
+"""Beacons read at a stretch: a few milliseconds in which the host's threads may have to wait for the interpreter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flush:
+    """What one drain of the intake gave. Flushes are numbered from 1, without gaps."""
+
+    number: int
+    observed_until_ms: int
+    """Epoch ms: everything observed up to then is in this flush or an earlier one."""
+    blocks: tuple[PackedBlock, ...] = ()
+    dropped: Mapping[TallyKey, int] = field(default_factory=dict)
+    """Beacons that are in no block, by tally."""
+    is_blind: bool = False
+    """There were beacons that are in no block, and nobody knows of which tally."""
+    thinned: Mapping[TallyKey, int] = field(default_factory=dict)
+    """Tallies that a sample left beacons out of, and that sample."""
+    progress: tuple[Progress, ...] | None = None
+    """How far lanes and work in hand were at `observed_until_ms` or a little later; None where nobody looked."""
+
+    @property
+    def keys(self) -> set[TallyKey]:
+        """The tallies that it changes."""
+        return {block.increment.key for block in self.blocks} | self.dropped.keys() | self.thinned.keys()
+
+
+class Drain:
+    """Empties an intake into flushes.
+
+    Args:
+        note: told of an error that was survived.
+    """
+
+    def __init__(self, intake: Intake, reader: Reader, packer: Packer, note: Callable[[Exception], None]) -> None:
+        self._intake = intake
+        self._reader = reader
+        self._packer = packer
+        self._note = note
+        self.taken = 0
+        """Flushes begun so far."""
+        self.sampled_out = 0
+        """Beacons that a sample left out."""
+        self.unplaced = 0
+        """Beacons of no window at all."""
+        self._is_blind = False
+
+    def take(self, now_ms: int, progress: tuple[Progress, ...] | None, partitions: int, sample: int) -> Flush:
+        """All that callers have left so far, of the ids that the pipeline's sample takes. `now_ms`, epoch ms, was read
+        before `progress` was looked at."""
+        self.taken += 1
+        self._is_blind = False
+        refused = Refused()
+        parts = list(self._read(self._intake.take(), refused))
+        thinned: dict[TallyKey, int] = {}
+        blocks = tuple(self._blocks(parts, partitions, sample, thinned))
+        for key, beacons in self._intake.take_overflow().items():
+            refused.dropped[key] = refused.dropped.get(key, 0) + beacons
+        self.unplaced += refused.unplaced
+        is_blind = self._is_blind or self._intake.lost_count.read() > 0
+        return Flush(self.taken, now_ms, blocks, refused.dropped, is_blind, thinned, progress)
+
+    def _blocks(
+        self, parts: Sequence[Observed], partitions: int, sample: int, thinned: dict[TallyKey, int]
+    ) -> Iterator[PackedBlock]:
+        if not parts:
+            return
+        try:
+            observed = Observed.joined(parts)
+            kept, left_out = taken_by(observed, self._reader.kinds, sample)
+            self.sampled_out += len(observed) - len(kept)
+            thinned.update(dict.fromkeys(left_out, sample))
+            yield from self._packer.pack(kept, self._reader.kinds, partitions, sample)
+        except Exception as error:
+            self._is_blind = True
+            self._note(error)
+
+    def _read(self, flat: list[Any], refused: Refused) -> Iterator[Observed]:
+        now_ms = time.time() * 1000
+        for at in range(0, len(flat), SLICE * STRIDE):
+            try:
+                part = self._reader.read(flat[at : at + SLICE * STRIDE], now_ms, refused)
+            except Exception as error:
+                self._is_blind = True
+                self._note(error)
+                continue
+            if part is not None:
+                yield part

@@ -1,0 +1,302 @@
+"""The flushing thread: drains what callers left into a backlog of flushes, and ships them in their order."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from lagloss.broker.topics import BEACONS_PARTITIONS
+from lagloss.sdk.account import Account
+from lagloss.sdk.backlog import Backlog, MemoryBacklog
+from lagloss.sdk.buffer import Intake
+from lagloss.sdk.flush import Drain, Flush
+from lagloss.sdk.outlets.kafka import Outlet
+from lagloss.sdk.packing import Packer, Reader
+from lagloss.sdk.shipper import NEVER, Identity, Position, Shipper, now_ms
+from lagloss.wire.format import Progress
+
+log = logging.getLogger("lagloss")
+
+FLUSH_S: Final = 1.0
+TIDY_S: Final = 60.0
+SHARE_FOR_BLOCKS: Final = 0.75
+"""Of the time that `close` has: what is not acknowledged by then is dropped, so that the report can still say so."""
+
+
+class ProgressSource(Protocol):
+    """Tells how far a node's lanes are; `KafkaLanes` is one."""
+
+    def snapshot(self) -> Sequence[Progress]:
+        """Must claim nothing that was not true when it was called. Called from the emitter's thread."""
+        ...
+
+
+MakeBacklog = Callable[[Account, Callable[[Exception], None]], Backlog]
+
+
+class Flusher:
+    """One emitter's thread. A turn: look at progress, drain, put into the backlog; ship what is there, account, report.
+
+    In that order: whoever reads in a report that a lane was taken in up to some moment finds in its tallies all that
+    was taken in by then, acknowledged. While the broker does not acknowledge, beacons wait in the backlog as far as it
+    has room, then in the intake; both are bounded.
+
+    Args:
+        make_backlog: given the account and who to tell of errors; by default one in memory.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        intake: Intake,
+        outlet: Outlet,
+        *,
+        first: bool,
+        names_ids: bool,
+        final: bool,
+        make_backlog: MakeBacklog | None = None,
+    ) -> None:
+        self.outlet = outlet
+        self.account = Account(identity.node, final=final)
+        self.sources: list[ProgressSource] = []
+        self.wake = threading.Event()
+        self.turned = threading.Condition()
+        """Notified after each turn."""
+        self.safe = 0
+        """The newest flush that outlives this process, as do all before: acknowledged by the broker, or spooled."""
+        self.reported = 0
+        """The newest flush that a report covers which the broker has acknowledged."""
+        self.report_wanted = 0
+        """Somebody waits for a report that covers this flush."""
+        self.ended = False
+        """The broker has the closing report."""
+        self.errors = 0
+        self.last_error: str | None = None
+
+        self._pipeline, self._node = identity.pipeline, identity.node
+        self._intake = intake
+        self._drain = Drain(
+            intake,
+            Reader(keep_ids=first and names_ids),
+            Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
+            self._note,
+        )
+        self._shipper = Shipper(identity, outlet, self.account)
+        self._make_backlog = make_backlog
+        self._backlog: Backlog = MemoryBacklog()
+        self._partitions: int | None = None
+        self._looked_up_to = 0
+        """The newest flush shipped for which somebody looked at progress: as far as a report covers."""
+        self._drained_at = self._tidied_at = time.monotonic()
+        self._was_woken = False
+        """Somebody wanted a turn while one was under way."""
+        self._closing = False
+        self._is_finished = True
+        self._shut: Callable[[], None] = lambda: None
+        self._blocks_until = self._all_until = NEVER
+        self._thread = threading.Thread(target=self._run, name=f"lagloss-{identity.node}", daemon=True)
+
+    @property
+    def drains(self) -> int:
+        """Flushes begun so far."""
+        return self._drain.taken
+
+    @property
+    def sent(self) -> int:
+        return self._shipper.sent
+
+    @property
+    def dropped(self) -> int:
+        return self._shipper.dropped
+
+    @property
+    def unplaced(self) -> int:
+        return self._drain.unplaced
+
+    @property
+    def sampled_out(self) -> int:
+        return self._drain.sampled_out
+
+    @property
+    def spooled_bytes(self) -> int:
+        return self._backlog.waiting_bytes
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
+        """Ends the thread after a last turn. `shut` is called by it once nothing more is to be taken in.
+        `is_finished`: nothing is in hand, and the last report may say so by saying `closed`."""
+        now = time.monotonic()
+        self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
+        self._all_until = now + timeout_s
+        self._shut = shut
+        self._is_finished = is_finished
+        self._closing = True
+        self.wake.set()
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+    def leak(self) -> None:
+        """Forgets connections and files without touching them: a forked child calls this on its parent's."""
+        self.outlet.leak()
+        self._backlog.leak()
+
+    def _run(self) -> None:
+        self._guarded(self._open_backlog)
+        while not self._closing:
+            self._guarded(self._turn)
+            self._pause()
+        self._guarded(self._last_turn)
+        self._shut()
+        self.outlet.close()
+        self._backlog.close(settled=self.ended)
+        self._notify()
+
+    def _pause(self) -> None:
+        if not self._was_woken:
+            self.wake.wait(FLUSH_S)
+        self._was_woken = False
+        self.wake.clear()
+
+    def _open_backlog(self) -> None:
+        """A disk that fails is tried again each minute."""
+        if self._make_backlog is not None and self._backlog.head() is None:
+            self._backlog = self._make_backlog(self.account, self._note)
+            self._make_backlog = None
+
+    def _guarded(self, turn: Callable[[], None]) -> None:
+        try:
+            turn()
+        except Exception as error:
+            self._note(error)
+
+    def _note(self, error: Exception) -> None:
+        self.errors += 1
+        self.last_error = f"{type(error).__name__}: {error}"
+        if self.errors == 1:
+            log.warning("lagloss: the emitter stumbled and goes on", exc_info=error)
+
+    # -- turns ----------------------------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        may_report = self._is_report_wanted or self._shipper.may_report
+        partitions = self.outlet.partitions()
+        self._partitions = partitions or self._partitions
+        if self._backlog.has_room:
+            self._take(self._look_at_progress if may_report else None)
+        if partitions is None:
+            return
+        while (flush := self._backlog.head()) is not None:
+            positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._beat_and_drain)
+            if positions is None:
+                return
+            self._shipped(flush, positions)
+            is_covering = self._is_report_wanted and flush.progress is not None
+            is_due = is_covering or (self._shipper.may_report and self._shipper.has_news)
+            if (is_due or self._backlog.wants_report) and not self._report(self._until_closing):
+                return
+        self._notify()
+        self._tidy()
+
+    def _until_closing(self) -> float:
+        return float("-inf") if self._closing else NEVER
+
+    @property
+    def _is_report_wanted(self) -> bool:
+        return self.report_wanted > self.reported
+
+    def _take(self, look: Callable[[], tuple[Progress, ...]] | None) -> None:
+        """Drains the intake into the backlog, if it is known how many partitions blocks are for."""
+        partitions = self._partitions or self._backlog.presumed_partitions
+        if partitions is None:
+            return
+        self._drained_at = time.monotonic()
+        observed_until_ms = now_ms()  # before progress: what it claims was observed before it was looked at
+        sample = self.outlet.sample(self._pipeline)
+        flush = self._drain.take(observed_until_ms, look() if look else None, partitions, sample)
+        if self._backlog.put(flush, self._shipper.report_seq):
+            self.safe = flush.number
+
+    def _shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
+        self._backlog.shipped(flush, positions)
+        if flush.progress is not None:
+            self._looked_up_to = flush.number
+        self.safe = max(self.safe, flush.number)
+
+    def _report(self, until: Callable[[], float]) -> bool:
+        """Reports what was shipped so far. False if the time was up."""
+        if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
+            return False
+        self.reported = self._looked_up_to
+        self._backlog.reported(self._shipper.report_seq)
+        return True
+
+    def _beat_and_drain(self) -> None:
+        """While blocks are not acknowledged."""
+        if not self._closing:
+            self._shipper.heartbeat()
+        self._drain_if_due()
+
+    def _drain_if_due(self) -> None:
+        """While acknowledgements are late, flushes go on as far as the backlog has room. Progress is not looked at:
+        that may take seconds while brokers are away."""
+        is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
+        if is_due and not self._closing and self._backlog.has_room:
+            self._was_woken = self._was_woken or self.wake.is_set()
+            self.wake.clear()
+            self._take(None)
+            self._notify()
+
+    def _last_turn(self) -> None:
+        """Puts the rest into the backlog and ships as much as the time allows. What then has not been acknowledged is
+        left to whoever finds the spool; without one, it is dropped and reported so."""
+        closed_at_ms = now_ms()
+        progress = self._look_at_progress() if self._backlog.head() is None else ()
+        self._shut()
+        self._partitions = self._partitions or self.outlet.partitions() or BEACONS_PARTITIONS
+        self._take(lambda: progress)
+        if self._is_finished:
+            self._backlog.end(closed_at_ms)
+        while (flush := self._backlog.head()) is not None:
+            positions = self._shipper.ship(flush, until=lambda: self._blocks_until)
+            if positions is None:
+                if self._backlog.is_durable:
+                    return
+                positions = self._shipper.give_up(flush)
+            self._shipped(flush, positions)
+            if self._backlog.wants_report and not self._report(lambda: self._all_until):
+                return
+        said_ms = closed_at_ms if self._is_finished else None
+        self.ended = self._shipper.report(closed_at_ms=said_ms, until=lambda: self._all_until)
+        if self.ended:
+            self.safe = self.reported = self.drains + 1  # as far as any mark may stand for
+
+    # -- progress -------------------------------------------------------------------------------------------------
+
+    def _look_at_progress(self) -> tuple[Progress, ...]:
+        """How far work in hand and lanes are, now or a little later; a source that fails says nothing."""
+        found: list[Progress] = []
+        if self._intake.has_hand:
+            t_ms = now_ms()  # work that begins from here on was taken in later
+            since = self._intake.in_hand_since()
+            found.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
+        for source in list(self.sources):
+            try:
+                found.extend(source.snapshot())
+            except Exception as error:
+                self._note(error)
+        return tuple(found)
+
+    def _tidy(self) -> None:
+        if time.monotonic() - self._tidied_at >= TIDY_S:
+            self._tidied_at = time.monotonic()
+            self.account.tidy(time.time())
+            self._open_backlog()
+
+    def _notify(self) -> None:
+        with self.turned:
+            self.turned.notify_all()

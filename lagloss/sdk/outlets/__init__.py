@@ -1,0 +1,1 @@
+"""Where an emitter's records go: to Kafka, or to a collector."""

@@ -1,0 +1,305 @@
+"""Where an emitter's records go: each is acknowledged at an offset or given up, and that exactly once.
+
+`KafkaOutlet` is the real one, `MemoryOutlet` keeps a log in memory for tests of services that use the SDK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from lagloss.broker.sampling_topic import SampleTable
+from lagloss.broker.topics import BEACONS
+from lagloss.sdk.process_hooks import fork_gate
+from lagloss.wire.format import SAMPLE_ALL
+
+log = logging.getLogger("lagloss")
+
+METADATA_REFRESH_S: Final = 60.0
+METADATA_TIMEOUT_S: Final = 2.0
+RETRY_S: Final = 1.0
+"""Pause before a record that the client gave up is handed to it again."""
+HOPELESS: Final = frozenset(
+    {
+        KafkaError.MSG_SIZE_TOO_LARGE,
+        KafkaError.RECORD_LIST_TOO_LARGE,
+        KafkaError.INVALID_MSG,
+        KafkaError.INVALID_RECORD,
+    }
+)
+"""What no second try can mend. Everything else is tried again until the broker takes it or the emitter closes."""
+
+Done = Callable[[int | None, int], None]
+"""Called with the partition and offset of an acknowledged record, or with (None, -1) for one that was given up."""
+
+
+@dataclass(slots=True, eq=False)
+class Outgoing:
+    """A record on its way. Without a partition its key decides."""
+
+    topic: str
+    key: bytes
+    value: bytes
+    done: Done
+    partition: int = -1
+
+
+class Outlet(Protocol):
+    """Used by one thread only; callbacks run inside `poll` and `abandon`."""
+
+    last_error: str | None
+
+    def partitions(self) -> int | None:
+        """How many partitions the beacons topic has, None while nobody knows."""
+
+    def sample(self, pipeline: str) -> int:
+        """Which ids of this pipeline to send beacons of: those whose hash modulo 2^32 is below it."""
+
+    def send(self, record: Outgoing) -> None:
+        """Takes a record; never blocks and never refuses."""
+
+    def poll(self, timeout_s: float) -> None:
+        """Sends and listens for at most this long, less if something was acknowledged."""
+
+    def abandon(self) -> None:
+        """Gives up whatever is not acknowledged."""
+
+    def close(self) -> None:
+        """Ends all of it at once."""
+
+    def leak(self) -> None:
+        """Forgets its connections without touching them: a forked child calls this on its parent's outlet."""
+
+
+class KafkaOutlet:
+    """An idempotent producer that outlives its own fatal errors, time-outs and a missing topic.
+
+    Args:
+        bootstrap: `HOST:PORT`, several apart by commas.
+        config: more librdkafka properties (security, mostly); they win over what is set here.
+    """
+
+    def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
+        self._config: dict[str, Any] = {
+            "bootstrap.servers": bootstrap,
+            "client.id": "lagloss-emitter",
+            "enable.idempotence": True,
+            "linger.ms": 5,
+            "message.timeout.ms": 0,  # never: an outage longer than any time-out is the case that matters
+            "message.max.bytes": 1_000_000,
+            "reconnect.backoff.max.ms": 1_000,
+            "topic.metadata.refresh.interval.ms": 30_000,
+            "log_level": 2,
+            **(config or {}),
+            "error_cb": self._on_error,
+        }
+        self._samples = SampleTable(bootstrap, config)
+        self._producer: Producer | None = None
+        self._unsent: deque[Outgoing] = deque()
+        self._in_flight: dict[Outgoing, None] = {}
+        self._not_before = 0.0
+        self._partitions: int | None = None
+        self._asked_at = -METADATA_REFRESH_S
+        self._fatal = False
+        self._trouble = False
+        self.last_error: str | None = None
+        self.retried = 0
+
+    def partitions(self) -> int | None:
+        if time.monotonic() - self._asked_at < METADATA_REFRESH_S and self._partitions:
+            return self._partitions
+        try:
+            # Asked for by name, a missing topic could be made by the broker, with the wrong settings.
+            listed = self._connected().list_topics(
+                topic=BEACONS if self._partitions else None, timeout=METADATA_TIMEOUT_S
+            )
+        except KafkaException as error:
+            self._note(_cause(error).str())
+            return self._partitions
+        found = listed.topics.get(BEACONS)
+        if found is None or found.error is not None or not found.partitions:
+            self._note(f"topic {BEACONS} does not exist")
+            return self._partitions
+        self._asked_at = time.monotonic()
+        self._partitions = len(found.partitions)
+        return self._partitions
+
+    def sample(self, pipeline: str) -> int:
+        return self._samples.current(pipeline)
+
+    def send(self, record: Outgoing) -> None:
+        self._unsent.append(record)
+        self._push()
+
+    def poll(self, timeout_s: float) -> None:
+        if self._fatal:
+            self._start_over()
+        self._push()
+        self._connected().poll(timeout_s)
+
+    def abandon(self) -> None:
+        given_up = [*self._in_flight, *self._unsent]
+        self._in_flight.clear()
+        self._unsent.clear()
+        self._disconnect()
+        for record in given_up:
+            record.done(None, -1)
+
+    def close(self) -> None:
+        self._disconnect()
+        self._samples.close()
+
+    def leak(self) -> None:
+        self._samples.leak()
+        # Destroying the handle would wait for threads that do not exist on this side of the fork.
+        if self._producer is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
+        self._producer = None
+
+    def _connected(self) -> Producer:
+        if self._producer is None:
+            with fork_gate:
+                self._producer = Producer(self._config)
+        return self._producer
+
+    def _disconnect(self) -> None:
+        """Ends the client; what it has not sent is not sent."""
+        with fork_gate:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                with contextlib.suppress(KafkaException):
+                    producer.purge()
+            del producer  # with which its threads end
+
+    def _push(self) -> None:
+        """Hands the client as many unsent records as it takes, in order."""
+        producer = self._connected()
+        if time.monotonic() < self._not_before:
+            return
+        while self._unsent:
+            record = self._unsent[0]
+            try:
+                producer.produce(
+                    record.topic,
+                    key=record.key,
+                    value=record.value,
+                    partition=record.partition,
+                    on_delivery=self._listener(record, producer),
+                )
+            except BufferError:
+                return
+            except KafkaException as error:
+                self._unsent.popleft()
+                self._failed(record, _cause(error))
+                return
+            self._unsent.popleft()
+            self._in_flight[record] = None
+
+    def _listener(self, record: Outgoing, producer: Producer) -> Callable[[KafkaError | None, Message], None]:
+        def on_delivery(error: KafkaError | None, message: Message) -> None:
+            if self._producer is not producer or record not in self._in_flight:
+                return  # of a client that was replaced: its records were handed to the next one
+            del self._in_flight[record]
+            if error is not None:
+                self._failed(record, error)
+                return
+            if self._trouble:
+                self._trouble = False
+                log.warning("lagloss: the broker answers again")
+            record.done(message.partition() or 0, message.offset() or 0)
+
+        return on_delivery
+
+    def _failed(self, record: Outgoing, error: KafkaError) -> None:
+        self._note(error.str())
+        if error.code() in HOPELESS:
+            record.done(None, -1)
+            return
+        self.retried += 1
+        self._unsent.append(record)
+        self._not_before = time.monotonic() + RETRY_S
+        self._fatal = self._fatal or error.fatal() or error.code() == KafkaError._FATAL
+
+    def _start_over(self) -> None:
+        """A fatal error ends an idempotent producer: the next one sends again what it had not acknowledged.
+
+        What arrives twice by this has the same emitter and seq, and counts once.
+        """
+        self._fatal = False
+        again = [*self._in_flight, *self._unsent]
+        self._in_flight.clear()
+        self._unsent = deque(again)
+        self._disconnect()
+
+    def _on_error(self, error: KafkaError) -> None:
+        self._note(error.str())
+        self._fatal = self._fatal or error.fatal()
+
+    def _note(self, error: str) -> None:
+        self.last_error = error
+        if not self._trouble:
+            self._trouble = True
+            log.warning("lagloss: beacons wait, the host goes on: %s", error)
+
+
+def _cause(error: KafkaException) -> KafkaError:
+    cause = error.args[0]
+    return cause if isinstance(cause, KafkaError) else KafkaError(KafkaError._FAIL, str(cause))
+
+
+@dataclass(slots=True)
+class MemoryOutlet:
+    """A log in memory that acknowledges at the next poll, or not at all while `down`."""
+
+    partition_count: int = 8
+    down: bool = False
+    sampled: int = SAMPLE_ALL
+    """The sample of every pipeline, of 2^32."""
+    records: list[tuple[str, int, bytes, bytes]] = field(default_factory=list)
+    """(topic, partition, key, value) in the order they were acknowledged; a record's offset is its place in its
+    partition."""
+    last_error: str | None = None
+    _waiting: deque[Outgoing] = field(default_factory=deque)
+    _ends: Counter[tuple[str, int]] = field(default_factory=Counter)
+
+    def partitions(self) -> int | None:
+        return None if self.down else self.partition_count
+
+    def sample(self, pipeline: str) -> int:
+        return self.sampled
+
+    def send(self, record: Outgoing) -> None:
+        self._waiting.append(record)
+
+    def poll(self, timeout_s: float) -> None:
+        if self.down or not self._waiting:
+            time.sleep(min(timeout_s, 0.01))
+            return
+        while self._waiting:
+            record = self._waiting.popleft()
+            partition = max(record.partition, 0)
+            offset = self._ends[record.topic, partition]
+            self._ends[record.topic, partition] += 1
+            self.records.append((record.topic, partition, record.key, record.value))
+            record.done(partition, offset)
+
+    def abandon(self) -> None:
+        while self._waiting:
+            self._waiting.popleft().done(None, -1)
+
+    def close(self) -> None:
+        """Keeps its records for whoever looks at them afterwards."""
+
+    def leak(self) -> None:
+        self._waiting.clear()
+
+    def values(self, topic: str) -> list[bytes]:
+        return [value for at, _, _, value in self.records if at == topic]

@@ -1,0 +1,465 @@
+"""From what callers appended to blocks: one pass that reads, groups and packs beacons, pure and free of Kafka.
+
+A buffered beacon is five values in a row: place, message id, event time, clock (epoch ns), extras. Callers append no
+more than that; everything that costs something is done here, by the flushing thread, in numpy where it can be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lagloss.wire.format import (
+    MAX_BLOCK_BEACONS,
+    MAX_ID_BYTES,
+    RETENTION_MS,
+    SAMPLE_ALL,
+    U64,
+    WINDOW_S,
+    BeaconBlock,
+    block_key,
+    encode_block,
+    pack_ids,
+    partitions_of,
+)
+from lagloss.wire.sketch import Sketch, bin_keys
+
+STRIDE: Final = 5
+"""Values a buffered beacon takes in the buffer."""
+WINDOW_MS: Final = WINDOW_S * 1000
+KEPT_S: Final = RETENTION_MS // 1000
+"""How far back windows are accepted, in seconds: what the topics keep."""
+AHEAD_S: Final = 86_400
+"""How far ahead of the clock windows are accepted, in seconds. Wide, since a clock may step by hours; it bounds
+memory."""
+MAX_EPOCH_MS: Final = 1e15
+"""No time lies further from the epoch than this; a lag stays finite as float32."""
+MAX_REASONS: Final = 64
+"""Distinct reasons an emitter keeps apart; each makes blocks of its own. The rest goes by `OTHER_REASON`."""
+OTHER_REASON: Final = "other"
+MAX_REASON_CHARS: Final = 100
+MAX_BLOCK_ID_BYTES: Final = 512 * 1024
+"""Ids in one block, so that a record stays below the 1 MB that brokers and clients take by default."""
+
+EventTime = int | float | datetime
+"""Epoch milliseconds, or a datetime with a zone."""
+
+
+class Extras(NamedTuple):
+    """What few beacons carry. `observed_at` in epoch ms, None for the clock."""
+
+    observed_at: EventTime | None = None
+    replay: str | None = None
+    reason: str | None = None
+    payload_crc: int | None = None
+    payload_bytes: int = 0
+
+
+RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int]
+"""`Extras` as callers leave them: a plain tuple costs them a quarter."""
+
+
+class TallyKey(NamedTuple):
+    """A tally's name within its emitter. `place` is the checkpoint without its node: in, out, out:M, filtered, dead."""
+
+    place: str
+    replay: str | None
+    window_start: int
+
+
+class Kind(NamedTuple):
+    """Beacons of one kind may share a block."""
+
+    place: str
+    replay: str | None
+    reason: str | None
+    has_crc: bool
+
+
+def epoch_ms(when: object) -> float:
+    """A time as callers give it, in epoch milliseconds.
+
+    Raises:
+        ValueError: for anything but a number within reason or a datetime with a zone (one without would be a guess).
+    """
+    if isinstance(when, datetime):
+        if when.tzinfo is None:
+            raise ValueError("expected a datetime with a time zone")
+        return when.timestamp() * 1000
+    if isinstance(when, (int, float, np.integer, np.floating)) and not isinstance(when, bool):
+        value = float(when)
+        if abs(value) < MAX_EPOCH_MS:
+            return value
+    raise ValueError(f"expected epoch milliseconds or a datetime, found {type(when).__name__}")
+
+
+def is_placeable(event_ms: float, now_ms: float) -> bool:
+    """Is the window of this event time one that an account takes? Both in epoch ms."""
+    return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + AHEAD_S * 1000
+
+
+@dataclass(slots=True)
+class Observed:
+    """Columns of beacons, row by row; `raw_ids` is empty unless names are kept."""
+
+    code: npt.NDArray[np.int64]
+    id_hash: U64
+    event_ms: npt.NDArray[np.float64]
+    lag_ms: npt.NDArray[np.float64]
+    crc: npt.NDArray[np.uint32]
+    payload_bytes: npt.NDArray[np.int64]
+    raw_ids: list[bytes]
+
+    def __len__(self) -> int:
+        return int(self.code.size)
+
+    def at(self, rows: npt.NDArray[np.intp]) -> Observed:
+        """These rows alone."""
+        return Observed(
+            self.code[rows],
+            self.id_hash[rows],
+            self.event_ms[rows],
+            self.lag_ms[rows],
+            self.crc[rows],
+            self.payload_bytes[rows],
+            [self.raw_ids[row] for row in rows.tolist()] if self.raw_ids else [],
+        )
+
+    def cut(self, start: int, end: int) -> Observed:
+        """The rows from `start` to before `end`, as views."""
+        return Observed(
+            self.code[start:end],
+            self.id_hash[start:end],
+            self.event_ms[start:end],
+            self.lag_ms[start:end],
+            self.crc[start:end],
+            self.payload_bytes[start:end],
+            self.raw_ids[start:end],
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Observed]) -> Observed:
+        if len(parts) == 1:
+            return parts[0]
+        return cls(
+            np.concatenate([part.code for part in parts]),
+            np.concatenate([part.id_hash for part in parts]),
+            np.concatenate([part.event_ms for part in parts]),
+            np.concatenate([part.lag_ms for part in parts]),
+            np.concatenate([part.crc for part in parts]),
+            np.concatenate([part.payload_bytes for part in parts]),
+            [raw for part in parts for raw in part.raw_ids],
+        )
+
+
+@dataclass(slots=True)
+class Refused:
+    """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window at all."""
+
+    dropped: dict[TallyKey, int] = field(default_factory=dict)
+    unplaced: int = 0
+
+    def drop(self, place: str, replay: str | None, event_ms: float, beacons: int = 1) -> None:
+        key = TallyKey(place, replay, window_start_of(event_ms))
+        self.dropped[key] = self.dropped.get(key, 0) + beacons
+
+
+def window_start_of(event_ms: float) -> int:
+    """The start of the window that holds this event time, in epoch seconds."""
+    return int(event_ms // WINDOW_MS) * WINDOW_S
+
+
+class Reader:
+    """Reads buffered beacons into columns; remembers the kinds it has met, by their code."""
+
+    def __init__(self, *, keep_ids: bool) -> None:
+        self.kinds: list[Kind] = []
+        self._codes: dict[Kind, int] = {}
+        self._plain: dict[str, int] = {}
+        self._unlabelled: dict[tuple[str, bool], int] = {}
+        """Codes of beacons with neither replay nor reason, by place and whether there is a checksum."""
+        self._reasons: set[str | None] = set()
+        self._keep_ids = keep_ids
+
+    def read(self, flat: Sequence[Any], now_ms: float, refused: Refused) -> Observed | None:
+        """The beacons of `flat` in their order, None if none is good; what cannot be sent is counted in `refused`.
+
+        A beacon whose window is older than the topics keep, or further ahead than any clock error, is unplaced.
+        """
+        oldest_ms, newest_ms = now_ms - KEPT_S * 1000, now_ms + AHEAD_S * 1000
+        observed = self._columns(flat)
+        if observed is None or not ((observed.event_ms >= oldest_ms) & (observed.event_ms <= newest_ms)).all():
+            clean = list(self._sifted(flat, oldest_ms, newest_ms, refused))
+            observed = self._columns(clean)
+            if observed is None and clean:
+                raise AssertionError("sifted beacons must read")
+        return observed
+
+    def _columns(self, flat: Sequence[Any]) -> Observed | None:
+        """Columns of beacons that are all well-formed, else None."""
+        n = len(flat) // STRIDE
+        if n == 0:
+            return None
+        places, ids, times, clocks, extras = (flat[at::STRIDE] for at in range(STRIDE))
+        if set(map(type, ids)) != {str} or not set(map(type, times)) <= {int, float}:
+            return None
+        try:
+            raws = [message_id.encode() for message_id in ids]
+            event_ms = np.array(times, np.float64)
+        except (UnicodeEncodeError, OverflowError):
+            return None
+        lengths = np.fromiter(map(len, raws), np.int64, n)
+        if lengths.min() < 1 or lengths.max() > MAX_ID_BYTES or not np.isfinite(event_ms).all():
+            return None
+        clock_ns = np.fromiter(clocks, np.int64, n)
+        # Whole milliseconds apart from the rest: epoch nanoseconds do not fit a float64.
+        lag_ms = (clock_ns // 1_000_000).astype(np.float64) - event_ms + (clock_ns % 1_000_000) / 1e6
+        crc, payload_bytes = np.zeros(n, np.uint32), np.zeros(n, np.int64)
+        if set(extras) == {None}:
+            code = self._plain_codes(places)
+        else:
+            code = np.empty(n, np.int64)
+            for row, (place, extra) in enumerate(zip(places, extras, strict=True)):
+                if extra is None:
+                    code[row] = self._code_of(place, None, None, has_crc=False)
+                    continue
+                observed_at, replay, reason, payload_crc, size = extra
+                try:
+                    if observed_at is not None:
+                        lag_ms[row] = epoch_ms(observed_at) - event_ms[row]
+                    if payload_crc is not None:
+                        crc[row] = payload_crc
+                    payload_bytes[row] = size
+                    code[row] = self._code_of(place, replay, reason, has_crc=payload_crc is not None)
+                except (ValueError, TypeError, OverflowError):
+                    return None
+        return Observed(
+            code,
+            np.fromiter(map(xxhash.xxh3_64_intdigest, raws), np.uint64, n),
+            event_ms,
+            lag_ms,
+            crc,
+            payload_bytes,
+            raws if self._keep_ids else [],
+        )
+
+    def _plain_codes(self, places: Sequence[str]) -> npt.NDArray[np.int64]:
+        try:
+            return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
+        except KeyError:
+            for place in set(places):
+                self._plain[place] = self._code(Kind(place, None, None, has_crc=False))
+            return np.fromiter(map(self._plain.__getitem__, places), np.int64, len(places))
+
+    def _code_of(self, place: str, replay: object, reason: object, *, has_crc: bool) -> int:
+        if replay is not None or reason is not None:
+            return self._code(Kind(place, _text(replay), self._reason(reason), has_crc))
+        code = self._unlabelled.get((place, has_crc))
+        if code is None:
+            code = self._unlabelled[place, has_crc] = self._code(Kind(place, None, None, has_crc))
+        return code
+
+    def _code(self, kind: Kind) -> int:
+        code = self._codes.setdefault(kind, len(self.kinds))
+        if code == len(self.kinds):
+            self.kinds.append(kind)
+        return code
+
+    def _reason(self, reason: object) -> str | None:
+        text = _text(reason)
+        if text is None:
+            return None
+        text = text[:MAX_REASON_CHARS]
+        if text not in self._reasons:
+            if len(self._reasons) >= MAX_REASONS:
+                return OTHER_REASON
+            self._reasons.add(text)
+        return text
+
+    @staticmethod
+    def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: Refused) -> Iterator[Any]:
+        """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
+        for at in range(0, len(flat), STRIDE):
+            place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
+            extras = None if raw is None else Extras(*raw)
+            try:
+                event_ms = epoch_ms(event_time)
+            except (ValueError, OverflowError):
+                refused.unplaced += 1
+                continue
+            if not oldest_ms <= event_ms <= newest_ms:
+                refused.unplaced += 1
+                continue
+            try:
+                extras = None if extras is None else _checked(extras)
+                good = isinstance(message_id, str) and 1 <= len(message_id.encode()) <= MAX_ID_BYTES
+            except (ValueError, TypeError, OverflowError):
+                good = False
+            if not good:
+                refused.drop(place, _text(extras.replay) if extras else None, event_ms)
+                continue
+            yield from (place, str(message_id), event_ms, clock, extras)
+
+
+def _checked(extras: Extras) -> Extras:
+    """These extras if a block can carry them.
+
+    Raises:
+        ValueError, TypeError, OverflowError: if not.
+    """
+    if extras.observed_at is not None:
+        epoch_ms(extras.observed_at)
+    if extras.payload_crc is not None:
+        np.uint32(extras.payload_crc)
+    np.int64(extras.payload_bytes)
+    return extras
+
+
+def _text(value: object) -> str | None:
+    """A caller's label as text that UTF-8 can hold, whatever it is."""
+    if value is None:
+        return None
+    try:
+        text = str(value)
+    except Exception:
+        return type(value).__name__
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+@dataclass(frozen=True, slots=True)
+class Increment:
+    """What one block adds to its tally. `id_sum` modulo 2^64; `sample` as in the block."""
+
+    key: TallyKey
+    beacons: int
+    id_sum: int
+    lag_sketch: Sketch
+    payload_bytes: int
+    sample: int = SAMPLE_ALL
+
+    @classmethod
+    def of(cls, block: BeaconBlock, payload_bytes: int, lag_sketch: Sketch | None = None) -> Self:
+        """What this block adds, whose payloads have so many bytes together; its sketch may be known already."""
+        return cls(
+            TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
+            block.count,
+            int(np.add.reduce(block.id_hash)),
+            Sketch.of(block.lag_ms) if lag_sketch is None else lag_sketch,
+            payload_bytes,
+            block.sample,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """A block ready to send, and what it adds to its tally once the broker has it."""
+
+    partition: int
+    key: bytes
+    value: bytes
+    increment: Increment
+    seq: int
+
+
+def taken_by(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
+    """The beacons that a sample takes, and the tallies of those that it leaves out."""
+    if sample >= SAMPLE_ALL:
+        return observed, []
+    is_taken = (observed.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)
+    left = np.flatnonzero(~is_taken)
+    minute = np.floor(observed.event_ms[left] / WINDOW_MS).astype(np.int64)
+    code_and_minute = np.unique(np.stack((observed.code[left], minute)), axis=1).T.tolist()
+    keys = {TallyKey(kinds[code].place, kinds[code].replay, minute * WINDOW_S) for code, minute in code_and_minute}
+    return observed.at(np.flatnonzero(is_taken)), list(keys)
+
+
+@dataclass(slots=True)
+class Packer:
+    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`. At the first node, `in` has
+    ids by name, unless they are private."""
+
+    pipeline: str
+    node: str
+    emitter: bytes
+    first: bool
+    names_ids: bool = True
+    seq: int = 0
+
+    def pack(
+        self, observed: Observed, kinds: Sequence[Kind], partitions: int, sample: int = SAMPLE_ALL
+    ) -> Iterator[PackedBlock]:
+        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed.
+
+        `sample`: the one that left these rows in (see `taken_by`).
+        """
+        if not len(observed):
+            return
+        window = np.floor(observed.event_ms / WINDOW_MS).astype(np.int64) * WINDOW_S
+        partition = partitions_of(observed.id_hash, partitions)
+        order = np.lexsort((partition, window, observed.code))
+        ordered, window, partition = observed.at(order), window[order], partition[order]
+        keys = bin_keys(ordered.lag_ms.astype(np.float32))  # of what is sent; once for all blocks, which may be small
+        edges = (np.diff(ordered.code) != 0) | (np.diff(window) != 0) | (np.diff(partition) != 0)
+        starts = [0, *(np.flatnonzero(edges) + 1).tolist(), len(ordered)]
+        for start, end in itertools.pairwise(starts):
+            kind, step = kinds[int(ordered.code[start])], MAX_BLOCK_BEACONS
+            if self._is_named(kind):
+                step = min(step, MAX_BLOCK_ID_BYTES // (max(map(len, ordered.raw_ids[start:end])) + 1))
+            for cut in range(start, end, step):
+                upto = min(cut + step, end)
+                yield self._packed(
+                    ordered.cut(cut, upto),
+                    keys[cut:upto],
+                    kind,
+                    window_start=int(window[start]),
+                    partition=int(partition[start]),
+                    partitions=partitions,
+                    sample=sample,
+                )
+
+    def _is_named(self, kind: Kind) -> bool:
+        return self.first and self.names_ids and kind.place == "in"
+
+    def _packed(
+        self,
+        rows: Observed,
+        keys: npt.NDArray[np.int32],
+        kind: Kind,
+        *,
+        window_start: int,
+        partition: int,
+        partitions: int,
+        sample: int,
+    ) -> PackedBlock:
+        offsets = rows.event_ms - window_start * 1000 if self.first and kind.place == "in" else None
+        self.seq += 1
+        block = BeaconBlock(
+            pipeline=self.pipeline,
+            checkpoint=f"{self.node}.{kind.place}",
+            emitter=self.emitter,
+            seq=self.seq,
+            window_start=window_start,
+            partitions=partitions,
+            id_hash=rows.id_hash,
+            lag_ms=rows.lag_ms.astype(np.float32),
+            sample=sample,
+            replay=kind.replay,
+            reason=kind.reason,
+            event_offset_ms=None if offsets is None else offsets.astype(np.uint16),
+            message_ids=pack_ids(rows.raw_ids) if self._is_named(kind) else None,
+            payload_crc=rows.crc if kind.has_crc else None,
+        )
+        return PackedBlock(
+            partition,
+            block_key(self.pipeline, window_start),
+            encode_block(block),
+            Increment.of(block, int(np.add.reduce(rows.payload_bytes)), Sketch.of_keys(keys)),
+            block.seq,
+        )

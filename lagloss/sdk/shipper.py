@@ -1,0 +1,277 @@
+"""Shipping: hands an emitter's flushes to the outlet, keeps its account of what was acknowledged, and reports that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import time_ns
+from typing import Final
+
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.sdk.account import Account
+from lagloss.sdk.flush import Flush
+from lagloss.sdk.outlets.kafka import Outgoing, Outlet
+from lagloss.sdk.packing import PackedBlock, TallyKey
+from lagloss.wire.format import EmitterReport, Progress, Tally, encode_report
+
+REPORT_S: Final = 0.9
+"""Seconds between two reports that nobody asked for, a little less than a flush so that each flush may report."""
+IDLE_REPORT_S: Final = 10.0
+"""Seconds between reports of an emitter that has nothing new to say."""
+POLL_S: Final = 0.05
+MAX_REPORT_BYTES: Final = 512 * 1024
+
+Position = tuple[int, int] | None
+"""Partition and offset of an acknowledged block, None for one that was given up."""
+NEVER: Final = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who an emitter is, as its blocks and reports say. `started_at`: epoch ms."""
+
+    pipeline: str
+    node: str
+    emitter: bytes
+    host: str
+    started_at: int
+
+
+class Shipper:
+    """One emitter's blocks and reports on their way. Used by one thread.
+
+    A flush is accounted for when all of its blocks are acknowledged or given up, and only then may a report claim what
+    it claims: its progress, and that the account is final up to it.
+    """
+
+    def __init__(self, identity: Identity, outlet: Outlet, account: Account, *, report_seq: int = 0) -> None:
+        self.outlet = outlet
+        self.account = account
+        self.report_seq = report_seq
+        self.sent = 0
+        """Beacons acknowledged."""
+        self.dropped = 0
+        """Beacons given up, and counted in their tally."""
+        self._identity = identity
+        self._sending: tuple[Flush, list[Position]] | None = None
+        self._waiting_for = 0
+        self._heartbeat_is_out = False
+        self._progress: tuple[Progress, ...] = ()
+        """As last reported."""
+        self._next_progress: tuple[Progress, ...] = ()
+        """As of the newest flush that was accounted for."""
+        self._final_through = account.final_through
+        self._reported_at = float("-inf")
+
+    # -- blocks ---------------------------------------------------------------------------------------------------
+
+    def ship(
+        self, flush: Flush, *, until: Callable[[], float] = lambda: NEVER, meanwhile: Callable[[], None] = lambda: None
+    ) -> list[Position] | None:
+        """Sends a flush, waits for its acknowledgements and accounts for it; called again with the same one, it waits
+        on.
+
+        Args:
+            until: monotonic s at which it stops waiting.
+            meanwhile: called while it waits, every 50 ms at most.
+
+        Returns:
+            Where each block lies; None if the time was up.
+        """
+        if self._sending is None or self._sending[0] is not flush:
+            self._send(flush)
+        assert self._sending is not None
+        if not self._wait(until, meanwhile):
+            return None
+        _, positions = self._sending
+        self._sending = None
+        self._settle(flush)
+        return positions
+
+    def give_up(self, flush: Flush) -> list[Position]:
+        """Drops what is not acknowledged of this flush, which was being shipped."""
+        self.outlet.abandon()
+        positions = self.ship(flush)
+        assert positions is not None
+        return positions
+
+    def account_for(self, flush: Flush, positions: Sequence[Position]) -> None:
+        """Accounts for a flush that was shipped before, and whose blocks lie there."""
+        for block, position in zip(flush.blocks, positions, strict=True):
+            self._account_for(block, position)
+        self._settle(flush)
+
+    def _settle(self, flush: Flush) -> None:
+        self.account.blind = self.account.blind or flush.is_blind
+        for key, beacons in flush.dropped.items():
+            self._drop(key, beacons)
+        for key, sample in flush.thinned.items():
+            self.account.thin(key, sample, time.time())
+        self.account.settle(flush.observed_until_ms)
+        if flush.progress is not None:
+            self._next_progress = flush.progress
+
+    def _send(self, flush: Flush) -> None:
+        positions: list[Position] = [None] * len(flush.blocks)
+        self._sending = flush, positions
+        partitions = self.outlet.partitions()
+        for at, block in enumerate(flush.blocks):
+            # A block may have been made for another number of partitions than the topic has by now.
+            partition = block.partition % partitions if partitions else block.partition
+            self._waiting_for += 1
+            self.outlet.send(Outgoing(BEACONS, block.key, block.value, self._listener(block, positions, at), partition))
+
+    def _listener(self, block: PackedBlock, positions: list[Position], at: int) -> Callable[[int | None, int], None]:
+        def done(partition: int | None, offset: int) -> None:
+            self._waiting_for -= 1
+            positions[at] = None if partition is None else (partition, offset)
+            self._account_for(block, positions[at])
+
+        return done
+
+    def _account_for(self, block: PackedBlock, position: Position) -> None:
+        increment = block.increment
+        if position is None:
+            self._drop(increment.key, increment.beacons)
+            return
+        self.account.add(increment, *position, time.time())
+        self.sent += increment.beacons
+
+    def _drop(self, key: TallyKey, beacons: int) -> None:
+        self.account.drop(key, beacons, time.time())
+        self.dropped += beacons
+
+    def _wait(self, until: Callable[[], float], meanwhile: Callable[[], None]) -> bool:
+        """Until everything that was sent is acknowledged or given up. False if the time was up before."""
+        while self._waiting_for:
+            if time.monotonic() >= until():
+                return False
+            meanwhile()
+            self.outlet.poll(POLL_S)
+        return True
+
+    # -- reports --------------------------------------------------------------------------------------------------
+
+    @property
+    def may_report(self) -> bool:
+        return time.monotonic() - self._reported_at >= REPORT_S
+
+    @property
+    def has_news(self) -> bool:
+        """A tally changed, a window became final, or ten seconds have passed."""
+        return (
+            self.account.has_changed
+            or self.account.final_through // 60 != self._final_through // 60
+            or time.monotonic() - self._reported_at >= IDLE_REPORT_S
+        )
+
+    def report(
+        self,
+        *,
+        closed_at_ms: int | None = None,
+        until: Callable[[], float] = lambda: NEVER,
+        meanwhile: Callable[[], None] = lambda: None,
+    ) -> bool:
+        """The tallies that changed, in one report or several, one after the other; True once the broker has them all.
+
+        Only the last brings the new progress and final_through: nobody may believe them before all tallies are there.
+
+        Args:
+            closed_at_ms: the emitter has ended, and is expected in windows up to then; None while it lives.
+            until, meanwhile: as for `ship`.
+        """
+        parts = _parts(self.account.changed())
+        for number, tallies in enumerate(parts):
+            is_last = number == len(parts) - 1
+            acknowledged: list[bool] = []
+            self._waiting_for += 1
+            self._send_record(
+                self._next_report(tallies, closed_at_ms) if is_last else self._same_again(tallies), acknowledged.append
+            )
+            if not self._wait(until, meanwhile) or not acknowledged[0]:
+                return False
+            self.account.reported(tallies)
+        self._progress, self._final_through = self._next_progress, self.account.final_through
+        self._reported_at = time.monotonic()
+        return True
+
+    def heartbeat(self) -> None:
+        """While blocks are not acknowledged: that this emitter lives, and nothing else that is new. Not to be called
+        while a report is on its way, which may say more."""
+        if self._heartbeat_is_out or time.monotonic() - self._reported_at < IDLE_REPORT_S:
+            return
+
+        def done(partition: int | None, offset: int) -> None:
+            self._heartbeat_is_out = False
+            self._reported_at = time.monotonic()
+
+        self._heartbeat_is_out = True
+        report = self._same_again(())
+        self.outlet.send(Outgoing(REPORTS, self._identity.emitter, encode_report(report), done))
+
+    def _send_record(self, report: EmitterReport, then: Callable[[bool], None]) -> None:
+        def done(partition: int | None, offset: int) -> None:
+            self._waiting_for -= 1
+            then(partition is not None)
+
+        self.outlet.send(Outgoing(REPORTS, self._identity.emitter, encode_report(report), done))
+
+    def _next_report(self, tallies: Sequence[Tally], closed_at_ms: int | None) -> EmitterReport:
+        sent_at = now_ms() if closed_at_ms is None else closed_at_ms
+        final_through = self.account.final_through
+        return self._made(tallies, self._next_progress, final_through, sent_at, closed=closed_at_ms is not None)
+
+    def _same_again(self, tallies: Sequence[Tally]) -> EmitterReport:
+        """These tallies, with progress and final_through as they were reported last."""
+        return self._made(tallies, self._progress, self._final_through, now_ms(), closed=False)
+
+    def _made(
+        self,
+        tallies: Sequence[Tally],
+        progress: tuple[Progress, ...],
+        final_through: int,
+        sent_at: int,
+        *,
+        closed: bool,
+    ) -> EmitterReport:
+        self.report_seq += 1
+        return EmitterReport(
+            pipeline=self._identity.pipeline,
+            node=self._identity.node,
+            emitter=self._identity.emitter,
+            host=self._identity.host,
+            seq=self.report_seq,
+            started_at=self._identity.started_at,
+            sent_at=sent_at,
+            closed=closed,
+            final_through=final_through,
+            progress=progress,
+            tallies=tuple(tallies),
+        )
+
+
+def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
+    """The tallies cut into lists that fit a report each; one empty list of none."""
+    parts: list[list[Tally]] = [[]]
+    size = 0
+    for tally in tallies:
+        more = _at_most_bytes(tally)
+        if parts[-1] and size + more > MAX_REPORT_BYTES:
+            parts.append([])
+            size = 0
+        parts[-1].append(tally)
+        size += more
+    return parts
+
+
+def _at_most_bytes(tally: Tally) -> int:
+    """An upper bound of a tally's encoded size: Avro's longest integers, but for sketch keys, which take three
+    bytes."""
+    names = len(tally.checkpoint) + 4 * len(tally.replay or "")
+    return 80 + names + 13 * int(tally.lag_sketch.keys.size) + 25 * len(tally.ranges)
+
+
+def now_ms() -> int:
+    """Epoch ms."""
+    return time_ns() // 1_000_000

@@ -1,0 +1,192 @@
+"""Settling the account of a process that died: its spool is read, what the broker lacks is sent, and it is closed.
+
+What was flushed arrives once, since its blocks keep their emitter and seq. What was observed after the last flush is
+gone, and nobody knows of which windows: as for any emitter that falls silent, the windows that it was changing in its
+last minute, and those that end in the minute after, are left incomplete. Not so where it ended in good order, or where
+its host observes again what was not acknowledged.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from lagloss.sdk.account import Account
+from lagloss.sdk.flush import Flush
+from lagloss.sdk.outlets.kafka import Outlet
+from lagloss.sdk.packing import TallyKey
+from lagloss.sdk.shipper import NEVER, POLL_S, Identity, Shipper, now_ms
+from lagloss.sdk.spool.directory import SpoolDirectory
+from lagloss.sdk.spool.journal import Bases, End, Entry, Head, StoredFlush, entries, positions_of
+from lagloss.wire.format import Tally
+
+log = logging.getLogger("lagloss")
+
+LOOK_S: Final = 30.0
+"""Seconds between two looks for spools of the dead."""
+UNSURE_MS: Final = 60_000
+"""How far around its last flush an emitter's account is unsure: as long as its silence would have taken to notice."""
+REPORTS_SKIPPED: Final = 1 << 20
+"""More reports than an emitter sends between two flushes: the closing ones count on from there."""
+
+
+class Successor(threading.Thread):
+    """Looks for what dead processes of a node (by default of any) left below `directory`, until it is told to stop."""
+
+    def __init__(
+        self, directory: Path, make_outlet: Callable[[], Outlet], pipeline: str = "*", node: str = "*"
+    ) -> None:
+        super().__init__(name="lagloss-successor", daemon=True)
+        self._directory = directory
+        self._pipeline = pipeline
+        self._node = node
+        self._make_outlet = make_outlet
+        self._stopped = threading.Event()
+        self._at_work: tuple[SpoolDirectory, Outlet] | None = None
+        self._told: set[Path] = set()
+        """What could not be settled, and was logged so."""
+
+    def stop(self) -> None:
+        """Returns at once; what is not settled is left to the next process."""
+        self._stopped.set()
+
+    def leak(self) -> None:
+        """A forked child lets go of its parent's."""
+        if self._at_work is not None:
+            found, outlet = self._at_work
+            outlet.leak()
+            found.release()
+
+    def run(self) -> None:
+        while not self._stopped.is_set():
+            for found in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
+                self._take_over(found)
+            self._stopped.wait(LOOK_S)
+
+    def _take_over(self, found: SpoolDirectory) -> None:
+        outlet = self._make_outlet()
+        self._at_work = found, outlet
+        try:
+            identity = Identity(*found.owner, "unknown", 0)
+            if Settlement(found.path, identity, outlet, self._stopped.is_set).settle():
+                found.remove()
+        except Exception as error:
+            if found.path not in self._told:  # it is tried again with every look
+                log.warning("lagloss: what %s left is not settled: %s", found.path.name, error)
+            self._told.add(found.path)
+        finally:
+            self._at_work = None
+            outlet.close()
+            found.release()
+
+
+class Settlement:
+    """One dead emitter's account.
+
+    Args:
+        path: its spool.
+        identity: who it was, as far as the directory's name says.
+        stopped: asked while it waits for the broker.
+    """
+
+    def __init__(self, path: Path, identity: Identity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
+        self._path = path
+        self._identity = identity
+        self._outlet = outlet
+        self._stopped = stopped
+        self._account = Account(identity.node, final=False)
+        self._expected: set[TallyKey] = set()
+        self._restored: set[TallyKey] = set()
+        self._resumes = False
+        self._end: End | None = None
+        self._last: Flush | None = None
+        self._last_ms = 0
+        self._windows: list[tuple[int, int]] = []
+        """(observed until, oldest window changed) of flushes: epoch ms and s."""
+        self._shipper: Shipper | None = None
+
+    def settle(self) -> bool:
+        """False if it was stopped before the broker had all of it."""
+        while self._outlet.partitions() is None:
+            if self._stopped():
+                return False
+            self._outlet.poll(POLL_S)
+        for log_file in sorted(self._path.glob("*.log")):
+            if not self._settle_file(log_file):
+                return False
+        return self._last is None or self._close()
+
+    def _settle_file(self, log_file: Path) -> bool:
+        sent_file, base_file = log_file.with_suffix(".sent"), log_file.with_suffix(".base")
+        positions = positions_of(sent_file.read_bytes()) if sent_file.exists() else {}
+        for entry in self._entries(base_file, log_file):
+            match entry:
+                case Head():
+                    self._begin(entry)
+                case Bases(keys):
+                    self._expected.update(keys)
+                case Tally():
+                    self._restore(entry)
+                case End():
+                    self._end = entry
+                case StoredFlush(flush):
+                    shipper = self._take(entry)
+                    known = positions.get(flush.number)
+                    if known is not None and len(known) == len(flush.blocks):
+                        shipper.account_for(flush, known)
+                    elif shipper.ship(flush, until=self._until) is None:
+                        return False
+        return True
+
+    def _begin(self, head: Head) -> None:
+        """Each file says who wrote it; without the first one the account is never final."""
+        self._identity, self._resumes = head.identity, head.resumes
+        if self._shipper is None and not self._restored:
+            self._account = Account(head.identity.node, final=head.final)
+
+    @staticmethod
+    def _entries(*files: Path) -> Iterator[Entry]:
+        for file in files:
+            if file.exists():
+                yield from entries(file.read_bytes())
+
+    def _restore(self, tally: Tally) -> None:
+        self._account.restore(tally, time.time())
+        self._restored.add(TallyKey(tally.checkpoint.partition(".")[2], tally.replay, tally.window_start))
+
+    def _take(self, stored: StoredFlush) -> Shipper:
+        if self._shipper is None:
+            self._account.final_through = stored.final_through
+            self._shipper = Shipper(self._identity, self._outlet, self._account)
+        elif self._last is not None and stored.after > self._last.number:
+            self._account.blind = True  # something in between is damaged beyond its own account
+        self._shipper.report_seq = max(self._shipper.report_seq, stored.report_seq + REPORTS_SKIPPED)
+        self._last = stored.flush
+        self._last_ms = max(self._last_ms, stored.flush.observed_until_ms)
+        windows = [key.window_start for key in stored.flush.keys]
+        if windows:
+            self._windows.append((stored.flush.observed_until_ms, min(windows)))
+        return self._shipper
+
+    def _close(self) -> bool:
+        assert self._shipper is not None
+        lost = self._expected - self._restored
+        for key in lost:
+            self._account.forget(key)  # what is known of it is less than what was reported
+        unsure = [key.window_start for key in lost]
+        if self._end is not None:
+            closed_at_ms = self._end.closed_at_ms
+        elif self._resumes:
+            closed_at_ms = self._last_ms
+        else:
+            closed_at_ms = min(now_ms(), self._last_ms + UNSURE_MS)
+            unsure += [window for observed_ms, window in self._windows if observed_ms > self._last_ms - UNSURE_MS]
+        self._account.final_through = min([self._account.final_through, *unsure])
+        return self._shipper.report(closed_at_ms=closed_at_ms, until=self._until)
+
+    def _until(self) -> float:
+        return float("-inf") if self._stopped() else NEVER

@@ -1,0 +1,95 @@
+"""A segment: one of a spool's files of flushes, with the small ones beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from lagloss.sdk.spool.directory import sync_directory
+
+
+@dataclass(slots=True)
+class Segment:
+    """One file of flushes. `last` is the number of the newest one in it."""
+
+    directory: Path
+    number: int
+    descriptor: int = -1
+    size: int = 0
+    last: int = 0
+
+    def path(self, suffix: str) -> Path:
+        return self.directory / f"{self.number:08}.{suffix}"
+
+    def begin(self, head: bytes) -> None:
+        """Makes the file, with this in it.
+
+        Raises:
+            OSError: and no file is left.
+        """
+        try:
+            self.descriptor = os.open(self.path("log"), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_TRUNC, 0o600)
+            self.append(head)
+            sync_directory(self.directory)
+        except OSError:
+            self.remove()
+            raise
+
+    def append(self, data: bytes) -> None:
+        """Adds to the file whole or not at all, and waits until the disk has it.
+
+        Raises:
+            OSError: the disk says no.
+        """
+        try:
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self.descriptor, view) :]
+            os.fdatasync(self.descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self.descriptor, self.size)
+            raise
+        self.size += len(data)
+
+    def read(self, start: int) -> bytes:
+        """What it holds from `start` on; less where the disk fails."""
+        found = bytearray()
+        while start + len(found) < self.size:
+            piece = os.pread(self.descriptor, self.size - start - len(found), start + len(found))
+            if not piece:
+                break
+            found += piece
+        return bytes(found)
+
+    def note_positions(self, data: bytes) -> None:
+        """Adds to the file of positions, which nobody waits for: what is not noted is sent again, and counts once."""
+        with contextlib.suppress(OSError), self.path("sent").open("ab") as file:
+            file.write(data)
+
+    def write_base(self, data: bytes) -> None:
+        """Says how tallies stand before this file.
+
+        Raises:
+            OSError: and what it said before is as it was.
+        """
+        draft = self.path("base.new")
+        with draft.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(self.path("base"))
+        sync_directory(self.directory)
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+        self.descriptor = -1
+
+    def remove(self) -> None:
+        self.close()
+        for suffix in ("log", "sent", "base"):
+            with contextlib.suppress(OSError):
+                self.path(suffix).unlink(missing_ok=True)

@@ -1,0 +1,307 @@
+"""The spool: a directory of an emitter's own where each flush is written, and synced, before it is sent.
+
+It takes what the broker does not, up to a size; and whoever finds it after the process died can send what is missing
+and close the account (lagloss/sdk/spool/recovery.py). Below the directory that the host gives::
+
+    PIPELINE.NODE.EMITTER/      one a process; only its owner holds the lock
+        lock
+        00000001.log            flushes (journal.py); begun anew every 4 MiB, removed when all is reported
+        00000001.sent           where those that were acknowledged lie in the log
+        00000002.base           tallies as they stood before 00000002.log, where an older file is gone
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from lagloss.broker.topics import BEACONS_PARTITIONS
+from lagloss.sdk.account import Account
+from lagloss.sdk.flush import Flush
+from lagloss.sdk.packing import TallyKey
+from lagloss.sdk.shipper import Position
+from lagloss.sdk.spool.directory import SpoolDirectory
+from lagloss.sdk.spool.journal import (
+    Head,
+    StoredFlush,
+    end_frame,
+    entries,
+    flush_frames,
+    head_frame,
+    positions_frame,
+    tally_frames,
+)
+from lagloss.sdk.spool.segment import Segment
+from lagloss.wire.format import Tally
+
+SEGMENT_BYTES: Final = 4 * 1024 * 1024
+MAX_BYTES: Final = 1024 * 1024 * 1024
+"""What a spool holds by default: 10 minutes of 5,000 beacons/s are 40 to 200 MB."""
+RETRY_S: Final = 10.0
+"""Pause before a disk that failed is tried again."""
+TICK_MS: Final = 10_000
+"""An emitter that observes nothing writes down this often that it was there."""
+
+
+@dataclass(slots=True)
+class _Touched:
+    """The segment that says how a tally stood before, and the newest one with a flush that changes it."""
+
+    base: int
+    last: int
+
+
+class Spool:
+    """A backlog on disk (see `lagloss.sdk.backlog.Backlog`).
+
+    While the disk fails (full, read-only, gone), flushes stay in memory one at a time, as without a spool, and the disk
+    is tried again every 10 s.
+
+    Args:
+        account: of the flushes that were shipped.
+        note: told of each time the disk fails.
+        max_bytes: what is waiting on disk at most; past that, beacons wait in the intake.
+    """
+
+    presumed_partitions: int | None = BEACONS_PARTITIONS
+
+    def __init__(
+        self,
+        directory: SpoolDirectory,
+        head: Head,
+        account: Account,
+        note: Callable[[Exception], None],
+        *,
+        max_bytes: int = MAX_BYTES,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self._directory = directory
+        self._head_frame = head_frame(head)
+        self._account = account
+        self._note = note
+        self._max_bytes = max_bytes
+        self._segment_bytes = segment_bytes
+        self._segments: deque[Segment] = deque()
+        self._begun = 0
+        """Segments begun so far; their numbers do not come again."""
+        self._touched: dict[TallyKey, _Touched] = {}
+        self._written = self._shipped = 0
+        """Numbers of the newest flush on disk, and of the newest that was shipped."""
+        self._shipped_ms = 0
+        """When that was drained, epoch ms."""
+        self._in_memory: deque[Flush] = deque()
+        """Flushes after those on disk."""
+        self._is_stale = False
+        """Something was accounted for that the files do not know of, and maybe no report either."""
+        self._is_kept = False
+        """An oldest file could not be removed in time: all of them stay until nothing waits."""
+        self._ticked_ms = 0
+        self._not_before = 0.0
+        self._current: Flush | None = None
+        self._newest: Flush | None = None
+        """The one flush on disk that is not shipped, where there is but one: it need not be read."""
+        self._read: Iterator[StoredFlush] = iter(())
+        self._read_up_to = (0, 0)
+        """Segment and position."""
+
+    # -- putting --------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Size of its files: of what is not reported yet, and at most two files more."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def has_room(self) -> bool:
+        return not any(map(_says_something, self._in_memory)) and (
+            self._disk_is_done or self.waiting_bytes < self._max_bytes
+        )
+
+    @property
+    def is_durable(self) -> bool:
+        return not self._is_stale and not any(map(_says_something, self._in_memory))
+
+    def put(self, flush: Flush, report_seq: int) -> bool:
+        """See `Backlog.put`. One with nothing in it is written every 10 s, and only where nothing waits."""
+        if not any(map(_says_something, self._in_memory)):
+            self._in_memory.clear()  # this one claims all that they did
+            self._current = self._current if not self._disk_is_done else None
+        is_quiet = not _says_something(flush)
+        if is_quiet and flush.observed_until_ms - self._ticked_ms < TICK_MS:
+            return self._keep(flush)
+        if self._in_memory or self._is_stale or time.monotonic() < self._not_before:
+            return self._keep(flush)
+        try:
+            self._write(flush, report_seq)
+        except OSError as error:
+            self._not_before = time.monotonic() + RETRY_S
+            self._note(error)
+            return self._keep(flush)
+        self._newest = flush if self._disk_is_done else None
+        self._written = flush.number
+        self._ticked_ms = flush.observed_until_ms
+        return True
+
+    @property
+    def _disk_is_done(self) -> bool:
+        """Whether every flush on disk is shipped."""
+        return self._shipped >= self._written
+
+    def _keep(self, flush: Flush) -> bool:
+        self._in_memory.append(flush)
+        return not _says_something(flush)
+
+    def _write(self, flush: Flush, report_seq: int) -> None:
+        if not self._segments or self._segments[-1].size >= self._segment_bytes:
+            self._begin_segment()
+            if self._disk_is_done:
+                self._touched.clear()
+        tail = self._segments[-1]
+        # Of a tally that is not among the touched nothing waits: the account says how it stands before this flush.
+        fresh = self._as_they_stand(flush.keys - self._touched.keys())
+        tail.append(tally_frames(fresh) + flush_frames(flush, self._written, report_seq, self._account.final_through))
+        tail.last = flush.number
+        for key in flush.keys:
+            self._touched.setdefault(key, _Touched(tail.number, tail.number)).last = tail.number
+
+    def _as_they_stand(self, keys: Iterable[TallyKey]) -> dict[TallyKey, Tally]:
+        return {key: tally for key in keys if (tally := self._account.tally(key)) is not None}
+
+    def _begin_segment(self) -> None:
+        self._begun += 1
+        segment = Segment(self._directory.path, self._begun)
+        segment.begin(self._head_frame)
+        self._segments.append(segment)
+
+    def end(self, closed_at_ms: int) -> None:
+        if self._segments and self.is_durable:
+            with contextlib.suppress(OSError):
+                self._segments[-1].append(end_frame(closed_at_ms))
+
+    # -- taking ---------------------------------------------------------------------------------------------------
+
+    def head(self) -> Flush | None:
+        if self._current is None:
+            self._current = self._next()
+        return self._current
+
+    def _next(self) -> Flush | None:
+        if self._disk_is_done:
+            return self._in_memory[0] if self._in_memory else None
+        return self._newest or self._next_read()
+
+    def _next_read(self) -> Flush:
+        """The next flush from disk. What is damaged beyond its own account makes it blind."""
+        while (stored := self._next_stored()) is not None:
+            flush = stored.flush
+            if flush.number == 0:
+                return replace(flush, number=self._shipped + 1)
+            if flush.number > self._shipped:
+                return replace(flush, is_blind=flush.is_blind or stored.after > self._shipped)
+        return Flush(self._written, 0, is_blind=True)
+
+    def _next_stored(self) -> StoredFlush | None:
+        while (stored := next(self._read, None)) is None:
+            segment = self._segment_to_read()
+            if segment is None:
+                return None
+            number, position = self._read_up_to
+            self._read_up_to = segment.number, segment.size
+            try:
+                data = segment.read(position if segment.number == number else 0)
+            except OSError as error:
+                self._note(error)
+                continue
+            self._read = (entry for entry in entries(data) if isinstance(entry, StoredFlush))
+        return stored
+
+    def _segment_to_read(self) -> Segment | None:
+        number, position = self._read_up_to
+        for segment in self._segments:
+            if segment.number > number or (segment.number == number and position < segment.size):
+                return segment
+        return None
+
+    def shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
+        self._current = None
+        if self._disk_is_done:
+            self._in_memory.remove(flush)
+            self._is_stale = self._is_stale or _says_something(flush)
+        else:
+            self._newest = None
+            segment = next((segment for segment in self._segments if segment.last >= flush.number), None)
+            if segment is not None and positions:
+                segment.note_positions(positions_frame(flush.number, positions))
+        self._shipped, self._shipped_ms = flush.number, flush.observed_until_ms
+
+    # -- making room ----------------------------------------------------------------------------------------------
+
+    @property
+    def wants_report(self) -> bool:
+        """At the end of a file, so that the account stands exactly between two files when one is removed."""
+        return self._is_stale or self._may_retire
+
+    @property
+    def _may_retire(self) -> bool:
+        return not self._is_kept and len(self._segments) > 1 and self._segments[0].last <= self._shipped
+
+    def reported(self, report_seq: int) -> None:
+        while self._may_retire:
+            self._retire_oldest()
+        if self._disk_is_done and (self._is_stale or self.waiting_bytes >= self._segment_bytes):
+            self._start_over(report_seq)
+
+    def _retire_oldest(self) -> None:
+        """Removes a file whose flushes are all reported; the next one gets what it says of tallies."""
+        oldest, following = self._segments[0], self._segments[1]
+        for key in [key for key, touched in self._touched.items() if touched.last <= oldest.number]:
+            del self._touched[key]
+        moved = [key for key, touched in self._touched.items() if touched.base <= oldest.number]
+        try:
+            if moved:
+                following.write_base(tally_frames(self._as_they_stand(moved)))
+        except OSError as error:
+            self._is_kept = True
+            self._note(error)
+            return
+        for key in moved:
+            self._touched[key].base = following.number
+        self._segments.popleft().remove()
+
+    def _start_over(self, report_seq: int) -> None:
+        """Nothing in the files is left to do: a new one says that the emitter lives, and the others go."""
+        done = len(self._segments)
+        quiet = Flush(self._shipped, self._shipped_ms)
+        try:
+            self._begin_segment()
+            self._segments[-1].append(flush_frames(quiet, self._written, report_seq, self._account.final_through))
+        except OSError as error:
+            self._note(error)
+            if not self._is_stale:
+                return
+        for _ in range(done):
+            self._segments.popleft().remove()
+        self._touched.clear()
+        self._is_stale = self._is_kept = False
+
+    # -- the end --------------------------------------------------------------------------------------------------
+
+    def close(self, *, settled: bool) -> None:
+        for segment in self._segments:
+            segment.close()
+        if settled:
+            self._directory.remove()
+        else:
+            self._directory.release()
+
+    def leak(self) -> None:
+        """Closes this process's copies of the descriptors; the lock stays with the parent."""
+        self.close(settled=False)
+
+
+def _says_something(flush: Flush) -> bool:
+    return bool(flush.keys) or flush.is_blind

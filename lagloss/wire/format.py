@@ -1,0 +1,408 @@
+"""The wire format: beacon blocks and emitter reports as Avro single-object bytes, columns as numpy arrays.
+
+A record's value is ``C3 01``, the 8-byte little-endian CRC-64-AVRO fingerprint of its schema, then the Avro body.
+docs/wire-format.md describes both schemas for people who write an SDK in another language.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from typing import Any, Final, Literal, cast
+
+import fastavro
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lagloss.wire.sketch import Sketch
+
+U64 = npt.NDArray[np.uint64]
+U32 = npt.NDArray[np.uint32]
+U16 = npt.NDArray[np.uint16]
+F32 = npt.NDArray[np.float32]
+
+SAMPLE_ALL: Final = 1 << 32
+"""The `sample` of a block or tally that leaves no id out."""
+WINDOW_S: Final = 60
+"""Length of a window of event time, in seconds."""
+MAX_ID_BYTES: Final = 255
+MAX_NAME_BYTES: Final = 500
+"""Of a name, lane or replay. A Kafka topic's name has 249; an index of PostgreSQL takes 2,700 for a whole key."""
+BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
+REPORT_TYPE: Final = "application/vnd.lagloss.report"
+"""Media types of blocks and reports over HTTP."""
+MAX_BLOCK_BEACONS: Final = 8192
+RETENTION_MS: Final = 7 * 24 * 3_600_000
+"""How long the topics keep a record, and how far a window's start may lie behind the append time of the record that
+names it, in ms."""
+MAX_AHEAD_MS: Final = 120_000
+"""How far a window's start may lie ahead of the append time of the record that names it, in ms."""
+
+BadReason = Literal[
+    "not_avro",
+    "unknown_fingerprint",
+    "count_mismatch",
+    "key_mismatch",
+    "header_invalid",
+    "lag_not_finite",
+    "unknown_pipeline",
+    "unknown_checkpoint",
+    "unknown_node",
+    "window_invalid",
+    "window_ahead",
+    "window_too_old",
+    "too_many_names",
+]
+"""Why a record of the log is set aside; the same names in the quarantine table, /metrics and `doctor`."""
+
+
+class BadRecord(ValueError):
+    """A record that cannot be used: {reason}.
+
+    `pipeline`, `checkpoint` and `window_start` say whose it was, where that much could be read.
+    """
+
+    def __init__(
+        self,
+        reason: BadReason,
+        pipeline: str | None = None,
+        checkpoint: str | None = None,
+        window_start: int | None = None,
+    ) -> None:
+        super().__init__(reason)
+        self.reason: BadReason = reason
+        self.pipeline = pipeline
+        self.checkpoint = checkpoint
+        self.window_start = window_start
+
+
+@dataclass(slots=True)
+class BeaconBlock:
+    """Beacons of one checkpoint, one window and one partition; every column holds `count` values.
+
+    Not frozen only because that doubles the price of making one, and a closing makes a hundred thousand.
+    """
+
+    pipeline: str
+    checkpoint: str
+    emitter: bytes
+    seq: int
+    window_start: int
+    partitions: int
+    id_hash: U64
+    lag_ms: F32
+    sample: int = SAMPLE_ALL
+    replay: str | None = None
+    reason: str | None = None
+    event_offset_ms: U16 | None = None
+    message_ids: bytes | None = None
+    payload_crc: U32 | None = None
+
+    @property
+    def count(self) -> int:
+        return int(self.id_hash.size)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets of one partition of the beacons topic, both ends included."""
+
+    partition: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What one emitter has observed so far of one checkpoint, window and replay; cumulative."""
+
+    checkpoint: str
+    window_start: int
+    beacons: int
+    id_sum: int
+    lag_sketch: Sketch
+    ranges: tuple[OffsetRange, ...] = ()
+    replay: str | None = None
+    sample: int = SAMPLE_ALL
+    payload_bytes: int = 0
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a lane has been taken in (or, for work in hand, has left): `until`, epoch ms."""
+
+    checkpoint: str
+    lane: str
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmitterReport:
+    """What one emitter says it has sent and how far it has come. Times in epoch ms, final_through in epoch s."""
+
+    pipeline: str
+    node: str
+    emitter: bytes
+    host: str
+    seq: int
+    started_at: int
+    sent_at: int
+    closed: bool
+    final_through: int
+    progress: tuple[Progress, ...] = ()
+    tallies: tuple[Tally, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Schema:
+    parsed: Any
+    header: bytes
+
+    @classmethod
+    def load(cls, name: str) -> _Schema:
+        raw = json.loads(resources.files("lagloss.wire.schemas").joinpath(name).read_text("utf-8"))
+        canonical = fastavro.schema.to_parsing_canonical_form(raw)
+        fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
+        return cls(fastavro.parse_schema(raw), b"\xc3\x01" + fingerprint)
+
+    def encode(self, record: dict[str, Any]) -> bytes:
+        out = io.BytesIO()
+        out.write(self.header)
+        fastavro.schemaless_writer(out, self.parsed, record)
+        return out.getvalue()
+
+    def decode(self, value: bytes | memoryview) -> dict[str, Any]:
+        head = bytes(value[:10])
+        if head != self.header:
+            raise BadRecord("unknown_fingerprint" if head[:2] == b"\xc3\x01" and len(head) == 10 else "not_avro")
+        body = io.BytesIO(value)
+        body.seek(10)
+        try:
+            record = fastavro.schemaless_reader(body, self.parsed, None)
+        except Exception as error:  # fastavro raises whatever the bytes lead it to: EOFError, IndexError, UnicodeError
+            raise BadRecord("not_avro") from error
+        if body.tell() != len(value):
+            raise BadRecord("not_avro")
+        return cast("dict[str, Any]", record)
+
+
+_U8, _U4, _U2, _F4 = (np.dtype(kind) for kind in ("<u8", "<u4", "<u2", "<f4"))
+
+BLOCK_SCHEMA: Final = _Schema.load("beacon_block.avsc")
+REPORT_SCHEMA: Final = _Schema.load("emitter_report.avsc")
+
+
+def name_fits(text: str) -> bool:
+    """Whether a name, lane or replay may be this."""
+    return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
+
+
+def hash_id(message_id: str) -> int:
+    """xxh3_64, seed 0, of the id's UTF-8 bytes."""
+    return xxhash.xxh3_64_intdigest(message_id.encode())
+
+
+def partition_of(id_hash: int, partitions: int) -> int:
+    """The partition that holds every beacon of this id."""
+    return (id_hash * partitions) >> 64
+
+
+def partitions_of(id_hash: U64, partitions: int) -> npt.NDArray[np.int64]:
+    """`partition_of` for a column: the high 64 bits of a 64 x 32 bit product."""
+    n = np.uint64(partitions)
+    high, low = id_hash >> np.uint64(32), id_hash & np.uint64(0xFFFFFFFF)
+    return ((high * n + ((low * n) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+
+
+def block_key(pipeline: str, window_start: int) -> bytes:
+    return f"{pipeline}/{window_start}".encode()
+
+
+_LENGTHS: Final = [bytes((length,)) for length in range(256)]
+
+
+def pack_ids(message_ids: Iterable[bytes]) -> bytes:
+    """Ids as (uint8 length, UTF-8 bytes) one after another."""
+    return b"".join([_LENGTHS[len(raw)] + raw for raw in message_ids])
+
+
+def count_ids(packed: bytes) -> int:
+    """How many ids are packed, or -1 where the last one is cut off. Ids of one length are counted in one step; others
+    are walked (50 ns each, and only the first checkpoint's blocks carry any)."""
+    if _stride(packed):
+        return len(packed) // _stride(packed)
+    start = count = 0
+    while start < len(packed):
+        start += packed[start] + 1
+        count += 1
+    return count if start == len(packed) else -1
+
+
+def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
+    """The ids at the positions `wanted` (ascending, each there: see `count_ids`)."""
+    stride = _stride(packed)
+    if stride:
+        return [packed[at * stride + 1 : (at + 1) * stride] for at in wanted]
+    found, start, index = [], 0, 0
+    for at in wanted:
+        while index < at:
+            start += packed[start] + 1
+            index += 1
+        found.append(packed[start + 1 : start + 1 + packed[start]])
+    return found
+
+
+def id_starts(packed: bytes) -> npt.NDArray[np.int64]:
+    """Where each of the packed ids starts, with its length byte."""
+    if stride := _stride(packed):
+        return np.arange(0, len(packed), stride, dtype=np.int64)
+    starts, start = [], 0
+    while start < len(packed):
+        starts.append(start)
+        start += packed[start] + 1
+    return np.array(starts, np.int64)
+
+
+def _stride(packed: bytes) -> int:
+    """Bytes from one id to the next where all are of one length, else 0."""
+    if not packed or len(packed) % (packed[0] + 1):
+        return 0
+    stride = packed[0] + 1
+    return stride if packed[::stride] == packed[:1] * (len(packed) // stride) else 0
+
+
+def encode_block(block: BeaconBlock) -> bytes:
+    def column(values: npt.NDArray[Any] | None, kind: str) -> bytes | None:
+        return None if values is None else values.astype(kind, copy=False).tobytes()
+
+    return BLOCK_SCHEMA.encode(
+        {
+            "pipeline": block.pipeline,
+            "checkpoint": block.checkpoint,
+            "emitter": block.emitter,
+            "seq": block.seq,
+            "window_start": block.window_start,
+            "partitions": block.partitions,
+            "sample": block.sample,
+            "replay": block.replay,
+            "reason": block.reason,
+            "count": block.count,
+            "id_hash": column(block.id_hash, "<u8"),
+            "lag_ms": column(block.lag_ms, "<f4"),
+            "event_offset_ms": column(block.event_offset_ms, "<u2"),
+            "message_ids": block.message_ids,
+            "payload_crc": column(block.payload_crc, "<u4"),
+        }
+    )
+
+
+def decode_block(value: bytes | memoryview) -> BeaconBlock:
+    """The block in a record's value; its columns are views of what was read.
+
+    Raises:
+        BadRecord: not_avro, unknown_fingerprint, or count_mismatch (with the block's checkpoint and window).
+    """
+    raw = BLOCK_SCHEMA.decode(value)
+    count: int = raw["count"]
+    id_hash, lag_ms = raw["id_hash"], raw["lag_ms"]
+    offsets, names, crcs = raw["event_offset_ms"], raw["message_ids"], raw["payload_crc"]
+    if (
+        len(id_hash) != 8 * count
+        or len(lag_ms) != 4 * count
+        or (offsets is not None and len(offsets) != 2 * count)
+        or (crcs is not None and len(crcs) != 4 * count)
+        or (names is not None and count_ids(names) != count)
+    ):
+        raise BadRecord("count_mismatch", raw["pipeline"], raw["checkpoint"], raw["window_start"])
+    return BeaconBlock(
+        raw["pipeline"],
+        raw["checkpoint"],
+        raw["emitter"],
+        raw["seq"],
+        raw["window_start"],
+        raw["partitions"],
+        np.frombuffer(id_hash, _U8),
+        np.frombuffer(lag_ms, _F4),
+        raw["sample"],
+        raw["replay"],
+        raw["reason"],
+        None if offsets is None else np.frombuffer(offsets, _U2),
+        names,
+        None if crcs is None else np.frombuffer(crcs, _U4),
+    )
+
+
+def encode_report(report: EmitterReport) -> bytes:
+    return REPORT_SCHEMA.encode(
+        {
+            "pipeline": report.pipeline,
+            "node": report.node,
+            "emitter": report.emitter,
+            "host": report.host,
+            "seq": report.seq,
+            "started_at": report.started_at,
+            "sent_at": report.sent_at,
+            "closed": report.closed,
+            "final_through": report.final_through,
+            "progress": [asdict(progress) for progress in report.progress],
+            "tallies": [tally_record(tally) for tally in report.tallies],
+        }
+    )
+
+
+def tally_record(tally: Tally) -> dict[str, Any]:
+    """The tally as its schema has it, field by field; as JSON, too."""
+    return {
+        "checkpoint": tally.checkpoint,
+        "window_start": tally.window_start,
+        "replay": tally.replay,
+        "sample": tally.sample,
+        "beacons": tally.beacons,
+        "payload_bytes": tally.payload_bytes,
+        "id_sum": signed64(tally.id_sum),
+        "dropped": tally.dropped,
+        "lag_sketch": [{"key": key, "count": count} for key, count in tally.lag_sketch.bins().items()],
+        "ranges": [  # by hand: `asdict` takes longer than the encoding
+            {"partition": place.partition, "first": place.first, "last": place.last} for place in tally.ranges
+        ],
+    }
+
+
+def decode_report(value: bytes | memoryview) -> EmitterReport:
+    """The report in a record's value.
+
+    Raises:
+        BadRecord: not_avro or unknown_fingerprint.
+    """
+    raw = REPORT_SCHEMA.decode(value)
+    return EmitterReport(
+        **{
+            **raw,
+            "progress": tuple(Progress(**progress) for progress in raw["progress"]),
+            "tallies": tuple(
+                Tally(
+                    **{
+                        **tally,
+                        "lag_sketch": Sketch.from_bins({bin_["key"]: bin_["count"] for bin_ in tally["lag_sketch"]}),
+                        "ranges": tuple(OffsetRange(**place) for place in tally["ranges"]),
+                    }
+                )
+                for tally in raw["tallies"]
+            ),
+        }
+    )
+
+
+def share_of(sample: int) -> float:
+    """A sample as the share of all ids that it takes, to six digits: 0.1 and not 0.09999999986."""
+    return float(f"{sample / SAMPLE_ALL:.6g}")
+
+
+def signed64(value: int) -> int:
+    """`value` modulo 2^64, read as signed."""
+    return (value + (1 << 63)) % (1 << 64) - (1 << 63)

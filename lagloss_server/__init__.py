@@ -1,0 +1,1 @@
+"""What the services of lagloss share: definitions, rules, store, incidents, operation, command line."""

@@ -1,0 +1,304 @@
+"""The command line: parse arguments, call one function per command, turn errors into exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from math import ceil
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from confluent_kafka import KafkaException
+from pydantic import ValidationError
+from rich.console import Console
+
+from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
+from lagloss_server import format as fmt
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.cli.tokens import app as token_app
+from lagloss_server.cli.users import app as user_app
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.settings import ENV_PREFIX, Settings
+from lagloss_server.times import parse_time_s
+
+if TYPE_CHECKING:
+    from lagloss_server.queries.beacon_log import BeaconLog
+    from lagloss_server.store.store import Store
+
+app = typer.Typer(
+    name="lagloss",
+    help="How late is a streaming pipeline's data, minute by minute, and was any lost?",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(token_app)
+app.add_typer(user_app)
+
+From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
+To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
+WindowMoment = Annotated[str, typer.Option(help="any moment within the window: RFC 3339 or relative (-15m)")]
+
+
+@app.command()
+def up(data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Run the whole service in the foreground until Ctrl-C."""
+    from lagloss_server.ops.up import run  # imports Spark's neighbours; the other commands should not wait for that
+
+    # Not `Settings.load`: the endpoints of a running `up` would pass for configured servers.
+    settings = Settings(data_dir=data_dir) if data_dir else Settings()
+    raise typer.Exit(run(settings, as_json=as_json))
+
+
+@app.command()
+def demo(
+    minutes: Annotated[
+        int | None, typer.Option(min=1, help="stop after this many minutes; by default, run until Ctrl-C")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the service and a pipeline with injected faults, and compare; exit 0 only if measured = injected losses."""
+    run = import_module("lagloss_server.ops.demo").run
+    raise typer.Exit(run(minutes, as_json))
+
+
+@app.command()
+def aggregator(
+    master: Annotated[
+        str | None, typer.Option(help="spark://HOST:PORT or local[N] (LAGLOSS_SPARK_MASTER)", metavar="MASTER")
+    ] = None,
+    verify_share: Annotated[
+        float | None,
+        typer.Option(help="share of proven windows to read anyway (LAGLOSS_VERIFY_SHARE)", min=0, max=1),
+    ] = None,
+    data_dir: DataDir = None,
+) -> None:
+    """Run only the aggregator in the foreground until Ctrl-C, with Spark tasks on this machine or on a cluster."""
+    given = {"spark_master": master, "verify_share": verify_share, "data_dir": data_dir}
+    settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
+    # Becomes the service's process: signals reach it, and its exit code is this command's.
+    os.execve(sys.executable, [sys.executable, "-m", "aggregator"], {**os.environ, **settings})
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def alerts(words: typer.Context) -> None:
+    """Manage incidents, silences, receivers and alerting rules; see `lagloss alerts --help`."""
+    _become("alerting.cli.main", words)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def reports(words: typer.Context) -> None:
+    """List, check and send scheduled SLA reports; see `lagloss reports --help`."""
+    _become("dashboard.reports.send", words)
+
+
+@app.command(
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def report(words: typer.Context) -> None:
+    """Print the SLA report of a pipeline over a week, a month or any range; see `lagloss report --help`."""
+    _become("dashboard.reports.cli", words)
+
+
+@app.command()
+def apply(
+    files: Annotated[list[Path], typer.Argument(help="YAML files, one pipeline each", metavar="FILE...")],
+    data_dir: DataDir = None,
+) -> None:
+    """Store pipeline definitions, after checking all files."""
+    from lagloss_server.model.definition import load_definition
+
+    definitions = [load_definition(path) for path in files]
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        for definition in definitions:
+            version = store.apply(definition)
+            typer.echo(f"{definition.name}: version {version}")
+
+
+@app.command()
+def windows(
+    pipeline: PipelineName,
+    from_: From = "-1h",
+    to: To = "now",
+    as_json: AsJson = False,
+    check: Annotated[bool, typer.Option("--check", help="exit 1 if a closed window breaches the SLA")] = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the windows of a pipeline with from <= start < to, oldest first."""
+    from lagloss_server.cli.windows_table import windows_table
+    from lagloss_server.model.window_document import contract_document
+    from lagloss_server.rules.sla import breaches
+
+    from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        definition = store.pipeline(pipeline).definition
+        found = store.windows(pipeline, from_s, to_s)
+    if as_json:
+        typer.echo(json.dumps([contract_document(window) for window in found]))
+    else:
+        Console().print(windows_table(found))
+    if check and not any(window["state"] != "open" for window in found):
+        raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
+    if check and any(breaches(window, definition) for window in found):
+        raise typer.Exit(EXIT_BREACHED)
+
+
+@app.command()
+def diff(
+    pipeline: PipelineName,
+    window: WindowMoment,
+    from_: Annotated[str, typer.Option("--from", help="checkpoint, such as src.in")],
+    to: Annotated[str, typer.Option("--to", help="checkpoint, such as snk.out")],
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """List the messages of a window that were seen at one checkpoint and not at another."""
+    from lagloss_server.queries.difference import difference
+
+    start = _window_start(window)
+    with _store_and_log(Settings.load(data_dir=data_dir), pipeline) as (store, log):
+        found = difference(store, log, pipeline, start, from_, to)
+    if as_json:
+        typer.echo(json.dumps(found.document()))
+    else:
+        sample = _sample_note(found.sample)
+        typer.echo(f"{found.count} messages of {pipeline} at {from_} and not at {to}, window {rfc3339(start)}{sample}")
+        for message_id in found.message_ids:
+            typer.echo(message_id)
+
+
+@app.command()
+def matrix(
+    pipeline: PipelineName,
+    window: WindowMoment,
+    only: Annotated[Literal["missing"] | None, typer.Option(help="only messages that are missing somewhere")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="maximum number of messages to show")] = 1_000,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Show the checkpoints that each message of a window was seen at, with its lag there; reads the log."""
+    from lagloss_server.queries.matrix import matrix as arrange
+    from lagloss_server.queries.window_blocks import read_window
+
+    start = _window_start(window)
+    with _store_and_log(Settings.load(data_dir=data_dir), pipeline) as (store, log):
+        blocks = read_window(store, log, pipeline, start)
+    found = arrange(blocks, only_missing=only == "missing", limit=limit)
+    if as_json:
+        typer.echo(json.dumps(found.document()))
+        return
+    out().print(found.table())
+    rest = f", the first {len(found.messages)} shown" if found.is_truncated else ""
+    typer.echo(f"{found.count} messages of {pipeline}, window {rfc3339(start)}{rest}{_sample_note(found.sample)}")
+
+
+@app.command()
+def recompute(
+    pipeline: PipelineName,
+    from_: From,
+    to: To = "now",
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Close the windows with from <= start < to again from the log; return when done."""
+    from lagloss_server.ops.recompute import recompute as ask
+
+    from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
+    settings = Settings.load(data_dir=data_dir)
+    with open_store(settings) as store:
+        store.pipeline(pipeline)
+        with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
+
+            def say(how_far: str) -> None:
+                line.update(f"recompute {pipeline}: {how_far}")
+
+            answer = ask(settings, store, pipeline, from_s, to_s, say)
+    sealed = answer.pop("sealed")
+    if as_json:
+        typer.echo(json.dumps(answer))
+    else:
+        typer.echo(
+            f"{answer['windows']} windows closed again from {answer['beacons']} beacons in {answer['seconds']} s"
+        )
+    if sealed:
+        raise NotEnoughData(detail=f"{sealed} windows are sealed: the log no longer holds their blocks.")
+
+
+@app.command()
+def doctor(data_dir: DataDir = None) -> None:
+    """Check Java, Kafka, PostgreSQL, topics, clocks and versions, and suggest fixes."""
+    from lagloss_server.ops import doctor as checks
+
+    settings = Settings.load(data_dir=data_dir)
+    found = checks.run(settings)
+    checks.show(found, settings, Console())
+    raise typer.Exit(checks.exit_code(found))
+
+
+def _become(module: str, words: typer.Context) -> None:
+    """Replace this process by the command line of a part, which this package does not import."""
+    os.execv(sys.executable, [sys.executable, "-m", module, *words.args])
+
+
+@contextmanager
+def _store_and_log(settings: Settings, pipeline: str) -> Iterator[tuple[Store, BeaconLog]]:
+    """Open the database and the log of beacons, after checking that the pipeline exists."""
+    from lagloss.broker.topics import BEACONS
+    from lagloss_server.queries.beacon_log import BeaconLog
+
+    with open_store(settings) as store:
+        store.pipeline(pipeline)
+        log = BeaconLog(settings.require_kafka(), BEACONS)
+        try:
+            yield store, log
+        finally:
+            log.close()
+
+
+def _sample_note(sample: float) -> str:
+    """Return a note for counts of a sample, which are not scaled; empty without sampling."""
+    return f" (of a sample of {fmt.percent(sample)})" if sample < 1 else ""
+
+
+def _window_start(moment: str) -> int:
+    from lagloss.sdk.packing import window_start_of
+
+    return window_start_of(parse_time_s(moment) * 1000)
+
+
+def main() -> None:
+    """Run the console script."""
+    run_app(app)
+
+
+def run_app(app: typer.Typer, name: str = "lagloss") -> None:
+    """Run a command line; report an error as one message on stderr and an exit code, never as a traceback."""
+    try:
+        app(prog_name=name)
+    except LaglossError as error:
+        sys.stderr.write(f"lagloss: {error}\n")
+        sys.exit(error.exit_code)
+    except KafkaException as error:
+        unreachable = KafkaUnreachable(bootstrap=Settings.load().kafka_bootstrap, detail=error)
+        sys.stderr.write(f"lagloss: {unreachable}\n")
+        sys.exit(unreachable.exit_code)
+    except ValidationError as error:
+        for problem in error.errors():
+            name = ENV_PREFIX + "_".join(map(str, problem["loc"])).upper()
+            sys.stderr.write(f"lagloss: {name}: {problem['msg']}, found {problem['input']!r}\n")
+        sys.exit(EXIT_USAGE)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,40 @@
+"""Options, tables on stdout and database access that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from lagloss_server.settings import Settings
+
+if TYPE_CHECKING:
+    from lagloss_server.store.store import Store
+
+UNBOUNDED_COLUMNS = 100_000
+DataDir = Annotated[Path | None, typer.Option(help="directory for data, logs and endpoints (LAGLOSS_DATA_DIR)")]
+PipelineName = Annotated[str, typer.Argument(help="name of the pipeline", metavar="PIPELINE")]
+AsJson = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout, and nothing else")]
+
+
+def out() -> Console:
+    """Return a console for tables on stdout; into a pipe, each row is one line, however wide."""
+    console = Console()
+    return console if console.is_terminal else Console(width=UNBOUNDED_COLUMNS)
+
+
+@contextmanager
+def open_store(settings: Settings) -> Iterator[Store]:
+    """Open the database, check that it answers, and close it at the end."""
+    from lagloss_server.store.store import Store
+
+    store = Store(settings.require_database())
+    try:
+        store.check()
+        yield store
+    finally:
+        store.close()

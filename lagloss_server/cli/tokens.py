@@ -1,0 +1,89 @@
+"""`lagloss token`: create, list and revoke the tokens by which the collector admits clients."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.settings import Settings
+
+if TYPE_CHECKING:
+    from lagloss_server.store.tokens import Token
+
+app = typer.Typer(
+    name="token", help="Create, list and revoke tokens for clients of the collector.", no_args_is_help=True
+)
+
+
+@app.command()
+def create(
+    pipeline: PipelineName,
+    scope: Annotated[
+        Literal["intake", "admin"], typer.Option(help="intake: send beacons; admin: also change the definition")
+    ] = "intake",
+    rate: Annotated[int | None, typer.Option(min=1, help="maximum beacons per second; by default, no limit")] = None,
+    as_json: AsJson = False,
+    data_dir: DataDir = None,
+) -> None:
+    """Create a token for a pipeline and print it, once.
+
+    From the first token on, the collector rejects clients of the pipeline that have none.
+    """
+    from lagloss_server.store import tokens
+
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        token, text = tokens.create(store, pipeline, scope, rate)
+    if as_json:
+        typer.echo(json.dumps(_document(token) | {"token": text}))
+    else:
+        typer.echo(text)
+        typer.echo(
+            f"Token {token.id} of {pipeline}, scope {scope}. It is not stored and cannot be shown again.", err=True
+        )
+
+
+@app.command("list")
+def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List all tokens, oldest first, without their secrets."""
+    from lagloss_server.store import tokens
+
+    with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
+        documents = [_document(token) for token in tokens.read(connection)]
+    if as_json:
+        typer.echo(json.dumps(documents))
+        return
+    columns = ("id", "pipeline", "scope", "rate", "created_at", "revoked_at")
+    table = Table(*columns, box=None)
+    for document in documents:
+        table.add_row(*(str(document[column] or "") for column in columns))
+    Console().print(table)
+
+
+@app.command()
+def revoke(
+    token_id: Annotated[str, typer.Argument(help="id of the token", metavar="ID")],
+    data_dir: DataDir = None,
+) -> None:
+    """Revoke a token; collectors reject it within seconds."""
+    from lagloss_server.store import tokens
+
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        tokens.revoke(store, token_id)
+    typer.echo(f"{token_id}: revoked")
+
+
+def _document(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "pipeline": token.pipeline,
+        "scope": token.scope,
+        "rate": token.rate,
+        "created_at": rfc3339(token.created_at_ms / 1000),
+        "revoked_at": rfc3339(token.revoked_at_ms / 1000) if token.revoked_at_ms else None,
+    }

@@ -1,0 +1,108 @@
+"""`lagloss users`: add, change and remove the users who log in to the dashboard with a password."""
+
+from __future__ import annotations
+
+import json
+import sys
+from getpass import getpass
+from typing import Annotated
+
+import typer
+
+from lagloss.errors import UsageError
+from lagloss_server.cli.options import AsJson, DataDir, open_store, out
+from lagloss_server.model.roles import Role
+from lagloss_server.settings import Settings
+
+app = typer.Typer(name="users", help="Add, change and remove users of the dashboard.", no_args_is_help=True)
+
+Name = Annotated[str, typer.Argument(help="login name", metavar="NAME")]
+RoleOption = Annotated[Role, typer.Option(help="viewer: read-only; operator: may also act")]
+
+
+@app.command()
+def add(name: Name, role: RoleOption = "viewer", data_dir: DataDir = None) -> None:
+    """Add a user, with a password typed twice on a terminal, or else read as one line from stdin."""
+    from lagloss_server.store import users
+
+    password = _new_password()
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        user = users.add(store, name, role, password)
+    typer.echo(f"{user.name}: {role}")
+
+
+@app.command()
+def passwd(name: Name, data_dir: DataDir = None) -> None:
+    """Change a user's password, read as by `add`, and end their sessions."""
+    from lagloss_server.store import users
+
+    password = _new_password()
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        users.set_password(store, name, password)
+    typer.echo(f"{name}: password changed, sessions ended")
+
+
+@app.command("role")
+def role_(
+    name: Name,
+    role: Annotated[Role, typer.Argument(help="viewer: read-only; operator: may also act", metavar="ROLE")],
+    data_dir: DataDir = None,
+) -> None:
+    """Change a user's role, effective with their next request."""
+    from lagloss_server.store import users
+
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        users.set_role(store, name, role)
+    typer.echo(f"{name}: {role}")
+
+
+@app.command()
+def remove(name: Name, data_dir: DataDir = None) -> None:
+    """Remove a user; their sessions end within seconds."""
+    from lagloss_server.store import users
+
+    with open_store(Settings.load(data_dir=data_dir)) as store:
+        users.remove(store, name)
+    typer.echo(f"{name}: removed")
+
+
+@app.command()
+def logout(name: Name, data_dir: DataDir = None) -> None:
+    """End a user's sessions within seconds, those from a provider too; they can log in again."""
+    from lagloss_server.store import users
+
+    with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.begin() as connection:
+        count = users.end_sessions(connection, name)
+    typer.echo(f"{name}: {count} sessions ended")
+
+
+@app.command("list")
+def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
+    """List the users who log in with a password, by name."""
+    from rich.table import Table
+
+    from lagloss_server.model.window_result import rfc3339
+    from lagloss_server.store import users
+
+    with open_store(Settings.load(data_dir=data_dir)) as store, store.engine.connect() as connection:
+        found = users.read(connection)
+    documents = [
+        {"name": user.name, "role": user.role, "created_at": rfc3339(user.created_at.timestamp())} for user in found
+    ]
+    if as_json:
+        typer.echo(json.dumps(documents))
+        return
+    table = Table("name", "role", "created_at", box=None)
+    for document in documents:
+        table.add_row(*document.values())
+    out().print(table)
+
+
+def _new_password() -> str:
+    """Read a password from the terminal, unseen, or from a pipe; never from an argument, which other users can see."""
+    if not sys.stdin.isatty():
+        return sys.stdin.readline().rstrip("\r\n")
+    password = getpass("Password: ")
+    if getpass("The same again: ") != password:
+        raise UsageError(detail="The two passwords differ. Nothing was changed; try again.")
+    return password

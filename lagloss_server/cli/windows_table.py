@@ -1,0 +1,40 @@
+"""The table of `lagloss windows` for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.table import Column, Table
+
+from lagloss_server import format as fmt
+
+
+def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
+    """Lay out windows, one a row."""
+    names = ("window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95")
+    table = Table(*(Column(name, no_wrap=True) for name in names), "reasons", box=None)
+    for window in windows:
+        table.add_row(
+            window["window_start"].replace("T", " ").removesuffix(":00Z"),
+            window["state"] if window["revision"] < 2 else f"{window['state']} r{window['revision']}",
+            window["verdict"] or fmt.NOTHING,
+            fmt.count(window["messages"]),
+            fmt.count(window["delivered"]),
+            fmt.count_interval(window["lost"]),
+            fmt.percent_interval(window["loss_ratio"]),
+            fmt.duration(window["e2e_lag_ms"]["p95"]),
+            ", ".join([*_reasons(window), *_clocks(window)]),
+        )
+    return table
+
+
+def _reasons(window: dict[str, Any]) -> list[str]:
+    """The reasons, of which `sample` says how large the sample is."""
+    return [fmt.sampled(window.get("sample")) if reason == "sample" else reason for reason in window["reasons"]]
+
+
+def _clocks(window: dict[str, Any]) -> list[str]:
+    """A word where hosts' clocks disagree, since what is missing then stays pending for that much longer."""
+    apart_ms = window.get("clock_skew_ms")
+    return [f"clocks {fmt.duration(apart_ms)} apart"] if apart_ms else []

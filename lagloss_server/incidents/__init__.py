@@ -1,0 +1,1 @@
+"""Incidents, what happened to them, and what people do about them."""

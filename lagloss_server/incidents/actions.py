@@ -1,0 +1,176 @@
+"""What people do about incidents: acknowledge one, silence some for a while, end a silence.
+
+Each is one transaction that notifies the leading alerter, who tells the receivers.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+from uuid import UUID
+
+from sqlalchemy import Connection, Row, func, insert, select, update
+
+from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
+from lagloss_server import format as fmt
+from lagloss_server.incidents.changes import note_change
+from lagloss_server.incidents.incident import Withheld, find, incident_table
+from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import ALERTS_CHANNEL, Store
+from lagloss_server.times import moment
+
+MAX_SILENCE_S: Final = 86_400
+silence_table = table_of(alert_tables.Silence)
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """`matchers` as texts; all of them must match. `ended_by`: who ended it early."""
+
+    id: str
+    matchers: list[str]
+    reason: str
+    author: str
+    starts_at: datetime
+    ends_at: datetime
+    ended_by: str | None = None
+
+    def withholds(self) -> Withheld:
+        """Return what an incident that it matches is withheld by."""
+        return Withheld("silence", self.id, self.author, self.reason)
+
+    def document(self) -> dict[str, Any]:
+        """As `lagloss alerts silences --json` prints it."""
+        return {**asdict(self), "starts_at": moment(self.starts_at), "ends_at": moment(self.ends_at)}
+
+
+def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> UUID:
+    """Says that somebody has taken the incident whose id begins so; its id.
+
+    Raises:
+        UnknownIncident: no id begins so.
+        AmbiguousIncident: several do.
+        AlreadyAcknowledged: somebody was faster.
+        IncidentIsResolved: it is over.
+    """
+    with store.engine.begin() as connection:
+        found = find(connection, prefix, lock=True)
+        if not found.is_open:
+            raise IncidentIsResolved(id=found.id, at=moment(found.resolved_at))
+        if found.acknowledged_at is not None:
+            raise AlreadyAcknowledged(id=found.id, by=found.acknowledged_by, at=moment(found.acknowledged_at))
+        at = _now(connection)
+        connection.execute(
+            update(incident_table).where(incident_table.c.id == found.id).values(acknowledged_at=at, acknowledged_by=by)
+        )
+        note_change(connection, found, "acknowledged", at, by=by, note=note)
+        notify(connection, f"acknowledged/{found.id}")
+    return found.id
+
+
+def silence(
+    store: Store, matchers: Sequence[str], *, reason: str, author: str, for_s: float
+) -> tuple[Silence, list[UUID]]:
+    """Tells nobody of incidents that match, from now on; the silence, and which open incidents it is about now.
+
+    Raises:
+        BadSilence: no matcher or one that is none, no reason, no author, or not within (0, 24 h].
+    """
+    parsed = _parsed(matchers)
+    for name, text in (("a reason", reason), ("an author", author)):
+        if not text.strip():
+            raise BadSilence(expected=name, found="none")
+    if not 0 < for_s <= MAX_SILENCE_S:
+        raise BadSilence(expected="an end within 24 h", found=f"{for_s:g} s")
+    with store.engine.begin() as connection:
+        starts_at = _now(connection)
+        made = Silence(
+            id=secrets.token_hex(4),
+            matchers=[str(matcher) for matcher in parsed],
+            reason=reason.strip(),
+            author=author.strip(),
+            starts_at=starts_at,
+            ends_at=starts_at + timedelta(seconds=for_s),
+        )
+        connection.execute(insert(silence_table).values(**asdict(made)))
+        notify(connection, f"silence/{made.id}")
+        return made, _open_matching(connection, parsed)
+
+
+def matched_words(about: Sequence[UUID]) -> str:
+    """Of a silence: `it matches 2 open incidents`."""
+    if not about:
+        return "it matches no incident that is open now"
+    return f"it matches {fmt.counted(len(about), 'open incident')}"
+
+
+def unsilence(store: Store, silence_id: str, by: str) -> None:
+    """Ends a silence now.
+
+    Raises:
+        UnknownSilence: there is none with this id that still holds.
+    """
+    table = silence_table
+    holds = (table.c.id == silence_id) & (table.c.ends_at > func.clock_timestamp())
+    with store.engine.begin() as connection:
+        ended = connection.execute(
+            update(table).where(holds).values(ends_at=func.clock_timestamp(), ended_by=by)
+        ).rowcount
+        if not ended:
+            raise UnknownSilence(id=silence_id)
+        notify(connection, f"silence/{silence_id}")
+
+
+def silences(store: Store) -> list[Silence]:
+    """Those that hold now, the one that ends first first."""
+    table = silence_table
+    asked = select(table).where(table.c.ends_at > func.clock_timestamp()).order_by(table.c.ends_at, table.c.id)
+    with store.engine.connect() as connection:
+        return [
+            Silence(row.id, row.matchers, row.reason, row.author, row.starts_at, row.ends_at, row.ended_by)
+            for row in connection.execute(asked)
+        ]
+
+
+def notify(connection: Connection, what: str) -> None:
+    """Wakes the leading alerter once this transaction is committed."""
+    connection.execute(select(func.pg_notify(ALERTS_CHANNEL, what)))
+
+
+def _parsed(matchers: Sequence[str]) -> list[Matcher]:
+    if not matchers:
+        raise BadSilence(expected="at least one matcher such as pipeline=clicks", found="none")
+    try:
+        return [Matcher.parse(text) for text in matchers]
+    except ValueError as error:
+        _, _, found = str(error).partition("found ")
+        raise BadSilence(expected="matchers such as pipeline=clicks or rule=~lag.*", found=found) from error
+
+
+def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[UUID]:
+    """Open incidents that these choose, by their labels and those of their pipelines' newest definitions."""
+    row, labels = incident_table, pipeline_labels(connection)
+    columns = (row.c.id, *(row.c[name] for name in INCIDENT_LABELS))
+    found: list[Row[Any]] = list(
+        connection.execute(select(*columns).where(row.c.state == "open").order_by(row.c.opened_at))
+    )
+    return [each.id for each in found if match_all(matchers, labels_of(each, labels.get(each.pipeline)))]
+
+
+def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
+    """The labels of the newest definition of each pipeline."""
+    pipeline = tables.table_of(tables.Pipeline)
+    own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
+    return {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
+
+
+def _now(connection: Connection) -> datetime:
+    """The database's clock: the alerter, which may run elsewhere, goes by it."""
+    now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return now

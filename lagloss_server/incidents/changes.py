@@ -1,0 +1,96 @@
+"""Changes of incidents, from opened to resolved, as they are noted and read; the record of one with its deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import Connection, insert, select
+
+from lagloss_server.incidents.deliveries import Delivery, deliveries
+from lagloss_server.incidents.incident import Incident, incident
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import Store
+from lagloss_server.times import moment
+
+change_table = table_of(alert_tables.IncidentChange)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that happened to an incident; `by` None: the alerter did it."""
+
+    at: datetime
+    change: str
+    by: str | None
+    note: str | None
+    value: float
+    worst: float
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "at": moment(self.at)}
+
+
+def note_change(
+    connection: Connection,
+    of: Incident,
+    change: str,
+    at: datetime,
+    *,
+    by: str | None = None,
+    note: str | None = None,
+) -> None:
+    """Writes down that something happened to an incident; `by` None: the alerter did it."""
+    connection.execute(
+        insert(change_table).values(
+            incident_id=of.id,
+            at=at,
+            change=change,
+            by=by,
+            note=note or None,
+            value=of.value,
+            worst=of.worst,
+            first_window=of.first_window_s,
+            last_window=of.last_window_s,
+        )
+    )
+
+
+def changes(store: Store, incident_id: UUID) -> list[Change]:
+    """What happened to an incident, oldest first."""
+    table = change_table
+    asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
+    with store.engine.connect() as connection:
+        return [Change(row.at, row.change, row.by, row.note, row.value, row.worst) for row in connection.execute(asked)]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An incident with its changes and deliveries, oldest first: what `show` and its page add to `Incident`."""
+
+    incident: Incident
+    changes: Sequence[Change]
+    deliveries: Sequence[Delivery]
+
+    def document(self, dashboard_url: str) -> dict[str, Any]:
+        """Return what `lagloss alerts show --json` prints."""
+        return {
+            **self.incident.details(dashboard_url),
+            "changes": [change.document() for change in self.changes],
+            "deliveries": [delivery.document() for delivery in self.deliveries],
+        }
+
+
+def read_record(store: Store, prefix: str) -> Record:
+    """Read the record of the one incident whose id begins so.
+
+    Raises:
+        UnknownIncident: no id begins so.
+        AmbiguousIncident: several do.
+    """
+    found = incident(store, prefix)
+    return Record(found, changes(store, found.id), deliveries(store, found.id))

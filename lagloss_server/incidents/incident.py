@@ -1,0 +1,285 @@
+"""Incidents as people read them: what breached, since when, where, and who has it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime
+from typing import Any, Final, Literal
+from urllib.parse import quote
+from uuid import UUID
+
+from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
+
+from lagloss.errors import AmbiguousIncident, UnknownIncident
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.matchers import labels_of
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.schema import alerting as alert_tables
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.store import Store
+from lagloss_server.times import moment
+
+_ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
+
+Document = dict[str, Any]
+
+incident_table = table_of(alert_tables.Incident)
+WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
+    incident_table.c[name] for name in ("state", "severity", "opened_at", "id")
+)
+"""Open before resolved, critical before warning, then the longest open: as their words sort."""
+
+
+@dataclass(frozen=True, slots=True)
+class Withheld:
+    """Why an incident's receivers are not notified. `ref`: the silence's id, or the name of the maintenance, of the
+    open rule, of the blind pipeline upstream. `by`: author of the silence; `reason`: of a silence or maintenance."""
+
+    kind: Literal["silence", "maintenance", "rule", "upstream"]
+    ref: str
+    by: str | None = None
+    reason: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Row[Any]) -> Withheld | None:
+        """Read the columns of `incident`; None if nothing withholds it."""
+        if row.withheld_kind is None:
+            return None
+        return cls(row.withheld_kind, row.withheld_ref, row.withheld_by, row.withheld_reason)
+
+    def __str__(self) -> str:
+        """The sentence for people, the same in documents and on pages."""
+        match self.kind:
+            case "silence":
+                return f"silence {self.ref} by {self.by}: {self.reason}"
+            case "maintenance":
+                return f"maintenance {self.ref}: {self.reason}"
+            case "rule":
+                return f"inhibited: {self.ref} is open and tells of it"
+            case "upstream":
+                return f"inhibited: {self.ref}, which this pipeline follows, is blind"
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """A row of `incident`: what alerting writes, the command line, the dashboard, and reports read.
+
+    Windows: starts in epoch s. `value` (of the last window), `worst`, and `target` are in the rule's `unit`. `detail`:
+    `what`, `unit`, and `text` (value against target) of the rule; `where` (worst first), `examples`, `messages`, and
+    `lost` of the newest breached windows; `breaches` as ranges of windows, `windows` (their number), `worst_window`,
+    `notes`, `resolved_because`. Properties read it, since rows of older versions lack some of that. `runbooks`:
+    address of the pipeline's own, from its newest definition.
+    """
+
+    id: UUID
+    pipeline: str
+    rule: str
+    kind: str
+    severity: str
+    state: str
+    opened_at: datetime
+    resolved_at: datetime | None
+    acknowledged_at: datetime | None
+    acknowledged_by: str | None
+    first_window_s: int
+    last_window_s: int
+    value: float
+    worst: float
+    target: float
+    detail: Mapping[str, Any]
+    withheld: Withheld | None = None
+    runbooks: str | None = None
+
+    @classmethod
+    def of_row(cls, row: Row[Any], runbooks: str | None = None) -> Incident:
+        """Read a row of `incident`."""
+        same = {name: getattr(row, name) for name in _SAME}
+        windows = {"first_window_s": row.first_window, "last_window_s": row.last_window}
+        return cls(**same, **windows, withheld=Withheld.of_row(row), runbooks=runbooks)
+
+    def row(self) -> Document:
+        """Return the columns of `incident`, without those of `withheld`."""
+        same = {name: getattr(self, name) for name in _SAME}
+        return {**same, "first_window": self.first_window_s, "last_window": self.last_window_s}
+
+    @property
+    def is_open(self) -> bool:
+        return self.state == "open"
+
+    @property
+    def resolved_because(self) -> str | None:
+        return self.detail.get("resolved_because")
+
+    @property
+    def text(self) -> str:
+        text: str | None = self.detail.get("text")
+        # rows without a text are older than all rules but that of loss
+        return text or f"{fmt.percent(self.value)} of messages lost, target {fmt.percent(self.target)}"
+
+    @property
+    def unit(self) -> str:
+        """`ratio`, `ms`, `s` or `times`."""
+        return str(self.detail.get("unit", "ratio"))
+
+    @property
+    def windows(self) -> int:
+        """Number of windows that breach."""
+        windows: int | None = self.detail.get("windows")
+        return windows or sum((last - first) // WINDOW_S + 1 for first, last in self.detail.get("breaches", ()))
+
+    @property
+    def worst_window_s(self) -> int | None:
+        return self.detail.get("worst_window")
+
+    @property
+    def where(self) -> list[Document]:
+        return self.detail.get("where") or []
+
+    @property
+    def examples(self) -> list[Document]:
+        return self.detail.get("examples") or []
+
+    @property
+    def notes(self) -> list[str]:
+        return self.detail.get("notes") or []
+
+    @property
+    def runbook(self) -> str | None:
+        """The page of its kind among the pipeline's own runbooks, if it has some."""
+        return f"{self.runbooks.rstrip('/')}/{self.kind}" if self.runbooks else None
+
+    def links(self, dashboard_url: str) -> dict[str, str | None]:
+        """The dashboard at its last window and at the incident, and its runbook; null where no address is known."""
+        return {
+            "dashboard": dashboard_link(dashboard_url, self.pipeline, self.last_window_s),
+            "incident": incident_link(dashboard_url, self.id),
+            "runbook": self.runbook or runbook_link(dashboard_url, self.kind),
+        }
+
+    def document(self) -> Document:
+        """Return what `lagloss alerts list --json` prints; `details` and notifications add to it."""
+        return {
+            "id": str(self.id),
+            **labels_of(self),
+            "state": self.state,
+            "opened_at": moment(self.opened_at),
+            "resolved_at": moment(self.resolved_at),
+            "resolved_because": self.resolved_because,
+            "acknowledged_at": moment(self.acknowledged_at),
+            "acknowledged_by": self.acknowledged_by,
+            "withheld": None if self.withheld is None else str(self.withheld),
+            "breach": {"value": self.value, "worst": self.worst, "target": self.target, "text": self.text},
+            "since": rfc3339(self.first_window_s),
+            "windows": {
+                "first": rfc3339(self.first_window_s),
+                "last": rfc3339(self.last_window_s),
+                "count": self.windows,
+            },
+            "where": self.where,
+        }
+
+    def details(self, dashboard_url: str) -> Document:
+        """Return the document with examples, notes, and links."""
+        more = {"examples": self.examples, "notes": self.notes, "links": self.links(dashboard_url)}
+        return {**self.document(), **more}
+
+
+_SAME: Final = tuple(field.name for field in fields(Incident) if field.name in incident_table.c)
+"""Fields that are columns of the same name."""
+
+
+def incidents(
+    store: Store, *, pipeline: str | None = None, only_open: bool = True, since: datetime | None = None
+) -> list[Incident]:
+    """The open incidents, or also the resolved ones that were open after `since`: open ones first, critical first,
+    then the longest open."""
+    column = incident_table.c
+    chosen: list[ColumnElement[bool]] = []
+    if pipeline is not None:
+        chosen.append(column.pipeline == pipeline)
+    if only_open:
+        chosen.append(column.state == "open")
+    elif since is not None:
+        chosen.append((column.state == "open") | (column.resolved_at >= since))
+    return chosen_incidents(store, chosen, WORST_FIRST)
+
+
+def chosen_incidents(
+    store: Store,
+    chosen: Sequence[ColumnElement[bool]],
+    order: Sequence[ColumnElement[Any]],
+    limit: int | None = None,
+    offset: int = 0,
+) -> list[Incident]:
+    """The incidents whose rows of `incident_table` are so, in this order."""
+    asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
+    with store.engine.connect() as connection:
+        runbooks = _own_runbooks(connection)
+        return [Incident.of_row(row, runbooks.get(row.pipeline)) for row in connection.execute(asked)]
+
+
+def incident(store: Store, prefix: str) -> Incident:
+    """The one incident whose id begins so.
+
+    Raises:
+        UnknownIncident: none does.
+        AmbiguousIncident: several do.
+    """
+    with store.engine.connect() as connection:
+        return find(connection, prefix)
+
+
+def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident:
+    """Read it within a transaction; see `incident`. `lock`: its row, for the transaction."""
+    table, wanted = incident_table, prefix.strip().lower()
+    if not _ID.fullmatch(wanted):
+        raise UnknownIncident(id=prefix)
+    asked = select(table).where(cast(table.c.id, String).startswith(wanted)).order_by(table.c.opened_at.desc())
+    rows = connection.execute(asked.with_for_update() if lock else asked).all()
+    if not rows:
+        raise UnknownIncident(id=prefix)
+    if len(rows) > 1:
+        raise AmbiguousIncident(id=prefix, count=len(rows), example=rows[0].id)
+    return Incident.of_row(rows[0], _own_runbooks(connection).get(rows[0].pipeline))
+
+
+def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
+    """The dashboard at a window of a pipeline; None where its address is not known."""
+    path = quote(f"/pipelines/{pipeline}/windows/{rfc3339(window_start_s)}", safe="/:")
+    return f"{dashboard_url.rstrip('/')}{path}" if dashboard_url else None
+
+
+def incident_link(dashboard_url: str, incident: UUID) -> str | None:
+    """The dashboard at an incident; None where its address is not known."""
+    return f"{dashboard_url.rstrip('/')}/incidents/{incident}" if dashboard_url else None
+
+
+def runbook_link(dashboard_url: str, kind: str) -> str | None:
+    """lagloss's own runbook of a kind of rule, as the dashboard serves it; None where its address is not known."""
+    return f"{dashboard_url.rstrip('/')}/runbooks/{kind}" if dashboard_url else None
+
+
+def place_words(place: Mapping[str, Any]) -> str:
+    """`link src->mid: 94 lost, 98 % of the loss`, as far as it is known."""
+    name = f"{place.get('kind', '')} {place.get('name', '')}"
+    return f"{name}: {place['text']}" if place.get("text") else name
+
+
+def example_words(example: Mapping[str, Any]) -> str:
+    """`lost at link src->mid, last seen at src.out`, as far as it is known; the caller names the message."""
+    places, last = ", ".join(map(str, example.get("places") or ())), example.get("last_checkpoint")
+    return f"{example.get('kind', '')}{f' at {places}' if places else ''}{f', last seen at {last}' if last else ''}"
+
+
+def _own_runbooks(connection: Connection) -> dict[str, str]:
+    """Where pipelines have runbooks of their own, by the newest definition: addresses that a kind is put behind."""
+    pipeline = table_of(tables.Pipeline)
+    base = pipeline.c.definition["spec"]["alerts"]["runbook"].astext
+    found: dict[str, str | None] = {}
+    for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):
+        found[name] = address
+    return {name: address for name, address in found.items() if address}

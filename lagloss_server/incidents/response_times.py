@@ -1,0 +1,126 @@
+"""How fast incidents are acknowledged and repaired (MTTA and MTTR), by severity and rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from statistics import fmean, median
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, func, select
+
+from lagloss_server.incidents.changes import change_table
+from lagloss_server.incidents.incident import incident_table
+from lagloss_server.store.store import Store
+
+NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})
+"""Why incidents end that nobody repaired. They count, but not in the time to repair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """When an incident was opened, first acknowledged and last resolved; None where it was not. Reopened, it is one:
+    from its first opening to its last end."""
+
+    severity: str
+    rule: str
+    opened_at: datetime
+    acknowledged_at: datetime | None
+    resolved_at: datetime | None
+    resolved_because: str | None
+
+    @property
+    def is_repaired(self) -> bool:
+        return self.resolved_at is not None and self.resolved_because not in NO_REPAIRS
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Numbers of incidents, and times of those that have them, in s; None of none."""
+
+    incidents: int
+    acknowledged: int
+    repaired: int
+    revised: int
+    mean_to_acknowledge_s: float | None
+    median_to_acknowledge_s: float | None
+    mean_to_resolve_s: float | None
+    median_to_resolve_s: float | None
+
+    @classmethod
+    def of(cls, courses: Sequence[Course]) -> Times:
+        taken = [(c.acknowledged_at - c.opened_at).total_seconds() for c in courses if c.acknowledged_at]
+        ended = [(c.resolved_at - c.opened_at).total_seconds() for c in courses if c.resolved_at and c.is_repaired]
+        return cls(
+            incidents=len(courses),
+            acknowledged=len(taken),
+            repaired=len(ended),
+            revised=sum(c.resolved_because == "revised" for c in courses),
+            mean_to_acknowledge_s=_or_none(fmean, taken),
+            median_to_acknowledge_s=_or_none(median, taken),
+            mean_to_resolve_s=_or_none(fmean, ended),
+            median_to_resolve_s=_or_none(median, ended),
+        )
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def courses(store: Store, from_s: float, to_s: float, *chosen: ColumnElement[bool]) -> list[Course]:
+    """Of the incidents that were opened in [from_s, to_s), oldest first; `chosen`: of those whose rows are so."""
+    opened = incident_table.c.opened_at
+    return _courses(store, opened >= _utc(from_s), opened < _utc(to_s), *chosen)
+
+
+def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float) -> list[Course]:
+    """Of a pipeline's incidents that began before `to_s` and were not over before `from_s`, oldest first."""
+    row = incident_table.c
+    lasted = (row.state == "open") | (row.resolved_at >= _utc(from_s))
+    return _courses(store, row.pipeline == pipeline, row.first_window < to_s, lasted)
+
+
+def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
+    row, change = incident_table, change_table
+    # acknowledged_at of a reopened incident is that of its newest opening; the changes tell of the first
+    first = (
+        select(func.min(change.c.at))
+        .where(change.c.incident_id == row.c.id, change.c.change == "acknowledged")
+        .scalar_subquery()
+    )
+    asked = (
+        select(
+            row.c.severity,
+            row.c.rule,
+            row.c.opened_at,
+            func.coalesce(first, row.c.acknowledged_at).label("acknowledged_at"),
+            row.c.resolved_at,
+            row.c.detail["resolved_because"].astext.label("because"),
+            row.c.state,
+        )
+        .where(*chosen)
+        .order_by(row.c.opened_at)
+    )
+    with store.engine.connect() as connection:
+        return [
+            Course(found.severity, found.rule, found.opened_at, found.acknowledged_at, found.resolved_at, found.because)
+            if found.state == "resolved"
+            else Course(found.severity, found.rule, found.opened_at, found.acknowledged_at, None, None)
+            for found in connection.execute(asked)
+        ]
+
+
+def by(key: Callable[[Course], str], of: Iterable[Course]) -> dict[str, Times]:
+    """The times of each group, by its name."""
+    groups: dict[str, list[Course]] = {}
+    for course in of:
+        groups.setdefault(key(course), []).append(course)
+    return {name: Times.of(groups[name]) for name in sorted(groups)}
+
+
+def _or_none(average: Callable[[Sequence[float]], float], of: Sequence[float]) -> float | None:
+    return average(of) if of else None
+
+
+def _utc(epoch_s: float) -> datetime:
+    return datetime.fromtimestamp(epoch_s, UTC)

@@ -1,0 +1,1 @@
+"""Definitions of pipelines, the graph they make, and results of windows."""

@@ -1,0 +1,145 @@
+"""Pipeline definitions: the YAML a pipeline's owner writes, checked, with errors that name file, line and
+expectation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from lagloss.wire.format import SAMPLE_ALL
+from lagloss_server.fields import DurationMs, Name, Strict, refuse
+from lagloss_server.model.alert_checks import problems
+from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.matchers import INCIDENT_LABELS
+from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
+from lagloss_server.yaml_files import load_yaml, parse_yaml
+
+
+def _are_free(labels: dict[str, str]) -> dict[str, str]:
+    """A definition's labels may not stand in the way of those that every incident has."""
+    taken = sorted(labels.keys() & INCIDENT_LABELS)
+    if taken:
+        raise ValueError(f"expected labels other than {', '.join(sorted(INCIDENT_LABELS))}, found {', '.join(taken)}")
+    return labels
+
+
+LabelName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,99}$")]
+LabelValue = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{0,200}$")]
+Labels = Annotated[dict[LabelName, LabelValue], Field(max_length=50), AfterValidator(_are_free)]
+
+
+class Metadata(Strict):
+    """`labels` go with the pipeline's incidents, for routes and silences."""
+
+    name: Name
+    description: str = ""
+    labels: Labels = Field(default_factory=dict)
+
+
+class LossSla(Strict):
+    max: Annotated[float, Field(ge=0, le=1)] = 0.01
+
+
+class LagSla(Strict):
+    percentile: Annotated[float, Field(gt=0, le=100)] = 95
+    target: DurationMs = 5_000
+
+
+class StalenessSla(Strict):
+    max: DurationMs = 300_000
+
+
+class Sla(Strict):
+    loss: LossSla = LossSla()
+    lag: LagSla = LagSla()
+    staleness: StalenessSla = StalenessSla()
+
+
+class PipelineSpec(Strict):
+    nodes: Annotated[tuple[NodeSpec, ...], Field(min_length=1)]
+    grace: DurationMs = 60_000
+    max_wait: DurationMs = Field(default=900_000, alias="maxWait")
+    sample: Annotated[float, Field(gt=0, le=1)] = 1
+    """The share of messages that beacons are sent of, chosen by the hash of the id, alike at every node."""
+    sla: Sla = Sla()
+    alerts: Alerts = Alerts()
+
+    @model_validator(mode="after")
+    def _is_a_graph(self) -> PipelineSpec:
+        problem = problem_of(self.nodes)
+        if problem is not None:
+            raise ValueError(problem)
+        return self
+
+
+class Definition(Strict):
+    """A named, versioned directed acyclic graph of nodes with its SLA. Durations in ms."""
+
+    api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
+    kind: Literal["Pipeline"]
+    metadata: Metadata
+    spec: PipelineSpec
+
+    @model_validator(mode="after")
+    def _has_rules_of_its_own(self) -> Definition:
+        found = problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait)
+        refuse((("spec", "alerts", *place), problem) for place, problem in found)
+        return self
+
+    @property
+    def name(self) -> str:
+        return self.metadata.name
+
+    @property
+    def sample(self) -> int:
+        """`spec.sample` as blocks and tallies say it: ids whose hash modulo 2^32 is below it are in the sample."""
+        return max(1, int(self.spec.sample * SAMPLE_ALL))
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The consumer group of each node that names one."""
+        return {node.name: node.group for node in self.spec.nodes if node.group is not None}
+
+    @property
+    def retriers(self) -> tuple[str, ...]:
+        """Names of the nodes that others hand messages back to, in the order they are first named."""
+        return retriers_of(self.spec.nodes)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPipeline:
+    """One version of a definition; in force for windows that start at or after `applied_at_ms` (the first: for all)."""
+
+    name: str
+    version: int
+    applied_at_ms: int
+    definition: Definition
+
+
+def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
+    """Which of a pipeline's versions (oldest first) is in force at a window's start; the first holds before it, too."""
+    later = (at for at, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
+    return max(later, default=0)
+
+
+def parse_definition(text: str, source: str = "definition") -> Definition:
+    """The definition in this YAML text.
+
+    Raises:
+        BadDefinition: with file (`source`), line and what was expected.
+    """
+    return parse_yaml(Definition, text, source)
+
+
+def load_definition(path: Path) -> Definition:
+    """The definition in this file; `BadDefinition` where it cannot be read or is none."""
+    return load_yaml(Definition, path)
+
+
+def as_document(definition: Definition) -> dict[str, Any]:
+    """The definition as JSON for the database; `Definition.model_validate` reads it back."""
+    return definition.model_dump(mode="json", by_alias=True)

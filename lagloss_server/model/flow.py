@@ -1,0 +1,84 @@
+"""The flow of a pipeline: its nodes in order, the links between them, and the names of their checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from lagloss_server.model.nodes import NodeSpec, flow_graph, retriers_of
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    source: str
+    target: str
+    out: str
+    """The checkpoint where the source sends to the target: `N.out`, or `N.out:M` where N has several next nodes."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}->{self.target}"
+
+
+class Flow:
+    """What follows from the nodes alone; `lagloss_server.model.nodes.problem_of` finds nothing wrong with them."""
+
+    def __init__(self, nodes: Sequence[NodeSpec]) -> None:
+        self.retriers: tuple[str, ...] = retriers_of(nodes)
+        self._specs = {node.name: node for node in nodes if node.name not in self.retriers}
+        self._flow = flow_graph(nodes)
+        rank = {name: at for at, name in enumerate(self._specs)}
+        self.steps: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._flow, key=rank.__getitem__))
+        """Nodes in the order of the flow, without retriers."""
+        self.links: tuple[Link, ...] = tuple(
+            Link(name, after, _out(self._specs[name], after)) for name in self.steps for after in self._specs[name].to
+        )
+        self.checkpoints: tuple[str, ...] = tuple(
+            name for node in self.nodes for name in (f"{node}.in", *self.exits(node))
+        )
+        """Checkpoint names in the order of the flow, retriers' last."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        return self.steps + self.retriers
+
+    def exits(self, node: str) -> tuple[str, ...]:
+        """The exits of a node: its outs (to a retrier too), filtered and dead."""
+        if node in self.retriers:
+            return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
+        return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
+
+    def outs(self, node: str) -> tuple[str, ...]:
+        if node in self.retriers:
+            return tuple(f"{node}.out:{user}" for user in self.users(node))
+        spec = self._specs[node]
+        sent = tuple(_out(spec, after) for after in spec.to) or (f"{node}.out",)
+        return (*sent, f"{node}.out:{spec.retries}") if spec.retries else sent
+
+    def users(self, retrier: str) -> tuple[str, ...]:
+        """The nodes that hand messages to this retrier."""
+        return tuple(name for name in self.steps if self._specs[name].retries == retrier)
+
+    def neighbours(self, node: str) -> frozenset[str]:
+        """Direct predecessors and successors in the flow; a retrier stands outside it."""
+        if node in self.retriers:
+            return frozenset()
+        return frozenset({*self._flow.predecessors(node), *self._flow.successors(node)})
+
+    def same_node(self, other: Flow, node: str) -> bool:
+        """Whether both versions know this node with the same declaration and neighbours (a retrier: the same users)."""
+        if node not in self.nodes or node not in other.nodes:
+            return False
+        if node in self.retriers or node in other.retriers:
+            return set(self.users(node)) == set(other.users(node))
+        alike = [
+            flow._specs[node].model_copy(update={"description": "", "group": None}) if node in flow._specs else None
+            for flow in (self, other)
+        ]
+        return alike[0] == alike[1] and self.neighbours(node) == other.neighbours(node)
+
+
+def _out(spec: NodeSpec, after: str) -> str:
+    return f"{spec.name}.out:{after}" if len(spec.to) > 1 else f"{spec.name}.out"

@@ -1,0 +1,81 @@
+"""Nodes of a pipeline as its owner declares them, and what keeps some from being a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import networkx as nx
+from pydantic import Field
+
+from lagloss_server.fields import Name, Strict
+
+MAX_CHECKPOINTS = 200
+
+
+GroupId = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]{1,255}$")]
+"""As Kafka's clients call it: `group.id`."""
+
+
+class NodeSpec(Strict):
+    """A step of the pipeline: its next nodes, whether each message goes to all of them, and its retrier. `group` is the
+    Kafka consumer group of its processes, of which the consumer lag is to be watched."""
+
+    name: Name
+    to: tuple[Name, ...] = ()
+    copy_: Literal["all"] | None = Field(default=None, alias="copy")
+    retries: Name | None = None
+    group: GroupId | None = None
+    description: str = ""
+
+
+def retriers_of(nodes: Sequence[NodeSpec]) -> tuple[str, ...]:
+    """Names of the nodes that others hand messages back to, in the order they are first named."""
+    return tuple(dict.fromkeys(node.retries for node in nodes if node.retries))
+
+
+def flow_graph(nodes: Sequence[NodeSpec]) -> nx.DiGraph[str]:
+    """Nodes and links, without retriers."""
+    retriers = retriers_of(nodes)
+    steps = [node for node in nodes if node.name not in retriers]
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(node.name for node in steps)
+    graph.add_edges_from((node.name, after) for node in steps for after in node.to)
+    return graph
+
+
+def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
+    """What keeps these nodes from being a pipeline, or None."""
+    names = [node.name for node in nodes]
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        return f"expected each node once, found {', '.join(sorted(twice))} twice"
+    groups = [node.group for node in nodes if node.group is not None]
+    shared = {group for group in groups if groups.count(group) > 1}
+    if shared:  # its lag would be told of each of them
+        return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
+    retriers = retriers_of(nodes)
+    for node in nodes:
+        if len(set(node.to)) < len(node.to):
+            return f"expected each next node once, found `to` of {node.name} naming one twice"
+        unknown = [name for name in node.to if name not in names or name in retriers]
+        if unknown:
+            return f"expected `to` of {node.name} to name nodes of this pipeline, found {', '.join(unknown)}"
+        if node.name in retriers and (node.to or node.retries):
+            return f"expected the retrier {node.name} to have neither `to` nor `retries`"
+        if node.copy_ and len(node.to) < 2:
+            return f"expected `copy: all` only on a node with several next nodes, found it on {node.name}"
+    graph = flow_graph(nodes)
+    if not nx.is_directed_acyclic_graph(graph):
+        loop = " -> ".join([edge[0] for edge in nx.find_cycle(graph)])
+        return f"expected no cycles, found {loop} leading back to its start"
+    sources = [name for name in graph if graph.in_degree(name) == 0]
+    if len(sources) != 1:
+        return f"expected exactly one node without incoming link, found {', '.join(sources) or 'none'}"
+    # in, filtered and dead of each node, one out a next node (or one in all), the hand-over to and from a retrier
+    checkpoints = sum(
+        3 + max(1, len(node.to)) + 2 * bool(node.retries) for node in nodes if node.name in graph
+    ) + 2 * len(retriers)
+    if checkpoints > MAX_CHECKPOINTS:
+        return f"expected at most {MAX_CHECKPOINTS} checkpoints, found {checkpoints}"
+    return None

@@ -1,0 +1,169 @@
+"""Window results: what is told about a window, as it is stored, printed by `windows --json` and drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from lagloss.wire.sketch import Sketch
+
+State = Literal["open", "closed", "sealed"]
+Verdict = Literal["ok", "loss", "unknown", "idle"]
+Proof = Literal["beacons", "tallies"]
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """From what is certain to what cannot be ruled out, in messages."""
+
+    min: int
+    max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lags:
+    """Percentiles of lags in ms, read from merged bins; None of no lags."""
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    max: float | None
+
+    @classmethod
+    def of(cls, sketch: Sketch) -> Lags:
+        return cls(*sketch.quantiles_ms((0.5, 0.95, 0.99, 1.0)))
+
+
+def percentiles(lags: Lags) -> dict[str, float | None]:
+    return {"p50": lags.p50, "p95": lags.p95, "p99": lags.p99}
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointResult:
+    """`distinct` and `duplicates` are None where only tallies are known."""
+
+    name: str
+    beacons: int
+    distinct: int | None
+    duplicates: int | None
+    replayed: int
+    lag_ms: Lags
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "lag_ms": percentiles(self.lag_ms)}
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResult:
+    """`process_duration_p95_ms` is the difference of two percentiles; `process_duration_ms` the true distribution, of
+    messages that were seen on both sides, over one id in 16."""
+
+    name: str
+    lag_in_p95_ms: float | None
+    lag_out_p95_ms: float | None
+    process_duration_p95_ms: float | None
+    process_duration_ms: Lags
+    lost: Interval | None
+    complete: bool
+
+    def document(self) -> dict[str, Any]:
+        return {**asdict(self), "process_duration_ms": percentiles(self.process_duration_ms)}
+
+
+@dataclass(frozen=True, slots=True)
+class LinkResult:
+    """`queue_time_p95_ms` and `queue_time_ms`: as in `NodeResult`."""
+
+    source: str
+    target: str
+    queue_time_p95_ms: float | None
+    queue_time_ms: Lags
+    lost: Interval | None
+    corrupted: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "from": self.source,
+            "to": self.target,
+            "queue_time_p95_ms": self.queue_time_p95_ms,
+            "queue_time_ms": percentiles(self.queue_time_ms),
+            "lost": None if self.lost is None else asdict(self.lost),
+            "corrupted": self.corrupted,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class WindowResult:
+    """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
+
+    `unknown_checkpoints`: beacons of checkpoints that the version in force does not have (20 of them at most).
+    `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
+    clocks are, whole seconds (rule 4). `pending_since_ms`: when the first of the pending or overdue messages was last
+    seen (epoch ms); not printed.
+    """
+
+    pipeline: str
+    window_start_s: int
+    verdict: Verdict | None
+    reasons: tuple[str, ...]
+    proof: Proof
+    sample: float
+    messages: int
+    delivered: int | None
+    filtered: int
+    dead: int
+    pending: int | None
+    unexplained: int | None
+    clock_skew_ms: int | None
+    lost: Interval | None
+    on_time_share: float | None
+    e2e_lag_ms: Lags
+    checkpoints: tuple[CheckpointResult, ...]
+    nodes: tuple[NodeResult, ...]
+    links: tuple[LinkResult, ...]
+    unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
+    pending_since_ms: float | None = None
+
+    @property
+    def loss_ratio(self) -> dict[str, float | None] | None:
+        if self.lost is None:
+            return None
+        if not self.messages:
+            return {"min": None, "max": None}
+        return {"min": self.lost.min / self.messages, "max": self.lost.max / self.messages}
+
+    def document(self) -> dict[str, Any]:
+        """The window as the command line prints it, without state, revision and closing time."""
+        return {
+            "pipeline": self.pipeline,
+            "window_start": rfc3339(self.window_start_s),
+            "verdict": self.verdict,
+            "reasons": list(self.reasons),
+            "proof": self.proof,
+            "sample": self.sample,
+            "messages": self.messages,
+            "delivered": self.delivered,
+            "filtered": self.filtered,
+            "dead": self.dead,
+            "pending": self.pending,
+            "unexplained": self.unexplained,
+            "clock_skew_ms": self.clock_skew_ms,
+            "lost": None if self.lost is None else asdict(self.lost),
+            "loss_ratio": self.loss_ratio,
+            "on_time_share": self.on_time_share,
+            "e2e_lag_ms": asdict(self.e2e_lag_ms),
+            "checkpoints": [checkpoint.document() for checkpoint in self.checkpoints],
+            "nodes": [node.document() for node in self.nodes],
+            "links": [link.document() for link in self.links],
+            "unknown_checkpoints": [
+                {"name": name, "beacons": beacons} for name, beacons in self.unknown_checkpoints.items()
+            ],
+        }
+
+
+def rfc3339(epoch_s: float) -> str:
+    """UTC, with Z; whole seconds without a fraction."""
+    moment = datetime.fromtimestamp(epoch_s, UTC)
+    return moment.isoformat(timespec="auto").replace("+00:00", "Z")

@@ -1,0 +1,100 @@
+"""Mail: the server it is handed to, addresses that can be written to, and who has it then."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from email import policy
+from email.message import EmailMessage
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from lagloss_server.net.one_line import one_line
+from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.net.secret import Secret
+from lagloss_server.net.smtp import TIMEOUT_S, Login, Reply, SmtpServer
+
+
+def _one_address(text: str) -> str:
+    """`name@host` or `Name <name@host>`."""
+    header: Any = policy.SMTP.header_factory("to", text if text.isprintable() else "")
+    address = header.addresses[0] if len(header.addresses) == 1 and not header.defects else None
+    if address is None or not (address.username and address.domain) or not re.fullmatch(r"[!-~]+", address.addr_spec):
+        raise ValueError("expected one mail address such as on-call@example.com, in ASCII")
+    return text
+
+
+Address = Annotated[str, AfterValidator(_one_address)]
+Recipients = Annotated[tuple[Address, ...], Field(min_length=1, max_length=100)]
+
+
+def addr_spec(address: str) -> str:
+    """The address alone, of one with a name."""
+    return str(policy.SMTP.header_factory("to", address).addresses[0].addr_spec)
+
+
+class ServerConfig(BaseModel):
+    """Where mail is handed in, and whom it is from. `tls`: `starttls` (then it is demanded), `tls` from the first
+    byte, or `none`. Errors do not quote what was written."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
+
+    host: Annotated[str, Field(min_length=1, max_length=255, pattern=r"^[A-Za-z0-9.:_-]+$")]
+    port: Annotated[int, Field(ge=1, le=65_535)] = 587
+    tls: Literal["starttls", "tls", "none"] = "starttls"
+    username: Secret | None = None
+    password: Secret | None = None
+    from_: Address = Field(alias="from")
+    ca_file: Path | None = Field(default=None, alias="caFile")
+
+    @model_validator(mode="after")
+    def _keeps_its_password(self) -> Self:
+        if (self.username is None) != (self.password is None):
+            raise ValueError("expected `username` and `password` together, found one of them")
+        if self.username is not None and self.tls == "none":
+            raise ValueError("expected `tls: starttls` or `tls: tls` with a password, which else goes in the clear")
+        return self
+
+    def server(self, timeout_s: float = TIMEOUT_S) -> SmtpServer:
+        """The server, its secrets resolved. `timeout_s`: for one mail.
+
+        Raises:
+            SecretMissing: a secret is not where the configuration says.
+            UnusableReceiver: the file of certificates holds none.
+        """
+        login = Login(self.username.reveal(), self.password.reveal()) if self.username and self.password else None
+        return SmtpServer(self.host, self.port, self.tls, login, self.ca_file, timeout_s)
+
+
+@dataclass(frozen=True, slots=True)
+class HandedIn:
+    """What became of a mail, and which of those it was handed in for have it now."""
+
+    outcome: Outcome
+    reached: tuple[str, ...] = ()
+
+
+def hand_in(server: SmtpServer, mail: EmailMessage, recipients: Sequence[str], reached: frozenset[str]) -> HandedIn:
+    """Hands the mail in for those recipients (addresses, perhaps with names) that are not `reached` yet. Raises nothing
+    that a network or a server can cause."""
+    left = [address for address in dict.fromkeys(map(addr_spec, recipients)) if address not in reached]
+    if not left:
+        return HandedIn(Sent())
+    replies = server.send(addr_spec(str(mail["From"])), left, mail.as_bytes(policy=policy.SMTP))
+    if not isinstance(replies, Mapping):
+        return HandedIn(replies)
+    taken = tuple(address for address in left if address not in replies)
+    return HandedIn(_meaning(replies, len(recipients)), taken)
+
+
+def _meaning(refused: Mapping[str, Reply], recipients: int) -> Outcome:
+    """One that is put off has all of them put off; else one that is refused is a failure that somebody should see,
+    although the others have the mail."""
+    if not refused:
+        return Sent()
+    told = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
+    error = f"{len(refused)} of {recipients} recipients do not have it: {told}"
+    return TryLater(error) if any(reply.is_for_now for reply in refused.values()) else Refused(error)

@@ -1,0 +1,1 @@
+"""Running lagloss: embedded servers, processes, jars, doctor, demo."""

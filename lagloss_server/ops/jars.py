@@ -1,0 +1,316 @@
+"""Fetch the jars that Spark and the embedded broker need, and check each against a committed SHA-256.
+
+`python -m lagloss_server.ops.jars` shows its progress; `--lock` writes the lock anew after a change of versions.
+They come through Ivy, which is inside the pyspark wheel, so nothing but Java has to be on the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final
+from xml.sax.saxutils import quoteattr
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from lagloss.errors import JarMismatch, JarsMissing, JarsNotFetched, LaglossError
+from lagloss_server.ops.java import find_java
+from lagloss_server.ops.processes import launcher
+
+
+@dataclass(frozen=True)
+class JarSet:
+    """What to ask Ivy for: coordinates `organisation:name:version`, with what they depend on if `transitive`."""
+
+    name: str
+    coordinates: tuple[str, ...]
+    transitive: bool
+
+
+SPARK: Final = JarSet(
+    "spark",
+    (
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0",
+        # The newest of this small jar served for Scala 2.13; used for delegation tokens only.
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",
+        "org.apache.kafka:kafka-clients:3.9.2",
+        "org.apache.commons:commons-pool2:2.13.1",
+    ),
+    transitive=False,  # the rest is inside pyspark
+)
+BROKER: Final = JarSet(
+    "broker",
+    ("org.apache.kafka:kafka_2.13:4.3.1", "org.apache.logging.log4j:log4j-slf4j-impl:2.25.4"),
+    transitive=True,
+)
+SETS: Final = (SPARK, BROKER)
+
+Report = Callable[[str, int, int], None]
+"""Told what happens: (a line to show, jars done, jars to do)."""
+
+
+@dataclass(frozen=True)
+class LockedJar:
+    kind: str
+    name: str
+    sha256: str
+
+    def path(self, root: Path) -> Path:
+        return root / self.kind / self.name
+
+
+def jars_dir() -> Path:
+    """Where the jars are: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's cache."""
+    if given := os.environ.get("LAGLOSS_JARS_DIR"):
+        return Path(given)
+    checkout = Path(__file__).resolve().parents[2]
+    if (checkout / "pyproject.toml").exists():
+        return checkout / ".jars"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lagloss" / "jars"
+
+
+def read_lock(text: str | None = None) -> list[LockedJar]:
+    """The lock's jars. Its lines are what `sha256sum` prints, so `sha256sum -c` in the jars' folder checks them too."""
+    if text is None:
+        text = resources.files("lagloss_server.ops").joinpath("jars.lock").read_text()
+    jars = []
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            sha256, path = line.split()
+            kind, name = path.split("/")
+            jars.append(LockedJar(kind, name, sha256))
+    return jars
+
+
+def spark_jars() -> list[Path]:
+    """Spark's Kafka connector, for `spark.jars`. Raises JarsMissing."""
+    return _present(SPARK)
+
+
+def broker_jars() -> list[Path]:
+    """The embedded broker's class path. Raises JarsMissing."""
+    return _present(BROKER)
+
+
+def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
+    """Makes all jars be there and be what the lock says; without network access if they are.
+
+    A jar that differs (half-downloaded, edited) is fetched again and told to `progress`. Raises JavaMissing,
+    JarsNotFetched, and JarMismatch if what was fetched differs from the lock.
+    """
+    report = progress or _silent
+    root = jars_dir()
+    if not any(differs(jar, root) for jar in read_lock() if jar.kind in {each.name for each in sets}):
+        return  # nothing to write: the folder may be another user's
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        with _locked(root / ".lock"):
+            for jar_set in sets:
+                bad = _sort_out(jar_set, root, report)
+                if bad:
+                    _fetch_locked(jar_set, bad, root, report)
+    except PermissionError as error:
+        raise JarsNotFetched(detail=f"{error.filename} cannot be written ({error.strerror})", log="none") from error
+
+
+def sha256_of(path: Path) -> str:
+    """A file's SHA-256 in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def differs(jar: LockedJar, root: Path) -> bool:
+    """Return whether a jar is missing or not what the lock says."""
+    path = jar.path(root)
+    return not path.is_file() or sha256_of(path) != jar.sha256
+
+
+def _present(jar_set: JarSet) -> list[Path]:
+    root = jars_dir()
+    wanted = [jar for jar in read_lock() if jar.kind == jar_set.name]
+    # Whole files are enough here: ensure() has compared them, and moves only finished ones into place.
+    missing = [jar for jar in wanted if not jar.path(root).is_file()]
+    if missing:
+        raise JarsMissing(count=len(missing), total=len(wanted), kind=jar_set.name, path=root, example=missing[0].name)
+    return [jar.path(root) for jar in wanted]
+
+
+def _sort_out(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
+    """The set's jars that are not as locked; what is in their place is thrown away."""
+    bad = []
+    for jar in read_lock():
+        if jar.kind != jar_set.name or not differs(jar, root):
+            continue
+        bad.append(jar)
+        if jar.path(root).exists():
+            report(f"{jar.name} is damaged (half-downloaded?): fetching it again", 0, 0)
+            jar.path(root).unlink()
+    return bad
+
+
+def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Report) -> None:
+    ivy_cache = root / ".ivy"  # kept if this is interrupted: the next call goes on where this one stopped
+    with tempfile.TemporaryDirectory(dir=root, prefix=".fetched-") as scratch:
+        fetched = _fetch(jar_set, ivy_cache, Path(scratch), sum(j.kind == jar_set.name for j in read_lock()), report)
+        for jar in bad:
+            path = fetched / jar.name
+            if not path.exists():
+                raise JarsNotFetched(detail=f"the registry did not give {jar.name}", log=root / "fetch.log")
+            found = sha256_of(path)
+            if found != jar.sha256:
+                shutil.rmtree(ivy_cache, ignore_errors=True)
+                raise JarMismatch(jar=jar.name, found=found, expected=jar.sha256)
+            jar.path(root).parent.mkdir(exist_ok=True)
+            path.replace(jar.path(root))
+    shutil.rmtree(ivy_cache, ignore_errors=True)
+
+
+def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, report: Report) -> Path:
+    """Lets Ivy put the set's jars into a folder, which is returned. `expected` is for the progress only."""
+    java = find_java()
+    (scratch / "ivy.xml").write_text(_ivy_module(jar_set))
+    out = scratch / "jars"
+    settings = os.environ.get("LAGLOSS_IVY_SETTINGS")
+    command = [
+        *launcher(),
+        java,
+        # Java waits for ever by default; a dead network should be an error.
+        "-Dsun.net.client.defaultConnectTimeout=20000",
+        "-Dsun.net.client.defaultReadTimeout=60000",
+        *("-cp", _ivy_jar(), "org.apache.ivy.Main"),
+        *(("-settings", settings) if settings else ()),
+        *("-cache", ivy_cache, "-ivy", scratch / "ivy.xml"),
+        *("-retrieve", f"{out}/[artifact]-[revision].[ext]"),
+    ]
+    log_path = jars_dir() / "fetch.log"
+    done = 0
+    report(f"fetching the {jar_set.name} jars: asking what they need", 0, expected)
+    with (
+        log_path.open("w") as log,
+        subprocess.Popen(
+            list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
+        ) as ivy,
+    ):
+        try:
+            for line in ivy.stdout or ():
+                log.write(line)
+                if "[SUCCESSFUL ]" in line:
+                    done += 1
+                    name = re.search(r"!(\S+?)\(|!(\S+)", line)
+                    report((name[1] or name[2]) if name else "a jar", min(done, expected), expected)
+        except BaseException:  # Ctrl-C too: Ivy has a session of its own and would go on
+            ivy.kill()
+            raise
+    if ivy.returncode != 0 or not out.exists():
+        problems = [
+            line.strip() for line in log_path.read_text().splitlines() if re.search("UNRESOLVED|FAILED|rror", line)
+        ]
+        raise JarsNotFetched(detail=problems[-1] if problems else f"Ivy ended with {ivy.returncode}", log=log_path)
+    return out
+
+
+def _ivy_jar() -> Path:
+    spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
+    folders = spec.submodule_search_locations if spec else None
+    found = sorted(Path(folders[0]).glob("jars/ivy-*.jar")) if folders else []
+    if not found:
+        raise JarsNotFetched(detail="pyspark with its Ivy is not installed", log="none")
+    return found[-1]
+
+
+def _ivy_module(jar_set: JarSet) -> str:
+    lines = []
+    for coordinate in jar_set.coordinates:
+        org, name, rev = map(quoteattr, coordinate.split(":"))
+        transitive = str(jar_set.transitive).lower()
+        lines.append(f'<dependency org={org} name={name} rev={rev} transitive="{transitive}" conf="default"/>')
+    return (
+        f'<ivy-module version="2.0"><info organisation="lagloss" module="{jar_set.name}"/>'
+        f'<configurations><conf name="default"/></configurations>'
+        f"<dependencies>{''.join(lines)}</dependencies></ivy-module>"
+    )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """One fetching process at a time; the kernel opens the lock if its holder dies."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _silent(line: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+def write_lock(path: Path) -> None:
+    """Fetches every set anew and writes what came as the lock, for a maintainer who changed a version."""
+    lines = [
+        "# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; jars.py beside it says which and why."
+    ]
+    for jar_set in SETS:
+        with tempfile.TemporaryDirectory(dir=jars_dir(), prefix=".fetched-") as scratch:
+            out = _fetch(jar_set, Path(scratch) / "ivy", Path(scratch), 0, lambda line, *_: print(line))  # noqa: T201
+            lines += [f"{sha256_of(jar)}  {jar_set.name}/{jar.name}" for jar in sorted(out.glob("*.jar"))]
+    path.write_text("\n".join(lines) + "\n")
+
+
+@contextmanager
+def shown_progress(console: Console) -> Iterator[Report]:
+    """A progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
+    if not console.is_terminal:
+        yield lambda line, done, total: console.print(f"  jars {done}/{total} {line}" if total else f"  {line}")
+        return
+    columns = (SpinnerColumn(), TextColumn("jars"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True) as bar:
+        task = bar.add_task("", visible=False)
+
+        def report(line: str, done: int, total: int) -> None:
+            if total:
+                bar.update(task, description=line, completed=done, total=total, visible=True)
+            else:
+                bar.console.print(line)
+
+        yield report
+
+
+def main() -> int:
+    """Fetches the jars; exit code 0, or an error's."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
+    )
+    parser.add_argument("--lock", action="store_true", help="write jars.lock anew from what the registry serves")
+    arguments = parser.parse_args()
+    console = Console(stderr=True)
+    try:
+        if arguments.lock:
+            jars_dir().mkdir(parents=True, exist_ok=True)
+            write_lock(Path(__file__).with_name("jars.lock"))
+        with shown_progress(console) as report:
+            ensure(report)
+    except LaglossError as error:
+        console.print(str(error), style="red", markup=False, highlight=False)
+        return error.exit_code
+    except KeyboardInterrupt:
+        console.print("interrupted; run it again to go on", style="yellow")
+        return 130
+    console.print(f"jars: {len(read_lock())} in place")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

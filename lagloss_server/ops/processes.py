@@ -1,0 +1,120 @@
+"""Child processes that never outlive the process that started them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import psutil
+
+from lagloss.errors import PortInUse
+from lagloss_server.ops.machine import port_is_free
+
+_LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
+LOOPBACK: Final = "127.0.0.1"
+
+
+def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> list[str]:
+    """The words to put before a command so that it runs as `user` and gets a signal when this process dies."""
+    uid, gid = (-1, -1) if user is None else pwd.getpwnam(user)[2:4]
+    return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, (int(on_parent_death), os.getpid(), uid, gid))]
+
+
+def spawn(
+    argv: Sequence[str | Path],
+    log_path: Path,
+    *,
+    env: Mapping[str, str] | None = None,
+    on_parent_death: int = signal.SIGTERM,
+    user: str | None = None,
+    cwd: Path | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Starts a program in a session of its own, its output appended to `log_path`.
+
+    `env` is laid over this process's environment; `pass_fds` are open in the child, too. If this process dies, however
+    it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that called here ends: call from
+    one that lives on.
+    """
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    with log_path.open("ab") as log:
+        return subprocess.Popen(
+            [*launcher(on_parent_death, user), *map(str, argv)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(env or {})},
+            cwd=cwd,
+            pass_fds=pass_fds,
+            start_new_session=True,
+        )
+
+
+def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int = signal.SIGTERM) -> int:
+    """Ends a spawned program: `how`, then after `timeout_s` SIGKILL to all of its group. Returns its exit code."""
+    if process.poll() is not None:
+        return process.returncode  # reaped: its number may belong to another process by now
+    process.send_signal(how)
+    deadline = time.monotonic() + timeout_s
+    # Waits without reaping, so that the group's number stays ours until what is left in the group is gone, too.
+    while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.02)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
+
+
+def is_running(pid: int, word: str) -> bool:
+    """Whether process `pid` lives and has `word` in its command line (a pid from a file may have been given anew)."""
+    try:
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE and any(word in part for part in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
+    """Waits for a process that is not ours to end; whether it did. One left by a killed parent is about to."""
+    deadline = time.monotonic() + timeout_s
+    while is_running(pid, word):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.1)
+    return True
+
+
+def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:
+    """A loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
+
+    Raises PortInUse if a port was asked for by number and another process has it.
+    """
+    if wanted:
+        if not port_is_free(wanted):
+            raise PortInUse(server=server, port=wanted)
+        return wanted
+    if remembered and port_is_free(remembered):
+        return remembered
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def log_tail(log_path: Path, lines: int = 3) -> str:
+    """The last lines of a log, for an error message."""
+    try:
+        text = log_path.read_text(errors="replace")
+    except OSError:
+        return "no log"
+    return " | ".join([line.strip() for line in text.splitlines() if line.strip()][-lines:]) or "its log is empty"

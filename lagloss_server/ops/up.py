@@ -1,0 +1,268 @@
+"""`lagloss up`: the whole service in the foreground, on servers of its own where none are named."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import IO, Final, Self
+
+from rich.console import Console
+from rich.table import Table
+
+from lagloss.errors import EXIT_OK, AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss_server.ops import jars, machine
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.ops.instances import remove_endpoints, write_endpoints
+from lagloss_server.ops.java import find_java
+from lagloss_server.ops.prepare import prepare
+from lagloss_server.ops.processes import choose_port
+from lagloss_server.ops.supervisor import Say, Service, start_all, stop_all
+from lagloss_server.settings import Settings
+
+READY_TIMEOUT_S: Final = 180
+"""Spark alone takes 10 to 15 s on an idle laptop, several times that on a busy one."""
+WATCH_EVERY_S: Final = 0.5
+
+
+class Stack:
+    """Everything `up` runs. Use as a context manager from the main thread; `endpoints` is the contract's ready line."""
+
+    def __init__(self, settings: Settings, say: Say) -> None:
+        self.settings = settings
+        self.endpoints: dict[str, str] = {}
+        self._say = say
+        self._dir = settings.data_dir.absolute()
+        self._lock: IO[str] | None = None
+        self._kafka: EmbeddedKafka | None = None
+        self._postgres: EmbeddedPostgres | None = None
+        self._services: list[Service] = []
+        self._ports: dict[str, int] = {}
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Starts all and returns when all is ready. Raises a LaglossError that says what to do."""
+        self._lock = _hold(self._dir)
+        self._check_machine()
+        jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line))
+        settings = self._start_servers()
+        self._say("creating topics and tables")
+        prepare(settings)
+        self._services = _services(settings, self._dir)
+        self._say("starting " + ", ".join(service.name for service in self._services))
+        start_all(self._services, READY_TIMEOUT_S, self._say)
+        self.settings = settings
+        self.endpoints = {
+            "kafka": settings.kafka_bootstrap,
+            "database": settings.database_url,
+            "dashboard": settings.dashboard_url,
+            "collector": settings.collector_url,
+        }
+        others = {"aggregator": settings.aggregator_url, "alerting": settings.alerting_url}
+        write_endpoints(self._dir, {**self.endpoints, **others})
+
+    def watch(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Keeps everything running until `until()` or a signal. Raises if a server cannot be started again."""
+        while not until():
+            self.tend()
+            time.sleep(WATCH_EVERY_S)
+
+    def tend(self) -> None:
+        """One look at everything; starts again what died."""
+        for server in (self._kafka, self._postgres):
+            if server and any(process.poll() is not None for process in server.processes):
+                self._say(f"{type(server).__name__} died, starting it again; log: {server.log_path}")
+                server.stop()
+                server.start()
+        for service in self._services:
+            service.tend(self._say)
+
+    def stop(self) -> None:
+        """Ends services first, then servers. Twice does no harm."""
+        if self._lock is None:
+            return
+        remove_endpoints(self._dir)
+        stop_all(self._services)
+        self._services = []
+        for server in (self._postgres, self._kafka):
+            if server is not None:
+                server.stop()
+        self._lock.close()
+        self._lock = None
+
+    def _check_machine(self) -> None:
+        """Raise, before any long step, for what this machine lacks or what another process has taken."""
+        find_java()
+        for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
+            raise MachineTooSmall(problem=problem)
+        choose_port("Kafka", self.settings.kafka_port)
+        choose_port("PostgreSQL", self.settings.postgres_port)
+        self._ports = _service_ports(self.settings, self._dir / "ports.json")
+
+    def _start_servers(self) -> Settings:
+        """Starts the servers that no setting names; the settings with their addresses."""
+        found: dict[str, str] = {}
+        if not self.settings.kafka_bootstrap:
+            self._say("starting Kafka")
+            self._kafka = EmbeddedKafka(self._dir / "kafka", self.settings.kafka_port)
+            found["kafka_bootstrap"] = self._kafka.start().bootstrap
+        if not self.settings.database_url:
+            self._say("starting PostgreSQL")
+            self._postgres = EmbeddedPostgres(self._dir / "postgres", self.settings.postgres_port)
+            found["database_url"] = self._postgres.start().url
+        ports = self._ports
+        urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
+        urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, as browsers know it
+        numbers = {
+            "dashboard_port": ports["dashboard"],
+            "collector_port": ports["collector"],
+            "metrics_port": ports["aggregator"],
+            "alerting_port": ports["alerting"],
+        }
+        return self.settings.model_copy(update={**found, **urls, **numbers, "data_dir": self._dir})
+
+
+def run(settings: Settings, *, as_json: bool = False) -> int:
+    """Runs the stack until Ctrl-C or SIGTERM. Stdout: the ready line, or a table of endpoints; stderr: the rest."""
+    console = Console(stderr=True)
+    with signals_interrupt(), shown(console) as say:
+        try:
+            with Stack(settings, say) as stack:
+                _print_ready(stack.endpoints, as_json=as_json)
+                say("ready; Ctrl-C ends all of it")
+                stack.watch()
+        except KeyboardInterrupt:
+            say("ended")
+    return EXIT_OK
+
+
+@contextmanager
+def signals_interrupt() -> Iterator[None]:
+    """SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt as SIGINT does, once; later ones are ignored, so
+    that an impatient second Ctrl-C does not leave half of it running."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        for each in numbers:
+            signal.signal(each, signal.SIG_IGN)
+        raise KeyboardInterrupt
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def shown(console: Console) -> Iterator[Say]:
+    """Lines with the seconds since the start, so that one sees from the first second that something happens."""
+    began = time.monotonic()
+
+    def say(line: str) -> None:
+        console.print(f"{time.monotonic() - began:6.1f} s  {line}", markup=False, highlight=False, soft_wrap=True)
+
+    say("lagloss is starting")
+    yield say
+
+
+def _print_ready(endpoints: dict[str, str], *, as_json: bool) -> None:
+    if as_json or not sys.stdout.isatty():
+        sys.stdout.write(json.dumps(endpoints) + "\n")
+        sys.stdout.flush()
+        return
+    table = Table("lagloss is up", "", box=None, header_style="bold green")
+    for name, address in endpoints.items():
+        table.add_row(name, address)
+    Console().print(table)
+
+
+def _hold(data_dir: Path) -> IO[str]:
+    """Takes the data directory for this process; the kernel gives it free when the process ends, however it ends."""
+    try:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        lock = (data_dir / "up.lock").open("a+")
+    except OSError as error:
+        raise UnreachableDirectory(path=data_dir, detail=error.strerror) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.seek(0)
+        holder = lock.read().strip() or "unknown"
+        lock.close()
+        raise AlreadyRunning(what="lagloss up", path=data_dir, pid=holder) from error
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+    return lock
+
+
+def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
+    """A port each; those of last time where they are free, so that a bookmark stays good."""
+    try:
+        remembered = json.loads(path.read_text())
+    except (OSError, ValueError):
+        remembered = {}
+    wanted = {
+        "dashboard": settings.dashboard_port,
+        "collector": settings.collector_port,
+        "aggregator": settings.metrics_port,
+        "alerting": settings.alerting_port,
+    }
+    ports = {name: choose_port(f"the {name}", port, remembered.get(name)) for name, port in wanted.items()}
+    path.write_text(json.dumps(ports))
+    return ports
+
+
+def _visible_host(settings: Settings) -> str:
+    return "127.0.0.1" if settings.bind_address in ("", "0.0.0.0", "::") else settings.bind_address
+
+
+def _services(settings: Settings, data_dir: Path) -> list[Service]:
+    env = {
+        "LAGLOSS_KAFKA_BOOTSTRAP": settings.kafka_bootstrap,
+        "LAGLOSS_DATABASE_URL": settings.database_url,
+        "LAGLOSS_DATA_DIR": str(data_dir),
+        "LAGLOSS_DASHBOARD_PORT": str(settings.dashboard_port),
+        "LAGLOSS_COLLECTOR_PORT": str(settings.collector_port),
+        "LAGLOSS_METRICS_PORT": str(settings.metrics_port),
+        "LAGLOSS_ALERTING_PORT": str(settings.alerting_port),
+        "LAGLOSS_ALERTING_URL": settings.alerting_url,
+        "LAGLOSS_ALERTING_FILE": str(settings.alerting_file.absolute()) if settings.alerting_file else "",
+        "LAGLOSS_REPORTS_FILE": str(settings.reports_file.absolute()) if settings.reports_file else "",
+        "LAGLOSS_DASHBOARD_URL": settings.dashboard_url,
+        "LAGLOSS_COLLECTOR_URL": settings.collector_url,
+        "LAGLOSS_AGGREGATOR_URL": settings.aggregator_url,
+        "LAGLOSS_BIND_ADDRESS": settings.bind_address,
+        "LAGLOSS_SPOOL_DIR": settings.spool_dir or str(data_dir / "spool"),
+        "LAGLOSS_ALERT_WEBHOOK_URL": settings.alert_webhook_url,
+        "LAGLOSS_JARS_DIR": str(jars.jars_dir()),
+    }
+    health = {
+        "aggregator": f"{settings.aggregator_url}/healthz",  # first: it is the slowest to start
+        "alerting": f"{settings.alerting_url}/healthz",
+        "dashboard": f"http://{_visible_host(settings)}:{settings.dashboard_port}/healthz",
+        "collector": f"{settings.collector_url}/healthz",
+    }
+    return [Service(name, name, data_dir / "logs" / f"{name}.log", env, url) for name, url in health.items()]

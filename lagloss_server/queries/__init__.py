@@ -1,0 +1,1 @@
+"""Questions about windows and messages, answered from PostgreSQL and the log together."""

@@ -1,0 +1,108 @@
+"""The beacon log as Kafka holds it: watermarks, offsets by time, ids, and the records of exact offset ranges."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
+
+from lagloss.broker.topics import kafka_error
+from lagloss.wire.format import OffsetRange
+from lagloss_server.queries.offset_ranges import Watermarks
+
+TIMEOUT_S = 10
+
+
+class LogRecord(NamedTuple):
+    """One record of a topic; `appended_ms` is when the log took it (epoch ms)."""
+
+    key: bytes | None
+    value: bytes
+    appended_ms: int
+
+
+def _is_of_the_moment(error: BaseException) -> bool:
+    """Whether a partition has no leader just now: its topic is new, or its broker has gone."""
+    codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+    return isinstance(error, KafkaException) and kafka_error(error).code() in codes
+
+
+class BeaconLog:
+    """Metadata of one topic.
+
+    Every method raises KafkaException when the broker does not answer within `timeout_s`.
+    """
+
+    def __init__(self, bootstrap: str, topic: str, timeout_s: float = TIMEOUT_S) -> None:
+        self.topic = topic
+        self._timeout_s = timeout_s
+        self._admin = AdminClient(
+            {"bootstrap.servers": bootstrap, "socket.timeout.ms": int(timeout_s * 1000), "log_level": 0}
+        )
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": bootstrap,
+                "group.id": "lagloss-metadata",
+                "enable.auto.commit": False,
+                # A fetch at the log's end is held back this long, and the next range's waits behind it: by default 500.
+                "fetch.wait.max.ms": 10,
+                "log_level": 0,
+            }
+        )
+
+    def partitions(self) -> list[int]:
+        return sorted(self._admin.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic].partitions)
+
+    def topic_id(self) -> str:
+        """The topic's id: another one means that it was deleted and created anew."""
+        found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._timeout_s)
+        return str(found[self.topic].result(self._timeout_s).topic_id)
+
+    def ends(self) -> dict[int, int]:
+        """The end offset of each partition."""
+        return self._offsets(OffsetSpec.latest())
+
+    def watermarks(self) -> dict[int, Watermarks]:
+        """What the broker holds of each partition."""
+        low, high = self._offsets(OffsetSpec.earliest()), self._offsets(OffsetSpec.latest())
+        return {partition: Watermarks(low[partition], high[partition]) for partition in high}
+
+    def offsets_at(self, moment_ms: int) -> dict[int, int]:
+        """For each partition the offset of the first record appended at or after this moment; its end if none was."""
+        asked = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
+        found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
+        ends: Mapping[int, int] = self.ends()
+        return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
+
+    def records(self, ranges: Sequence[OffsetRange]) -> Iterator[LogRecord]:
+        """Every record in these ranges, which must be merged and held by the broker (see `clamp`)."""
+        for item in ranges:
+            place = TopicPartition(self.topic, item.partition, item.first)
+            self._consumer.assign([place])
+            next_offset = item.first
+            while next_offset <= item.last:
+                message = self._consumer.poll(self._timeout_s)
+                if message is None:
+                    raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+                if message.error() is not None:
+                    raise KafkaException(message.error())
+                next_offset = (message.offset() or 0) + 1
+                if next_offset <= item.last + 1:
+                    yield LogRecord(message.key(), message.value() or b"", message.timestamp()[1])
+        self._consumer.unassign()
+
+    def close(self) -> None:
+        self._consumer.close()
+
+    @retry(retry=retry_if_exception(_is_of_the_moment), wait=wait_fixed(0.2), stop=stop_after_delay(5), reraise=True)
+    def _offsets(self, spec: OffsetSpec) -> dict[int, int]:
+        asked = {TopicPartition(self.topic, partition): spec for partition in self.partitions()}
+        found: dict[TopicPartition, Any] = self._admin.list_offsets(  # the type stubs are of an older version
+            asked,
+            isolation_level=IsolationLevel.READ_UNCOMMITTED,
+            request_timeout=self._timeout_s,
+        )
+        return {place.partition: future.result(self._timeout_s).offset for place, future in found.items()}

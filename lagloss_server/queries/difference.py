@@ -1,0 +1,73 @@
+"""The set difference between two checkpoints of a window, read from the log: ids(from) without ids(to), by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from lagloss.errors import UnknownCheckpoint
+from lagloss.wire.format import share_of
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.window_blocks import WindowBlocks, read_window
+from lagloss_server.store.store import Store
+
+MAX_NAMES = 1_000
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Ids at `source` and not at `target` in one window. `message_ids` holds at most 1,000 names, in order; a hash in
+    hex where the name is not known. `sample`: the share of the window's ids that was looked at; nothing is scaled."""
+
+    source: str
+    target: str
+    window_start_s: int
+    count: int
+    message_ids: tuple[str, ...]
+    sample: float = 1.0
+
+    def document(self) -> dict[str, Any]:
+        found = {
+            "from": self.source,
+            "to": self.target,
+            "window_start": rfc3339(self.window_start_s),
+            "count": self.count,
+            "message_ids": list(self.message_ids),
+        }
+        return {
+            **found,
+            **({"truncated": True} if self.count > len(self.message_ids) else {}),
+            **({"sample": self.sample} if self.sample < 1 else {}),
+        }
+
+
+def difference(
+    store: Store, log: BeaconLog, pipeline: str, window_start_s: int, source: str, target: str
+) -> Difference:
+    """Read one window's blocks and compare two of its checkpoints.
+
+    Raises:
+        UnknownCheckpoint: the pipeline has no such checkpoint.
+        NotEnoughData, KafkaException: as `read_window`.
+    """
+    check_points(store.graph_at(pipeline, window_start_s), source, target)
+    return difference_in(read_window(store, log, pipeline, window_start_s), source, target)
+
+
+def check_points(graph: Graph, *checkpoints: str) -> None:
+    """Raises UnknownCheckpoint for one that the graph does not have."""
+    for name in checkpoints:
+        if name not in graph.bit:
+            known = ", ".join(graph.checkpoints)
+            raise UnknownCheckpoint(pipeline=graph.definition.name, checkpoint=name, known=known)
+
+
+def difference_in(found: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
+    """The difference within blocks that were read, with so many names at most (None: all)."""
+    ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
+    names = tuple(sorted(found.names(ids[:limit])))
+    return Difference(source, target, found.window_start_s, int(ids.size), names, share_of(found.sample))

@@ -1,0 +1,85 @@
+"""Emitters as the reports left them in PostgreSQL, and where blocks of those that died may lie without a tally."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import ColumnElement, Connection, case, func, select
+
+from lagloss.wire.format import OffsetRange
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.offset_ranges import Watermarks
+from lagloss_server.rules.evidence import EmitterState
+from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.core import is_any
+
+DISTURBED_MS = 60_000
+"""Windows whose tally an emitter changed this long before its last report are in doubt once it falls silent."""
+DYING_MS = 10_000
+"""A dead emitter's blocks may lie in the log up to this long after its last report."""
+
+
+def is_heard(now_ms: int) -> ColumnElement[bool]:
+    """Return the condition for an emitter, closed or not, that reported lately enough not to be silent."""
+    return tables.Emitter.appended_at >= now_ms - SILENT_AFTER_MS
+
+
+def is_silent(now_ms: int) -> ColumnElement[bool]:
+    """Return `EmitterState.is_silent` as a condition on the table."""
+    return ~tables.Emitter.closed & ~is_heard(now_ms)
+
+
+def is_awaited(now_ms: int) -> ColumnElement[bool]:
+    """Return the condition for an emitter that windows which end now still expect, if it is silent."""
+    return tables.Emitter.appended_at >= now_ms - EXPECTED_FOR_MS
+
+
+def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int) -> dict[str, list[EmitterState]]:
+    """The newest report of every emitter, by pipeline.
+
+    Where its silence begins to matter is looked up only for emitters that are silent: it takes all their tallies.
+    """
+    emitter, tally = tables.table_of(tables.Emitter), tables.table_of(tables.Tally)
+    disturbed = (
+        select(func.min(tally.c.window_start))
+        .where(
+            tally.c.emitter == emitter.c.emitter,
+            tally.c.pipeline == emitter.c.pipeline,
+            tally.c.changed_at >= emitter.c.appended_at - DISTURBED_MS,
+        )
+        .scalar_subquery()
+    )
+    last_window = emitter.c.appended_at // 60_000 * 60
+    rows = connection.execute(
+        select(
+            emitter,
+            case((is_silent(now_ms), func.coalesce(disturbed, last_window)), else_=last_window).label("disturbed_from"),
+        ).where(is_any(emitter.c.pipeline, pipelines))
+    )
+    found: dict[str, list[EmitterState]] = {pipeline: [] for pipeline in pipelines}
+    for row in rows:
+        found[row.pipeline].append(
+            EmitterState(
+                row.emitter,
+                row.node,
+                row.started_at,
+                row.sent_at,
+                row.closed,
+                row.final_through,
+                row.appended_at,
+                int(row.disturbed_from),
+                row.skew_ms,
+            )
+        )
+    return found
+
+
+def last_words(log: BeaconLog, silent: Iterable[EmitterState], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
+    """Around the last report of each silent emitter, in every partition. The broker is asked once a report, however
+    many windows it matters to."""
+    ranges = []
+    for end_ms in sorted({state.appended_at for state in silent}):
+        first, last = log.offsets_at(end_ms - DYING_MS), log.offsets_at(end_ms + DYING_MS)
+        ranges += [OffsetRange(partition, first[partition], last[partition]) for partition in held]
+    return ranges

@@ -1,0 +1,250 @@
+"""The id x checkpoint matrix of a window, read from the log: which message was seen where, and how late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from rich.table import Column, Table
+
+from lagloss.wire.format import F32, U64, hash_id, share_of
+from lagloss_server import format as fmt
+from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.window_blocks import WindowBlocks
+from lagloss_server.rules.arithmetic import missing_places
+
+MAX_ROWS = 1_000
+Only = Literal["missing", "duplicate"]
+"""Messages that something is missing of (rules 1 and 3; pending ones, too), or that are at a checkpoint twice (rule
+9)."""
+_Bools = npt.NDArray[np.bool_]
+_Ints = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True)
+class Message:
+    """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
+    first checkpoint does not tell), its lag (ms) at each checkpoint it is at, the places it is missing at, and how many
+    beacons too many it has at a checkpoint."""
+
+    message_id: str
+    event_time_ms: int | None
+    lags_ms: dict[str, float]
+    missing: tuple[Place, ...]
+    id_hash: int
+    duplicates: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def missing_at(self) -> tuple[str, ...]:
+        return tuple(place.label for place in self.missing)
+
+    def document(self) -> dict[str, Any]:
+        event_time = {} if self.event_time_ms is None else {"event_time": rfc3339(self.event_time_ms / 1000)}
+        return {
+            "message_id": self.message_id,
+            **event_time,
+            "checkpoints": self.lags_ms,
+            "missing_at": list(self.missing_at),
+            **({"duplicates": self.duplicates} if self.duplicates else {}),
+        }
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """The messages of one window in the order of their event times, at most so many as were asked for; `count` is how
+    many there are, `sample` the share of the window's ids that was looked at (nothing is scaled). `checkpoints` are
+    those with a beacon, in the order of the flow."""
+
+    pipeline: str
+    window_start_s: int
+    checkpoints: tuple[str, ...]
+    messages: tuple[Message, ...]
+    count: int
+    sample: float = 1.0
+
+    @property
+    def is_truncated(self) -> bool:
+        return self.count > len(self.messages)
+
+    def document(self) -> dict[str, Any]:
+        found = {
+            "pipeline": self.pipeline,
+            "window_start": rfc3339(self.window_start_s),
+            "checkpoints": list(self.checkpoints),
+            "messages": [message.document() for message in self.messages],
+            "count": self.count,
+        }
+        return {
+            **found,
+            **({"truncated": True} if self.is_truncated else {}),
+            **({"sample": self.sample} if self.sample < 1 else {}),
+        }
+
+    def table(self) -> Table:
+        """For a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
+        names = (Column(name, no_wrap=True, justify="right") for name in self.checkpoints)
+        table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), box=None)
+        for message in self.messages:
+            cells = (_cell(message, name) for name in self.checkpoints)
+            table.add_row(message.message_id, *cells, ", ".join(message.missing_at))
+        return table
+
+
+def _cell(message: Message, checkpoint: str) -> str:
+    if checkpoint not in message.lags_ms:
+        return "·"
+    more = message.duplicates.get(checkpoint)
+    return f"● {fmt.duration(message.lags_ms[checkpoint])}" + (f" +{more}" if more else "")
+
+
+def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_ROWS) -> Matrix:
+    """The matrix of a window's blocks."""
+    presence = Presence(found)
+    return presence.matrix(presence.select(only="missing" if only_missing else None), limit)
+
+
+@dataclass(frozen=True)
+class Presence:
+    """Who was where in a window's blocks: what every selection of messages is made from. A row is a position in `ids`.
+
+    Of several beacons of a message at a checkpoint the earliest live one tells its lag, a replayed one only where there
+    is no live one.
+    """
+
+    found: WindowBlocks
+
+    @property
+    def graph(self) -> Graph:
+        return self.found.graph
+
+    @cached_property
+    def at(self) -> dict[str, U64]:
+        """The distinct ids (ascending) at each checkpoint with blocks, in the order of the flow."""
+        return {name: self.found.ids(name) for name in self.graph.checkpoints if name in self.found.blocks}
+
+    @cached_property
+    def ids(self) -> U64:
+        """All ids, ascending."""
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *self.at.values()]))
+
+    @cached_property
+    def event_ms(self) -> npt.NDArray[np.float64]:
+        """Epoch ms by row, from the first checkpoint; infinity where it does not tell."""
+        event_ms = np.full(self.ids.size, np.inf)
+        for block, rows in self.found.beacons(self.graph.first):
+            if block.event_offset_ms is not None:
+                stamps = block.event_offset_ms[rows].astype(np.float64) + self.found.window_start_s * 1000
+                event_ms[np.searchsorted(self.ids, block.id_hash[rows])] = stamps
+        return event_ms
+
+    @cached_property
+    def lags_ms(self) -> dict[str, F32]:
+        """By checkpoint and row; infinity where the row is not there."""
+        return {name: self._least_lags(name) for name in self.at}
+
+    @cached_property
+    def missing_of(self) -> tuple[_Ints, list[tuple[Place, ...]]]:
+        """For each row the number of its pattern, and for each pattern the places that its messages are missing at; the
+        rules are asked once a pattern."""
+        present = np.zeros((self.ids.size, len(self.graph.checkpoints)), bool)
+        for name, there in self.at.items():
+            present[np.searchsorted(self.ids, there), self.graph.bit[name]] = True
+        packed = np.packbits(present, axis=1, bitorder="little")
+        patterns, which = np.unique(packed, axis=0, return_inverse=True)
+        masks = (int.from_bytes(pattern.tobytes(), "little") for pattern in patterns)
+        return which.reshape(-1), [missing_places(self.graph, mask) for mask in masks]
+
+    @cached_property
+    def duplicates(self) -> dict[str, npt.NDArray[np.int64]]:
+        """By checkpoint, how many live beacons each row has beyond those it may have there (rule 9)."""
+        live = {name: self._live(name) for name in self.at}
+        return {
+            name: np.maximum(counts - self._allowed(name, live), 0)
+            for name, counts in live.items()
+            if not self.graph.retry_loop_mask >> self.graph.bit[name] & 1
+        }
+
+    def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
+        """The rows that are asked for, in the order of their event times. `where`: missing at this place; `text`: part
+        of the message's name, or its hash in hex."""
+        which, missing = self.missing_of
+        kept = np.ones(self.ids.size, bool)
+        if only == "missing":
+            kept &= np.array([bool(places) for places in missing], bool)[which]
+        if only == "duplicate":
+            kept &= self._is_duplicate
+        if where is not None:
+            kept &= np.array([where in {place.label for place in places} for places in missing], bool)[which]
+        rows = np.flatnonzero(kept)
+        if text:
+            rows = rows[self._matches(rows, text)]
+        return rows[np.lexsort((self.ids[rows], self.event_ms[rows]))]
+
+    def missing_first(self, rows: _Ints) -> _Ints:
+        """The same rows, those with something missing first."""
+        which, missing = self.missing_of
+        is_whole = np.array([not places for places in missing], bool)[which[rows]]
+        return rows[np.argsort(is_whole, kind="stable")]
+
+    def matrix(self, rows: _Ints, limit: int | None = MAX_ROWS) -> Matrix:
+        """The first of these rows as messages."""
+        shown = rows[:limit]
+        share = share_of(self.found.sample)
+        name, start_s = self.graph.definition.name, self.found.window_start_s
+        return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
+
+    def messages(self, rows: _Ints) -> tuple[Message, ...]:
+        """It costs as much as there are rows, and the window is gone through once, whatever is asked of it."""
+        ids = self.ids[rows]
+        lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
+        more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
+        which, missing = self.missing_of
+        patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
+        return tuple(
+            Message(
+                name,
+                int(events_ms[place]) if events_ms[place] < np.inf else None,
+                {point: round(least[place], 3) for point, least in lags.items() if least[place] < np.inf},
+                missing[patterns[place]],
+                id_hash,
+                {point: counts[place] for point, counts in more.items() if counts[place]},
+            )
+            for place, (id_hash, name) in enumerate(zip(ids.tolist(), self.found.names(ids), strict=True))
+        )
+
+    @cached_property
+    def _is_duplicate(self) -> _Bools:
+        found = np.zeros(self.ids.size, bool)
+        for counts in self.duplicates.values():
+            found |= counts > 0
+        return found
+
+    def _least_lags(self, checkpoint: str) -> F32:
+        least = {is_live: np.full(self.ids.size, np.inf, np.float32) for is_live in (True, False)}
+        for block, rows in self.found.beacons(checkpoint):
+            where = np.searchsorted(self.ids, block.id_hash[rows])
+            np.minimum.at(least[block.replay is None], where, block.lag_ms[rows])
+        return np.where(np.isfinite(least[True]), least[True], least[False])
+
+    def _live(self, checkpoint: str) -> npt.NDArray[np.int64]:
+        blocks = (block.id_hash[rows] for block, rows in self.found.beacons(checkpoint) if block.replay is None)
+        ids = np.concatenate([np.empty(0, np.uint64), *blocks])
+        return np.bincount(np.searchsorted(self.ids, ids), minlength=self.ids.size)
+
+    def _allowed(self, checkpoint: str, live: Mapping[str, npt.NDArray[np.int64]]) -> npt.NDArray[np.int64] | int:
+        allowed = self.graph.allowed_copies[self.graph.bit[checkpoint]]
+        back = live.get(self.graph.returns.get(checkpoint, ""))
+        return allowed if back is None else allowed + back
+
+    def _matches(self, rows: _Ints, text: str) -> _Bools:
+        """Names are made for these rows only while they are looked at."""
+        hexed = int(text, 16) if len(text) == 16 and set(text.lower()) <= set("0123456789abcdef") else None
+        wanted, ids = text.casefold(), self.ids[rows]
+        named = np.array([wanted in name.casefold() for name in self.found.names(ids)], bool)
+        exact = np.isin(ids, np.array([one for one in (hash_id(text), hexed) if one is not None], np.uint64))
+        return named | exact

@@ -1,0 +1,146 @@
+"""The blocks of one window, read straight from the log: what `lagloss diff` and `lagloss matrix` look into.
+
+They are those that a closing counts: in the ranges that tallies name and around the last reports of emitters that died,
+with or without a tally, good ones only, at the lowest sample of the window. See docs/closing.md.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from lagloss.errors import NotEnoughData
+from lagloss.wire.checks import check_block
+from lagloss.wire.format import SAMPLE_ALL, U64, BadRecord, BeaconBlock, OffsetRange, block_key, id_starts
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
+from lagloss_server.queries.emitters import last_words, read_emitters
+from lagloss_server.queries.offset_ranges import clamp, merge_ranges
+from lagloss_server.store.store import Store
+
+
+@dataclass(frozen=True)
+class WindowBlocks:
+    """The good blocks of one window by checkpoint, each once; of their beacons those count that the window's `sample`
+    takes."""
+
+    graph: Graph
+    window_start_s: int
+    blocks: Mapping[str, Sequence[BeaconBlock]]
+    sample: int
+
+    @property
+    def count(self) -> int:
+        """How many beacons there are."""
+        return sum(block.count for blocks in self.blocks.values() for block in blocks)
+
+    def beacons(self, checkpoint: str) -> Iterator[tuple[BeaconBlock, npt.NDArray[np.intp]]]:
+        """The blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
+        for block in self.blocks.get(checkpoint, ()):
+            taken = (block.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(self.sample)
+            yield block, np.flatnonzero(taken)
+
+    def ids(self, checkpoint: str) -> U64:
+        """The distinct id hashes at a checkpoint, ascending."""
+        parts = [block.id_hash[rows] for block, rows in self.beacons(checkpoint)]
+        return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
+
+    def names(self, ids: U64) -> list[str]:
+        """The names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
+        known, places = self._named
+        if not known.size:
+            return [f"{id_hash:016x}" for id_hash in ids.tolist()]
+        at = np.minimum(np.searchsorted(known, ids), known.size - 1)
+        found = zip(ids.tolist(), (known[at] == ids).tolist(), places[at].tolist(), strict=True)
+        return [self._name(place) if is_named else f"{id_hash:016x}" for id_hash, is_named, place in found]
+
+    def _name(self, place: int) -> str:
+        block, start = place >> 32, place & 0xFFFF_FFFF
+        packed = self._naming[block]
+        return packed[start + 1 : start + 1 + packed[start]].decode("utf-8", "replace")
+
+    @cached_property
+    def _naming(self) -> list[bytes]:
+        """The packed ids of the first checkpoint's blocks."""
+        return [block.message_ids for block in self.blocks.get(self.graph.first, ()) if block.message_ids is not None]
+
+    @cached_property
+    def _named(self) -> tuple[U64, npt.NDArray[np.int64]]:
+        """The ids that have names, ascending, and where each name is: the number of its block in the upper half, in the
+        lower half its start there. Names are made when they are asked for: they would need much more memory."""
+        blocks = [block for block in self.blocks.get(self.graph.first, ()) if block.message_ids is not None]
+        starts = [id_starts(packed) + (at << 32) for at, packed in enumerate(self._naming)]
+        ids = np.concatenate([np.empty(0, np.uint64), *(block.id_hash for block in blocks)])
+        known, first = np.unique(ids, return_index=True)
+        return known, np.concatenate([np.empty(0, np.int64), *starts])[first]
+
+
+def read_window(
+    store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
+) -> WindowBlocks:
+    """Read the blocks of one window; who has fallen silent is told as of `now_ms` (by default, now).
+
+    Raises:
+        NotEnoughData: no tally of the window is left, it is sealed, or the log no longer holds its blocks.
+        KafkaException: the broker does not answer.
+    """
+    graph = store.graph_at(pipeline, window_start_s)
+    ranges, sample = window_ranges(store, log, pipeline, window_start_s, now_ms)
+    blocks: dict[str, list[BeaconBlock]] = {}
+    for block in good_blocks(log, ranges, pipeline, window_start_s):
+        if block.checkpoint in graph.bit:
+            blocks.setdefault(block.checkpoint, []).append(block)
+            sample = min(sample, block.sample)
+    return WindowBlocks(graph, window_start_s, blocks, sample)
+
+
+def window_ranges(
+    store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
+) -> tuple[list[OffsetRange], int]:
+    """Where the blocks of a window lie, merged and held by the broker, and the lowest sample that its tallies speak of.
+
+    Raises:
+        NotEnoughData, KafkaException: as `read_window`.
+    """
+    ranges, sample = store.tallied(pipeline, window_start_s)
+    if not ranges:
+        raise NotEnoughData(detail=f"no tally of {pipeline} tells of the window {rfc3339(window_start_s)}.")
+    held = log.watermarks()
+    ranges = merge_ranges(ranges)
+    if store.is_sealed(pipeline, window_start_s) or _records(clamp(ranges, held)) < _records(ranges):
+        raise NotEnoughData(detail=f"the log no longer holds all blocks of the window {rfc3339(window_start_s)}.")
+    now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+    with store.engine.connect() as connection:
+        emitters = read_emitters(connection, [pipeline], now_ms)[pipeline]
+    silent = [state for state in emitters if state.is_silent_in(window_start_s, now_ms)]
+    return clamp(merge_ranges([*ranges, *last_words(log, silent, held)]), held), sample
+
+
+def _records(ranges: Sequence[OffsetRange]) -> int:
+    return sum(item.last - item.first + 1 for item in ranges)
+
+
+def good_blocks(
+    log: BeaconLog, ranges: Sequence[OffsetRange], pipeline: str, window_start_s: int
+) -> Iterator[BeaconBlock]:
+    """Yield the good blocks of a window, each once, however often it was sent; closing counts the bad ones."""
+    key, known = block_key(pipeline, window_start_s), set[tuple[bytes, int]]()
+    for record in log.records(ranges):
+        block = good_block(record, pipeline) if record.key == key else None
+        if block is not None and (block.emitter, block.seq) not in known:
+            known.add((block.emitter, block.seq))
+            yield block
+
+
+def good_block(record: LogRecord, pipeline: str) -> BeaconBlock | None:
+    """Return the block of a record; None if it is none of this pipeline that closing would count."""
+    try:
+        return check_block(record.key, record.value, record.appended_ms, {pipeline})
+    except BadRecord:
+        return None

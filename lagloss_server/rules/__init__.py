@@ -1,0 +1,1 @@
+"""The rules of arithmetic: pure, without SQL and Kafka."""

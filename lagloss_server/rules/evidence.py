@@ -1,0 +1,189 @@
+"""Evidence: what the reports say about a window, and whether each node's account of it is complete (rule 7).
+
+The states here are what the follower keeps in PostgreSQL: the newest report of each emitter, the newest tally of each
+account, the newest value of each lane. Times are epoch ms unless a name says `_s`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lagloss.wire.format import SAMPLE_ALL, WINDOW_S
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules.clock_skew import apart_ms
+from lagloss_server.rules.facts import Account
+from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class EmitterState:
+    """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
+    its last report, which is where its silence, if it falls silent, begins to matter. `skew_ms`: how far its clock is
+    behind the broker's, negative where it is ahead."""
+
+    emitter: bytes
+    node: str
+    started_at: int
+    sent_at: int
+    closed: bool
+    final_through_s: int
+    appended_at: int
+    disturbed_from_s: int
+    skew_ms: int = 0
+
+    def is_silent(self, now_ms: int) -> bool:
+        return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
+
+    def is_expected(self, window_end_ms: int, now_ms: int) -> bool:
+        """Whether it should account for a window that ends then, tally or no tally."""
+        if window_end_ms < self.started_at:
+            return False
+        if self.closed:
+            return window_end_ms <= self.sent_at
+        return not self.is_abandoned(window_end_ms, now_ms)
+
+    def is_abandoned(self, window_end_ms: int, now_ms: int) -> bool:
+        """Whether it died so long before this window that nobody waits for it any more."""
+        return self.is_silent(now_ms) and window_end_ms > self.appended_at + EXPECTED_FOR_MS
+
+    def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
+        """Whether its silence leaves this window incomplete for good."""
+        return (
+            self.is_silent(now_ms)
+            and window_start_s >= self.disturbed_from_s
+            and window_start_s * 1000 <= self.appended_at + SILENT_AFTER_MS
+        )
+
+    def is_heard_near(self, window_start_s: int) -> bool:
+        """Whether anything it said, by its own clock or the broker's, may reach into a window that starts then."""
+        return max(self.appended_at, self.sent_at) + SILENT_AFTER_MS >= window_start_s * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class TallyState:
+    """The newest tally of one account for one window."""
+
+    emitter: bytes
+    node: str
+    checkpoint: str
+    replay: str | None
+    beacons: int
+    dropped: int
+    sample: int = SAMPLE_ALL
+    id_sum: int = 0
+    payload_bytes: int = 0
+
+    @property
+    def account(self) -> Account:
+        return self.emitter, self.checkpoint, self.replay
+
+
+@dataclass(frozen=True, slots=True)
+class LaneState:
+    """The newest value of one lane; `holder` is the emitter whose work in hand it is, None for an ordered input."""
+
+    checkpoint: str
+    until: int
+    holder: bytes | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that reports, definitions and the clock say about one window, as of one moment.
+
+    `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
+    the definition in this window makes unsure; `version_changed` that there was one.
+    """
+
+    window_start_s: int
+    now_ms: int
+    emitters: Sequence[EmitterState] = ()
+    tallies: Sequence[TallyState] = ()
+    lanes: Sequence[LaneState] = ()
+    later_due: frozenset[str] = frozenset()
+    changed: frozenset[str] = frozenset()
+    version_changed: bool = False
+
+    @property
+    def window_end_s(self) -> int:
+        return self.window_start_s + WINDOW_S
+
+    @property
+    def window_end_ms(self) -> int:
+        return self.window_end_s * 1000
+
+    @property
+    def sample(self) -> int:
+        return min((tally.sample for tally in self.tallies), default=SAMPLE_ALL)
+
+    def expected(self) -> list[EmitterState]:
+        """Emitters that should account for this window (rule 7)."""
+        told = {tally.emitter for tally in self.tallies}
+        return [
+            state
+            for state in self.emitters
+            if state.is_expected(self.window_end_ms, self.now_ms)
+            or (state.emitter in told and self.window_end_ms < state.started_at)
+        ]
+
+    def is_final(self, state: EmitterState) -> bool:
+        return state.final_through_s >= self.window_end_s
+
+    def silent(self) -> list[EmitterState]:
+        """Emitters whose silence leaves this window incomplete for good."""
+        return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
+
+    def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
+        """The nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
+        expected = self.expected()
+        incomplete = {state.node for state in expected if not self.is_final(state)}
+        incomplete |= {tally.node for tally in self.tallies if tally.beacons > read.get(tally.account, 0)}
+        incomplete |= {tally.node for tally in self.tallies if tally.dropped > 0}
+        incomplete |= set(quarantined) | self.changed
+        incomplete |= {state.node for state in self.silent()}
+        accounted = {state.node for state in expected} | {tally.node for tally in self.tallies}
+        return frozenset(node for node in graph.nodes if node in incomplete or node not in accounted)
+
+    @property
+    def clock_skew_ms(self) -> int:
+        """How far apart the clocks of the pipeline's hosts are, the broker's among them (rule 4). Emitters count that
+        told of the window, or were heard no earlier than a minute before it began: not those that ended long ago."""
+        told = {tally.emitter for tally in self.tallies}
+        return apart_ms(
+            state.skew_ms
+            for state in self.emitters
+            if state.emitter in told or state.is_heard_near(self.window_start_s)
+        )
+
+    def is_idle(self, graph: Graph) -> bool:
+        """Whether every known emitter of the first node, and at least one, is final or closed (rule 10)."""
+        known = [
+            state
+            for state in self.emitters
+            if state.node == graph.first_node and not state.is_abandoned(self.window_end_ms, self.now_ms)
+        ]
+        return bool(known) and all(state.closed or self.is_final(state) for state in known)
+
+    def until_ms(self, checkpoint: str) -> int | None:
+        """How far the lanes of a place's checkpoint have come (rule 4): the minimum over lanes that are still open,
+        now where all were work in hand of emitters that have closed, None where nobody ever reported."""
+        lanes = [lane for lane in self.lanes if lane.checkpoint == checkpoint]
+        if not lanes:
+            return None
+        closed = {state.emitter for state in self.emitters if state.closed}
+        return min((lane.until for lane in lanes if lane.holder not in closed), default=self.now_ms)
+
+
+def changed_nodes(before: Graph, after: Graph) -> frozenset[str]:
+    """Nodes that are not the same in both versions, and their neighbours in either (rule 7)."""
+    nodes = {*before.nodes, *after.nodes}
+    differing = {node for node in nodes if not before.same_node(after, node)}
+    around = {
+        near
+        for graph in (before, after)
+        for node in graph.nodes
+        if node in differing
+        for near in graph.neighbours(node)
+    }
+    return frozenset(differing | around)

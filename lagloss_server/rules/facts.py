@@ -1,0 +1,216 @@
+"""Window facts: what the blocks of one window hold, summed up so far that no id has to be read again.
+
+Facts of disjoint sets of ids (the partitions) add up. They know nothing of the wall clock, of reports or of verdicts.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from lagloss.wire.format import SAMPLE_ALL, BadReason
+from lagloss.wire.sketch import Sketch
+
+MAX_NAMES = 1_000
+"""How many missing ids of a window and partition are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How many messages are at exactly the checkpoints in `mask` and were last seen in one stretch of time.
+
+    `seen_first_ms`, `seen_last_ms`: the earliest and latest "last seen" among them (epoch ms), kept only where
+    something is missing; `on_time`: how many of them reached a delivery checkpoint within the lag target.
+    """
+
+    mask: int
+    count: int
+    on_time: int = 0
+    seen_first_ms: float | None = None
+    seen_last_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFacts:
+    """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates and lags of the live
+    ones; duplicates are None where no block was read."""
+
+    beacons: int = 0
+    replayed: int = 0
+    distinct: int = 0
+    duplicates: int | None = 0
+    lags: Sketch = field(default_factory=Sketch)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingId:
+    """A message that something is missing of: its hash, name where known, pattern and when it was last seen (epoch
+    ms)."""
+
+    id_hash: int
+    mask: int
+    last_seen_ms: float
+    name: str | None
+
+
+Account = tuple[bytes, str, str | None]
+"""Whose beacons a tally counts: emitter, checkpoint, replay."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFacts:
+    """The facts of one window.
+
+    `read` counts beacons a tally account before sampling; `durations` says how long places kept messages
+    (`Graph.spans`); `strangers` counts beacons of checkpoints that only other versions of the definition have, `bad`
+    bad records under the window's key by reason; `corrupted` is by link name; `quarantined` names nodes that a bad
+    block belongs to. `partitions` are the numbers of partitions its blocks were made for. Facts that are `scattered`
+    (an id may lie in two partitions) or of `mixed_samples` (parts left different ids out) do not add up: the window has
+    to be read in another way. Facts that are `proven` come from tallies alone (`tally_proof`) and have no patterns.
+    """
+
+    patterns: tuple[Pattern, ...] = ()
+    checkpoints: dict[str, CheckpointFacts] = field(default_factory=dict)
+    e2e_lags: Sketch = field(default_factory=Sketch)
+    durations: dict[str, Sketch] = field(default_factory=dict)
+    read: dict[Account, int] = field(default_factory=dict)
+    strangers: dict[str, int] = field(default_factory=dict)
+    bad: dict[BadReason, int] = field(default_factory=dict)
+    corrupted: dict[str, int] = field(default_factory=dict)
+    quarantined: frozenset[str] = frozenset()
+    sample: int = SAMPLE_ALL
+    cuts: tuple[float, ...] = ()
+    missing: tuple[MissingId, ...] = ()
+    partitions: frozenset[int] = frozenset()
+    proven: bool = False
+    scattered: bool = False
+    mixed_samples: bool = False
+
+    @classmethod
+    def merged(cls, parts: Iterable[WindowFacts]) -> WindowFacts:
+        """The facts of all parts together; their ids are disjoint and they were cut at the same times."""
+        parts = list(parts)
+        if len(parts) == 1:
+            return parts[0]
+        names = dict.fromkeys(name for part in parts for name in part.checkpoints)
+        labels = dict.fromkeys(label for part in parts for label in part.durations)
+        read: Counter[Account] = Counter()
+        strangers: Counter[str] = Counter()
+        bad: Counter[BadReason] = Counter()
+        corrupted: Counter[str] = Counter()
+        for part in parts:
+            read.update(part.read)
+            strangers.update(part.strangers)
+            bad.update(part.bad)
+            corrupted.update(part.corrupted)
+        cuts = parts[0].cuts if parts else ()
+        partitions = frozenset(number for part in parts for number in part.partitions)
+        return cls(
+            patterns=merge_patterns((pattern for part in parts for pattern in part.patterns), cuts),
+            checkpoints={
+                name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
+                for name in names
+            },
+            e2e_lags=Sketch.merged(part.e2e_lags for part in parts),
+            durations={
+                label: Sketch.merged(part.durations[label] for part in parts if label in part.durations)
+                for label in labels
+            },
+            read=dict(read),
+            strangers=dict(strangers),
+            bad=dict(bad),
+            corrupted=dict(corrupted),
+            quarantined=frozenset(node for part in parts for node in part.quarantined),
+            sample=min((part.sample for part in parts), default=SAMPLE_ALL),
+            cuts=cuts,
+            missing=tuple(missing for part in parts for missing in part.missing),
+            partitions=partitions,
+            scattered=len(partitions) > 1 or any(part.scattered for part in parts),
+            mixed_samples=len({part.sample for part in parts}) > 1,
+        )
+
+    def pack(self) -> bytes:
+        """The facts without the missing ids (which have a table of their own), as compressed JSON; the same bytes
+        however the parts were read."""
+        return zlib.compress(json.dumps(self._document(), separators=(",", ":")).encode(), 6)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> WindowFacts:
+        raw = json.loads(zlib.decompress(packed))
+        return cls(
+            patterns=tuple(Pattern(int(mask, 16), *rest) for mask, *rest in raw["patterns"]),
+            checkpoints={
+                name: CheckpointFacts(beacons, replayed, distinct, duplicates, Sketch.unpacked(bins))
+                for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
+            },
+            e2e_lags=Sketch.unpacked(raw["e2e_lags"]),
+            durations={label: Sketch.unpacked(bins) for label, bins in raw["durations"].items()},
+            strangers=raw["strangers"],
+            read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
+            corrupted=raw["corrupted"],
+            quarantined=frozenset(raw["quarantined"]),
+            sample=raw["sample"],
+            cuts=tuple(raw["cuts"]),
+            proven=raw["proven"],
+        )
+
+    def _document(self) -> dict[str, Any]:
+        return {
+            "patterns": [
+                (f"{pattern.mask:x}", pattern.count, pattern.on_time, pattern.seen_first_ms, pattern.seen_last_ms)
+                for pattern in self.patterns
+            ],
+            "checkpoints": {
+                name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags.pack())
+                for name, facts in sorted(self.checkpoints.items())
+            },
+            "e2e_lags": self.e2e_lags.pack(),
+            "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
+            "strangers": dict(sorted(self.strangers.items())),
+            "read": sorted(
+                ((emitter.hex(), checkpoint, replay, n) for (emitter, checkpoint, replay), n in self.read.items()),
+                key=lambda read: (read[0], read[1], read[2] or ""),
+            ),
+            "corrupted": dict(sorted(self.corrupted.items())),
+            "quarantined": sorted(self.quarantined),
+            "sample": self.sample,
+            "cuts": self.cuts,
+            "proven": self.proven,
+        }
+
+
+def stretch_of(seen_ms: float, cuts: tuple[float, ...]) -> int:
+    """Which stretch between the cuts (ascending, epoch ms) a time lies in: how many cuts are at or before it."""
+    return sum(cut <= seen_ms for cut in cuts)
+
+
+def merge_patterns(patterns: Iterable[Pattern], cuts: tuple[float, ...]) -> tuple[Pattern, ...]:
+    """Patterns of the same checkpoints and the same stretch between the cuts, summed."""
+    merged: dict[tuple[int, int], Pattern] = {}
+    for pattern in patterns:
+        stretch = -1 if pattern.seen_first_ms is None else stretch_of(pattern.seen_first_ms, cuts)
+        before = merged.get((pattern.mask, stretch))
+        merged[pattern.mask, stretch] = pattern if before is None else _add_patterns(before, pattern)
+    return tuple(merged[key] for key in sorted(merged))
+
+
+def _add_patterns(a: Pattern, b: Pattern) -> Pattern:
+    firsts = [seen for seen in (a.seen_first_ms, b.seen_first_ms) if seen is not None]
+    lasts = [seen for seen in (a.seen_last_ms, b.seen_last_ms) if seen is not None]
+    return Pattern(
+        a.mask, a.count + b.count, a.on_time + b.on_time, min(firsts, default=None), max(lasts, default=None)
+    )
+
+
+def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:
+    return CheckpointFacts(
+        beacons=sum(part.beacons for part in parts),
+        replayed=sum(part.replayed for part in parts),
+        distinct=sum(part.distinct for part in parts),
+        duplicates=sum(part.duplicates or 0 for part in parts),
+        lags=Sketch.merged(part.lags for part in parts),
+    )

@@ -1,0 +1,124 @@
+"""The hops of a pipeline in the order of the flow, and what each of them adds to the lag along one path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
+
+from lagloss_server.model.graph import Graph
+
+HopKind = Literal["arrival", "queue", "process"]
+
+
+class Hop(NamedTuple):
+    """One segment of the lag stack. `node` owns it: the link's target, or the node itself. (A tuple: there are tens of
+    thousands of look-ups by hop in a day of minutes.)"""
+
+    kind: HopKind
+    node: str
+    source: str | None = None
+
+    @property
+    def label(self) -> str:
+        match self.kind:
+            case "arrival":
+                return f"until {self.node} takes it in"
+            case "queue":
+                return f"queue {self.source} → {self.node}"
+            case _:
+                return f"process {self.node}"
+
+    def document(self) -> dict[str, Any]:
+        return {"kind": self.kind, "from": self.source, "node": self.node}
+
+
+@dataclass(frozen=True, slots=True)
+class HopLags:
+    """p95s in ms, signed: what each hop adds, and the lag at the out of each delivery node; what is not known is left
+    out."""
+
+    hops: Mapping[Hop, float] = field(default_factory=dict)
+    delivered: Mapping[str, float] = field(default_factory=dict)
+
+
+def hops(graph: Graph) -> list[Hop]:
+    """Arrival at the first node, then for each node its incoming links and itself."""
+    found = [Hop("arrival", graph.first_node)]
+    for node in graph.steps:
+        found += [Hop("queue", node, link.source) for link in graph.links if link.target == node]
+        found.append(Hop("process", node))
+    return found
+
+
+def deliveries(graph: Graph) -> list[str]:
+    """The nodes without next nodes, in the order of the flow."""
+    return [checkpoint.removesuffix(".out") for checkpoint in graph.delivery]
+
+
+def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
+    """The hops as a window's document tells them."""
+    values: dict[Hop, float] = {}
+    lag_out: dict[str, float] = {}
+    ends = deliveries(graph)
+    for node in window["nodes"]:
+        name = node["name"]
+        if name == graph.first_node and node["lag_in_p95_ms"] is not None:
+            values[Hop("arrival", name)] = node["lag_in_p95_ms"]
+        if node["process_duration_p95_ms"] is not None:
+            values[Hop("process", name)] = node["process_duration_p95_ms"]
+        if name in ends and node["lag_out_p95_ms"] is not None:
+            lag_out[name] = node["lag_out_p95_ms"]
+    for link in window["links"]:
+        if link["queue_time_p95_ms"] is not None:
+            values[Hop("queue", link["to"], link["from"])] = link["queue_time_p95_ms"]
+    return HopLags(values, lag_out)
+
+
+def of_checkpoints(p95_ms: Callable[[tuple[str, ...]], float | None], graph: Graph) -> HopLags:
+    """The hops by Process_Duration(N) = Lag_out(N) - Lag_in(N) and Queue_Time(N -> M) = Lag_in(M) - Lag_out(N).
+
+    `p95_ms` reads the p95 of the live lags at some checkpoints together from their merged sketches.
+    """
+    lag_in = {node: p95_ms((f"{node}.in",)) for node in graph.steps}
+    lag_out = {node: p95_ms(graph.outs(node)) for node in graph.steps}
+    values: dict[Hop, float] = {}
+    _add(values, Hop("arrival", graph.first_node), lag_in[graph.first_node], 0.0)
+    for node in graph.steps:
+        _add(values, Hop("process", node), lag_out[node], lag_in[node])
+    for link in graph.links:
+        _add(values, Hop("queue", link.target, link.source), lag_in[link.target], p95_ms((link.out,)))
+    ends = ((node, lag_out[node]) for node in deliveries(graph))
+    return HopLags(values, {node: lag for node, lag in ends if lag is not None})
+
+
+def _add(values: dict[Hop, float], hop: Hop, later_ms: float | None, earlier_ms: float | None) -> None:
+    if later_ms is not None and earlier_ms is not None:
+        values[hop] = later_ms - earlier_ms
+
+
+def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Hop, float]:
+    """The hops of the slowest path to `delivery`, or to the delivery with the highest p95, with their p95.
+
+    Where routes meet, the slowest is the one whose hops add up to the most. Empty where no path is known whole.
+    """
+    values, arrival = lags.hops, Hop("arrival", graph.first_node)
+    if arrival not in values:
+        return {}
+    paths: dict[str, tuple[float, list[Hop]]] = {}
+    for node in graph.steps:
+        before = [(values[arrival], [arrival])] if node == graph.first_node else []
+        for link in graph.links:
+            queue = Hop("queue", node, link.source)
+            if link.target == node and link.source in paths and queue in values:
+                total, path = paths[link.source]
+                before.append((total + values[queue], [*path, queue]))
+        if before:
+            total, path = max(before, key=itemgetter(0))
+            process = Hop("process", node)
+            paths[node] = (total + values[process], [*path, process]) if process in values else (total, path)
+    ends = [node for node in deliveries(graph) if node in paths and node in lags.delivered]
+    if delivery is None and ends:
+        delivery = max(ends, key=lambda node: lags.delivered[node])
+    return {hop: values[hop] for hop in paths[delivery][1]} if delivery in ends else {}

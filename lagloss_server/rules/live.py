@@ -1,0 +1,82 @@
+"""Live numbers: what the tallies alone say about a window that is not closed yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from lagloss.wire.format import SAMPLE_ALL, share_of
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import CheckpointResult, Lags, LinkResult, NodeResult, WindowResult
+from lagloss_server.rules.arithmetic import Scale
+
+
+@dataclass(frozen=True, slots=True)
+class LiveTally:
+    """One tally of an open window."""
+
+    checkpoint: str
+    replay: str | None
+    beacons: int
+    sample: int
+    lags: Sketch
+
+
+def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally]) -> WindowResult:
+    """An open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None, and
+    so is whatever only a closing can tell. Where an emitter's sample changed within the window, its counts are scaled
+    as if it had been the lowest all the time."""
+    tallies = list(tallies)
+    sample = min((tally.sample for tally in tallies), default=SAMPLE_ALL)
+    counted: dict[str, list[int]] = {}
+    lags: dict[str, list[Sketch]] = {}
+    for tally in tallies:
+        scale = Scale(tally.sample, 0)
+        live_and_replayed = counted.setdefault(tally.checkpoint, [0, 0])
+        live_and_replayed[tally.replay is not None] += scale.count(tally.beacons)
+        if tally.replay is None:
+            lags.setdefault(tally.checkpoint, []).append(tally.lags)
+
+    def merged(*checkpoints: str) -> Sketch:
+        return Sketch.merged(sketch for name in checkpoints for sketch in lags.get(name, ()))
+
+    def seen(names: Iterable[str]) -> int:
+        return sum(counted.get(name, (0, 0))[0] for name in names)
+
+    def node(name: str) -> NodeResult:
+        lag_in, lag_out = merged(f"{name}.in").quantile_ms(0.95), merged(*graph.outs(name)).quantile_ms(0.95)
+        process = None if lag_in is None or lag_out is None else lag_out - lag_in
+        return NodeResult(name, lag_in, lag_out, process, Lags.of(Sketch()), lost=None, complete=False)
+
+    def link(source: str, target: str, out: str) -> LinkResult:
+        sent, taken = merged(out).quantile_ms(0.95), merged(f"{target}.in").quantile_ms(0.95)
+        queued = None if sent is None or taken is None else taken - sent
+        return LinkResult(source, target, queued, Lags.of(Sketch()), lost=None, corrupted=None)
+
+    return WindowResult(
+        pipeline=graph.definition.name,
+        window_start_s=window_start_s,
+        verdict=None,
+        reasons=("sample",) if sample < SAMPLE_ALL else (),
+        proof="tallies",
+        sample=share_of(sample),
+        messages=seen([graph.first]),
+        # beacons at several delivery checkpoints may be of the same messages: only a closing can tell
+        delivered=seen(graph.delivery) if len(graph.delivery) == 1 else None,
+        filtered=seen(graph.names(graph.filtered_mask)),
+        dead=seen(graph.names(graph.dead_mask)),
+        pending=None,
+        unexplained=None,
+        clock_skew_ms=None,
+        lost=None,
+        on_time_share=None,
+        e2e_lag_ms=Lags.of(merged(*graph.delivery)),
+        checkpoints=tuple(
+            CheckpointResult(name, counted[name][0], None, None, counted[name][1], Lags.of(merged(name)))
+            for name in graph.checkpoints
+            if name in counted
+        ),
+        nodes=tuple(node(name) for name in graph.nodes),
+        links=tuple(link(link_.source, link_.target, link_.out) for link_ in graph.links),
+    )

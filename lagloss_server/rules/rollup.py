@@ -1,0 +1,234 @@
+"""Roll-ups: what the windows of an hour or a day come to. Counts add up, sketches merge; no ratio is ever averaged."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, Literal
+
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.window_result import Interval, Lags
+from lagloss_server.rules.facts import WindowFacts
+
+Period = Literal["hour", "day"]
+PERIOD_S: Final[Mapping[Period, int]] = {"hour": 3_600, "day": 86_400}
+
+
+def period_of(period: Period, start_s: int) -> int:
+    """Start (epoch s) of the hour or day, UTC, that a window or an hour belongs to."""
+    return start_s // PERIOD_S[period] * PERIOD_S[period]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSums:
+    """One checkpoint over many windows. `duplicates` is of the windows that tell it: those whose blocks were read."""
+
+    lags: Sketch = field(default_factory=Sketch)
+    beacons: int = 0
+    distinct: int = 0
+    duplicates: int = 0
+    replayed: int = 0
+
+    def document(self, name: str) -> dict[str, Any]:
+        lags = asdict(Lags.of(self.lags))
+        del lags["max"]
+        return {"name": name, **{count: getattr(self, count) for count in _CHECKPOINT_COUNTS}, "lag_ms": lags}
+
+
+_CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed")
+
+
+@dataclass(frozen=True, slots=True)
+class Rollup:
+    """Sums over closed windows, in messages where nothing else is said; sampled windows count as scaled.
+
+    `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
+    `on_time` of the `on_time_of` messages that had to be delivered (rule 12) were so within the lag target; windows
+    without an on-time share count in neither. `checkpoints` are in the order of the flow. `lost_at`: what was lost at
+    each place that lost something (`node mid`, `link src->mid`); a message may be so at several.
+    """
+
+    windows: int = 0
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    proofs: Mapping[str, int] = field(default_factory=dict)
+    messages: int = 0
+    delivered: int = 0
+    filtered: int = 0
+    dead: int = 0
+    pending: int = 0
+    unexplained: int = 0
+    lost_min: int = 0
+    lost_max: int = 0
+    on_time: int = 0
+    on_time_of: int = 0
+    e2e_lags: Sketch = field(default_factory=Sketch)
+    checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
+    lost_at: Mapping[str, Interval] = field(default_factory=dict)
+
+    @classmethod
+    def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
+        """What one closed window adds: counts of its result's document, sketches of its facts."""
+        on_time, on_time_of = on_time_counts(document)
+        return cls(
+            windows=1,
+            verdicts={document["verdict"]: 1},
+            proofs={document["proof"]: 1},
+            **{name: document[name] for name in _DOCUMENT_COUNTS},
+            lost_min=document["lost"]["min"],
+            lost_max=document["lost"]["max"],
+            on_time=on_time,
+            on_time_of=on_time_of,
+            e2e_lags=facts.e2e_lags,
+            checkpoints={
+                there["name"]: CheckpointSums(
+                    facts.checkpoints[there["name"]].lags if there["name"] in facts.checkpoints else Sketch(),
+                    *(there[name] or 0 for name in _CHECKPOINT_COUNTS),
+                )
+                for there in document["checkpoints"]
+            },
+            lost_at={
+                label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
+            },
+        )
+
+    @classmethod
+    def of_counts(cls, verdicts: Mapping[str, int], counts: Mapping[str, Any]) -> Rollup:
+        """What objectives are judged by: windows by verdict, and `COUNTS`. It has no sketches and no places."""
+        return cls(windows=sum(verdicts.values()), verdicts=verdicts, **{name: counts[name] for name in COUNTS})
+
+    @classmethod
+    def merged(cls, parts: Iterable[Rollup]) -> Rollup:
+        """All parts together; their windows are different ones. Associative: a day is its hours is its windows."""
+        parts = list(parts)
+        names = dict.fromkeys(name for part in parts for name in part.checkpoints)
+        return cls(
+            verdicts=_added(part.verdicts for part in parts),
+            proofs=_added(part.proofs for part in parts),
+            **{name: sum(getattr(part, name) for part in parts) for name in _SUMS},
+            e2e_lags=Sketch.merged(part.e2e_lags for part in parts),
+            checkpoints={
+                name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
+                for name in names
+            },
+            lost_at=_added_intervals(part.lost_at for part in parts),
+        )
+
+    @property
+    def loss_ratio(self) -> dict[str, float | None]:
+        """Of all messages of the period: None of none."""
+        if not self.messages:
+            return {"min": None, "max": None}
+        return {"min": self.lost_min / self.messages, "max": self.lost_max / self.messages}
+
+    @property
+    def on_time_share(self) -> float | None:
+        return self.on_time / self.on_time_of if self.on_time_of else None
+
+    def document(self) -> dict[str, Any]:
+        """The roll-up with a window's field names, as reports and pages show it."""
+        return {
+            "windows": self.windows,
+            "verdicts": dict(self.verdicts),
+            "proofs": dict(self.proofs),
+            **{name: getattr(self, name) for name in _DOCUMENT_COUNTS},
+            "lost": asdict(Interval(self.lost_min, self.lost_max)),
+            "loss_ratio": self.loss_ratio,
+            "on_time_share": self.on_time_share,
+            "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
+            "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
+            "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
+        }
+
+    def headline(self) -> dict[str, Any]:
+        """What the table `rollup` holds as columns, to be read of many pipelines at once."""
+        return {
+            **{name: getattr(self, name) for name in ("windows", "messages", "lost_min", "lost_max")},
+            "on_time": self.on_time,
+            "on_time_of": self.on_time_of,
+            "e2e_p95_ms": self.e2e_lags.quantile_ms(0.95),
+        }
+
+    def pack(self) -> bytes:
+        """Everything, as compressed JSON; equal roll-ups give equal bytes."""
+        stored = {
+            "verdicts": self.verdicts,
+            "proofs": self.proofs,
+            **{name: getattr(self, name) for name in _SUMS},
+            "e2e_lags": self.e2e_lags.pack(),
+            "checkpoints": {
+                name: [sums.lags.pack(), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
+                for name, sums in self.checkpoints.items()
+            },
+            "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
+        }
+        return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> Rollup:
+        raw = json.loads(zlib.decompress(packed))
+        checkpoints = {
+            name: CheckpointSums(Sketch.unpacked(bins), *counts)
+            for name, (bins, *counts) in raw.pop("checkpoints").items()
+        }
+        # those of before there was one do not tell where
+        lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
+        return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, lost_at=lost_at, **raw)
+
+    @classmethod
+    def unpack_counts(cls, beginning: bytes) -> Rollup:
+        """The verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or more of
+        them): a year of hours is read by them."""
+        text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
+        raw = json.loads(text[: text.index(_AFTER_COUNTS)] + "}")
+        return cls.of_counts(raw["verdicts"], raw)
+
+
+def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
+    """Messages of a closed window that were on time, and of how many (rule 12); 0 of 0 where no share is known."""
+    share = document["on_time_share"]
+    if share is None:
+        return 0, 0
+    due = document["messages"] - document["filtered"] - document["dead"]
+    return round(share * due), due
+
+
+COUNTS: Final = ("messages", "delivered", "pending", "lost_min", "lost_max", "on_time", "on_time_of")
+"""What objectives are judged by, beside the number of windows by verdict; columns of the table `window`, too."""
+COUNTS_BYTES: Final = 1_024
+"""Enough of what is packed to hold all counts, however large: they come first, in some 400 bytes of text."""
+_COUNTS_TEXT: Final = 1_024
+_AFTER_COUNTS: Final = ',"e2e_lags":'
+_DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")
+_SUMS = ("windows", *_DOCUMENT_COUNTS, "lost_min", "lost_max", "on_time", "on_time_of")
+
+
+def _added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    total: Counter[str] = Counter()
+    for part in parts:
+        total.update(part)
+    return dict(sorted(total.items()))
+
+
+def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Interval]:
+    total: dict[str, Interval] = {}
+    for part in parts:
+        for place, lost in part.items():
+            before = total.get(place, Interval(0, 0))
+            total[place] = Interval(before.min + lost.min, before.max + lost.max)
+    return dict(sorted(total.items()))
+
+
+def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
+    """Every node and link of a window's document with what was lost there."""
+    for node in document["nodes"]:
+        yield f"node {node['name']}", node["lost"]
+    for link in document["links"]:
+        yield f"link {link['from']}->{link['to']}", link["lost"]
+
+
+def _merge_checkpoint(parts: Sequence[CheckpointSums]) -> CheckpointSums:
+    counts = (sum(getattr(part, name) for part in parts) for name in _CHECKPOINT_COUNTS)
+    return CheckpointSums(Sketch.merged(part.lags for part in parts), *counts)

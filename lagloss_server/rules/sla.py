@@ -1,0 +1,28 @@
+"""What breaches a pipeline's SLA, by the numbers of a closed window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from lagloss_server.model.definition import Definition
+
+
+def breaches(window: dict[str, Any], definition: Definition) -> bool:
+    """Return whether a closed window breaches the SLA: verdict `loss`, or late."""
+    if window["state"] == "open":
+        return False
+    return window["verdict"] == "loss" or is_late(window["e2e_lag_ms"], window["on_time_share"], definition)
+
+
+def is_late(e2e_lag_ms: Mapping[str, float | None], on_time_share: float | None, definition: Definition) -> bool:
+    """Return whether a closed window's lag percentile is above the SLA's target.
+
+    A percentile that results do not hold (other than 50, 95 and 99) is judged by the share that was on time.
+    """
+    lag = definition.spec.sla.lag
+    name = f"p{lag.percentile:g}"
+    if name in e2e_lag_ms:
+        measured = e2e_lag_ms[name]
+        return measured is not None and measured > lag.target
+    return on_time_share is not None and on_time_share < lag.percentile / 100

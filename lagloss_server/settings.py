@@ -1,0 +1,147 @@
+"""Every setting of lagloss, in one frozen class, read once at start.
+
+An environment variable `LAGLOSS_…` wins over what a running `lagloss up` left in its data directory, which wins over
+the default here.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final, Literal, Self
+
+from pydantic import Field
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from lagloss.errors import NotConfigured, SeveralRunning
+from lagloss_server.ops.instances import default_data_dir, find_running, read_endpoints
+
+ENV_PREFIX: Final = "LAGLOSS_"
+_FROM_ENDPOINTS: Final = {
+    "kafka": "kafka_bootstrap",
+    "database": "database_url",
+    "dashboard": "dashboard_url",
+    "collector": "collector_url",
+    "aggregator": "aggregator_url",
+    "alerting": "alerting_url",
+}
+_SECRET_FIELDS: Final = frozenset({"alert_webhook_url", "oidc_client_secret"})
+"""A webhook's address is its own password."""
+
+
+class Settings(BaseSettings):
+    """The settings; `Settings.load()` reads them. Ports: 0 takes a free one. Empty text: not set."""
+
+    model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
+
+    data_dir: Path = Field(default_factory=default_data_dir, description="where `up` keeps data, logs and endpoints")
+    kafka_bootstrap: str = Field("", description="host:port,… of Kafka; empty: `up` runs an embedded broker")
+    database_url: str = Field("", description="postgresql://… of PostgreSQL; empty: `up` runs an embedded server")
+    topic_replication: int = Field(0, ge=0, description="copies of each record in Kafka; 0: min(3, brokers)")
+
+    kafka_port: int = Field(0, ge=0, le=65535, description="port of the embedded broker")
+    postgres_port: int = Field(0, ge=0, le=65535, description="port of the embedded PostgreSQL")
+    dashboard_port: int = Field(0, ge=0, le=65535, description="port of the dashboard")
+    collector_port: int = Field(0, ge=0, le=65535, description="port of the collector")
+    metrics_port: int = Field(0, ge=0, le=65535, description="port of the aggregator's /healthz and /metrics")
+    alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
+    bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
+
+    dashboard_url: str = Field("", description="how browsers reach the running dashboard")
+    collector_url: str = Field("", description="where the running collector is")
+    aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
+    alerting_url: str = Field("", description="where the running alerter's /healthz and /metrics are")
+
+    login: Literal["", "local", "oidc", "proxy"] = Field("", description="how people log in to the dashboard")
+    login_operators: str = Field("", description="a,b,…: groups whose members may act, with login oidc or proxy")
+    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: whoever is logged in")
+    session_hours: int = Field(72, ge=1, description="hours after which one has to log in again")
+    session_idle_hours: int = Field(8, ge=1, description="hours without a request after which one has to log in again")
+    oidc_issuer: str = Field("", description="https://… of the OpenID provider, as its metadata spell it")
+    oidc_client_id: str = Field("", description="what the provider knows the dashboard by")
+    oidc_client_secret: str = Field("", description="the secret that goes with it")
+    oidc_name_claim: str = Field("preferred_username", description="claim with a person's name; without it, sub")
+    oidc_role_claim: str = Field("groups", description="claim with a person's groups; a.b: within another")
+    proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the proxies whose headers are believed")
+    proxy_user_header: str = Field("X-Forwarded-User", description="header by which the proxy tells who asks")
+    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header by which it tells their groups")
+
+    alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
+    alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")
+    reports_file: Path | None = Field(None, description="YAML file of reports that are mailed; empty: none are")
+    spool_dir: str = Field(
+        "",
+        description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",
+    )
+    verify_share: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="share of the windows proven by tallies that is read all the same, to check the proof",
+    )
+    spark_master: str = Field("", description="the aggregator's Spark master; empty: spark-submit's, else local[*]")
+    spark_driver_host: str = Field("", description="where a cluster reaches the aggregator; empty: this machine's name")
+    spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
+    keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
+    keep_minutes_days: int = Field(35, ge=8, description="days that windows, their history and consumer lag are kept")
+    keep_rollups_days: int = Field(
+        730, ge=8, description="days that roll-ups by hour and day, and runs of reports, are kept"
+    )
+    keep_quarantine_days: int = Field(7, ge=1, description="days that bad records are kept in quarantine")
+    log_level: str = Field("info", description="debug, info, warning or error")
+
+    @classmethod
+    def load(cls, **overrides: Any) -> Self:
+        """Read the environment, then the endpoints of a running `up` or demo; `overrides` (of a command line) win.
+
+        Where the environment names no data directory, the one instance that runs is taken.
+
+        Raises:
+            pydantic.ValidationError: for a variable that makes no sense.
+            SeveralRunning: if several instances run and nothing says which is meant.
+        """
+        given = {key: value for key, value in overrides.items() if value is not None}
+        settings = cls(**given)
+        is_chosen = "data_dir" in settings.model_fields_set
+        running = find_running(settings.data_dir if is_chosen else None)
+        if len(running) != 1:
+            if running and not (settings.kafka_bootstrap or settings.database_url):
+                raise SeveralRunning(choices=", ".join(f"--data-dir {path}" for path in running))
+            return settings
+        found = read_endpoints(running[0])
+        missing = {field: found[key] for key, field in _FROM_ENDPOINTS.items() if key in found}
+        unset = {field: value for field, value in missing.items() if not getattr(settings, field)}
+        return settings.model_copy(update={**unset, "data_dir": running[0]})
+
+    def require_kafka(self) -> str:
+        """The bootstrap servers. Raises NotConfigured if none are known."""
+        if not self.kafka_bootstrap:
+            raise self._not_configured("Kafka", "LAGLOSS_KAFKA_BOOTSTRAP")
+        return self.kafka_bootstrap
+
+    def require_database(self) -> str:
+        """The database's URL. Raises NotConfigured if none is known."""
+        if not self.database_url:
+            raise self._not_configured("PostgreSQL", "LAGLOSS_DATABASE_URL")
+        return self.database_url
+
+    def _not_configured(self, what: str, variable: str) -> NotConfigured:
+        where = f" in {self.data_dir}" if "data_dir" in self.model_fields_set else ""
+        return NotConfigured(what=what, where=where, variable=variable)
+
+    def printable(self) -> dict[str, str]:
+        """Every setting as text, secrets blanked."""
+        return {
+            name: "***" if name in _SECRET_FIELDS and value else blank_password(str(value))
+            for name, value in self.model_dump().items()
+        }
+
+    def __repr__(self) -> str:
+        return f"Settings({', '.join(f'{name}={value}' for name, value in self.printable().items())})"
+
+    __str__ = __repr__
+
+
+def blank_password(url: str) -> str:
+    """A URL with `***` for its password, for a log or a message."""
+    return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1:***@", url)

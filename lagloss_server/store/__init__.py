@@ -1,0 +1,1 @@
+"""PostgreSQL: tables, and statements that several services share."""

@@ -1,0 +1,267 @@
+"""Reading what stretches of time come to: days before hours before minutes, of many pipelines in each statement."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from operator import itemgetter
+from typing import Protocol
+
+from sqlalchemy import BigInteger, ColumnElement, Connection, TableValuedAlias, Text, func, select
+
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.rules.facts import WindowFacts
+from lagloss_server.rules.rollup import COUNTS, COUNTS_BYTES, PERIOD_S, Period, Rollup, period_of
+from lagloss_server.store.schema import core as tables
+
+Range = tuple[int, int]
+"""[from, to), epoch s."""
+Ranges = Mapping[str, Sequence[Range]]
+"""By pipeline; ascending, and none overlaps another."""
+Place = tuple[str, int]
+"""A row by its pipeline and its start (epoch s)."""
+
+
+class Memory(Protocol):
+    """Keeps what was read, by keys that name its version."""
+
+    def get(self, key: Hashable, /) -> Rollup | None: ...
+
+    def put(self, key: Hashable, value: Rollup, /) -> Rollup: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A stretch: its sum, and the minutes that a rim cuts off an hour whose minutes are gone."""
+
+    total: Rollup
+    cut: int
+
+
+@dataclass(slots=True)
+class Reading:
+    """One pass over the rows of pipelines, coarse ones first: see `periods.series_of` for what is asked.
+    `_found`: what was found, by pipeline and stretch."""
+
+    connection: Connection
+    edges: Mapping[str, Sequence[int]]
+    counts_only: bool = False
+    memory: Memory | None = None
+    settled_s: int = 0
+    _found: dict[str, list[list[tuple[int, Rollup]]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        for edges in self.edges.values():
+            if list(edges) != sorted(set(edges)) or len(edges) < 2:
+                raise ValueError(f"expected two or more edges in ascending order, found {edges}")
+        self._found = {name: [[] for _ in edges[1:]] for name, edges in self.edges.items()}
+
+    def parts(self) -> dict[str, list[Part]]:
+        """The stretches of each pipeline, in the order of its edges."""
+        pruned_s, hours = self._pruned_before(), self._marked("hour")
+        days = self._marked("day") | {(name, period_of("day", start)) for name, start in hours}
+        # where the minutes of a marked hour are gone, its roll-up is all there is
+        as_is_s = max(pruned_s, self.settled_s - PERIOD_S["hour"] + 1)
+        left: Ranges = {name: [(edges[0], edges[-1])] for name, edges in self.edges.items()}
+        left = self._take("day", left, lambda name, start: (name, start) not in days)
+        left = self._take("hour", left, lambda name, start: (name, start) not in hours or start < as_is_s)
+        forever_s = max((edges[-1] for edges in self.edges.values()), default=0)
+        kept = _each(left, lambda _, ranges: _clipped(ranges, pruned_s, forever_s))
+        if self.counts_only:
+            self._count_minutes(kept)
+        else:
+            self._take_minutes(kept)
+        cuts = self._cuts(_each(left, lambda name, ranges: self._parted(name, _clipped(ranges, 0, pruned_s))))
+        return {
+            name: [Part(_merged(rows), cut) for rows, cut in zip(found, cuts[name], strict=True)]
+            for name, found in self._found.items()
+        }
+
+    def _take(self, period: Period, ranges: Ranges, usable: Callable[[str, int], bool]) -> Ranges:
+        """Takes the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
+        length, row = PERIOD_S[period], tables.Rollup
+        asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
+        within = (row.pipeline == asked.c.name, row.start >= asked.c.from_s, row.start < asked.c.to_s)
+        rows = self.connection.execute(
+            select(row.pipeline, row.start, row.computed_at).where(row.period == period, *within)
+        )
+        versions = {
+            (name, start): computed_at
+            for name, start, computed_at in rows
+            if usable(name, start) and self._stretch(name, start) == self._stretch(name, start + length - 1)
+        }
+        taken: dict[str, list[Range]] = {}
+        for (name, start), found in self._read(period, versions, partial(self._rollups, period)):
+            self._add(name, start, found)
+            taken.setdefault(name, []).append((start, start + length))
+        return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
+
+    def _whole(self, name: str, ranges: Sequence[Range], length: int) -> list[Range]:
+        """The parts of ranges that whole periods of this length fill; nothing where no stretch has room for one."""
+        if max(late - early for early, late in pairwise(self.edges[name])) < length:
+            return []
+        filled = ((-(-from_s // length) * length, to_s // length * length) for from_s, to_s in ranges)
+        return [(from_s, to_s) for from_s, to_s in filled if from_s < to_s]
+
+    def _read(
+        self,
+        kind: str,
+        versions: Mapping[Place, Hashable],
+        read: Callable[[Iterable[Place]], Iterator[tuple[Place, Rollup]]],
+    ) -> Iterator[tuple[Place, Rollup]]:
+        """These rows; those that are remembered in this version are not read again."""
+        if self.memory is None:
+            yield from read(versions)
+            return
+        of = str(self.connection.engine.url), kind, self.counts_only
+        missing = []
+        for place, version in versions.items():
+            known = self.memory.get((of, place, version))
+            if known is None:
+                missing.append(place)
+            else:
+                yield place, known
+        if missing:
+            for place, found in read(missing):
+                yield place, self.memory.put((of, place, versions[place]), found)
+
+    def _rollups(self, period: Period, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
+        row, asked = tables.Rollup, _asked_places(places)
+        packed = func.substring(row.packed, 1, COUNTS_BYTES) if self.counts_only else row.packed
+        unpack = Rollup.unpack_counts if self.counts_only else Rollup.unpack
+        here = (row.pipeline == asked.c.name, row.period == period, row.start == asked.c.start)
+        for name, start, found in self.connection.execute(select(row.pipeline, row.start, packed).where(*here)):
+            yield (name, start), unpack(found)
+
+    def _take_minutes(self, ranges: Ranges) -> None:
+        window, asked = tables.Window, _asked(ranges)
+        columns = (window.pipeline, window.window_start, window.revision, window.closed_at)
+        rows = self.connection.execute(select(*columns).where(*_within(asked)))
+        versions = {(name, start): (revision, closed_at) for name, start, revision, closed_at in rows}
+        for (name, start), found in self._read("minute", versions, self._minutes):
+            self._add(name, start, found)
+
+    def _minutes(self, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
+        window, asked = tables.Window, _asked_places(places)
+        here = (window.pipeline == asked.c.name, window.window_start == asked.c.start)
+        columns = (window.pipeline, window.window_start, window.document, window.facts)
+        for name, start, document, facts in self.connection.execute(select(*columns).where(*here)):
+            yield (name, start), Rollup.of_window(document, WindowFacts.unpack(facts))
+
+    def _count_minutes(self, ranges: Ranges) -> None:
+        """Adds minutes up where they are stored."""
+        window, asked = tables.Window, _asked(_each(ranges, self._parted))
+        sums = [func.sum(getattr(window, name)) for name in COUNTS]
+        rows = self.connection.execute(
+            select(asked.c.name, asked.c.from_s, window.verdict, func.count(), *sums)
+            .where(*_within(asked))
+            .group_by(asked.c.name, asked.c.from_s, window.verdict)
+        )
+        for name, from_s, verdict, windows, *sums_found in rows:
+            counts = {count: int(value) for count, value in zip(COUNTS, sums_found, strict=True)}
+            self._add(name, from_s, Rollup.of_counts({verdict: windows}, counts))
+
+    def _cuts(self, ranges: Ranges) -> dict[str, list[int]]:
+        """By stretch: the minutes of these ranges, which are gone, that an hour's roll-up holds."""
+        hour, row = PERIOD_S["hour"], tables.Rollup
+        cuts = {name: [0] * len(found) for name, found in self._found.items()}
+        if not any(ranges.values()):
+            return cuts
+        asked = _asked(ranges)
+        rows = self.connection.execute(
+            select(row.pipeline, asked.c.from_s, asked.c.to_s, row.start).where(
+                row.pipeline == asked.c.name,
+                row.period == "hour",
+                row.start > asked.c.from_s - hour,
+                row.start < asked.c.to_s,
+            )
+        )
+        for name, from_s, to_s, start in rows:
+            for early, late in _clipped([(from_s, to_s)], start, start + hour):
+                cuts[name][self._stretch(name, early)] += minutes_between(early, late)
+        return cuts
+
+    def _marked(self, period: Period) -> set[tuple[str, int]]:
+        mark = tables.RollupDirty
+        asked = select(mark.pipeline, mark.start).where(tables.is_any(mark.pipeline, self.edges), mark.period == period)
+        return {(name, start) for name, start in self.connection.execute(asked)}
+
+    def _pruned_before(self) -> int:
+        """Windows that start before this were dropped (see `aggregator.maintenance.retention`)."""
+        pruned = tables.Pruned
+        asked = select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
+        return self.connection.execute(asked).scalar() or 0
+
+    def _stretch(self, name: str, moment_s: int) -> int:
+        """Position of the stretch that holds this moment; -1 before the first."""
+        return bisect_right(self.edges[name], moment_s) - 1
+
+    def _add(self, name: str, start: int, part: Rollup) -> None:
+        self._found[name][self._stretch(name, start)].append((start, part))
+
+    def _parted(self, name: str, ranges: Sequence[Range]) -> list[Range]:
+        """The ranges, parted where one stretch ends and the next begins."""
+        edges = self.edges[name]
+        parted: list[Range] = []
+        for from_s, to_s in ranges:
+            between = edges[bisect_right(edges, from_s) : bisect_left(edges, to_s)]
+            parted += pairwise([from_s, *between, to_s])
+        return parted
+
+
+def minutes_between(from_s: int, to_s: int) -> int:
+    """Windows with from <= start < to."""
+    return -(-to_s // WINDOW_S) - -(-from_s // WINDOW_S)
+
+
+def _each(ranges: Ranges, change: Callable[[str, Sequence[Range]], list[Range]]) -> Ranges:
+    return {name: change(name, some) for name, some in ranges.items()}
+
+
+def _asked(ranges: Ranges) -> TableValuedAlias:
+    rows = ((name, from_s, to_s) for name, some in ranges.items() for from_s, to_s in some)
+    return tables.rows_of(rows, name=Text(), from_s=BigInteger(), to_s=BigInteger())
+
+
+def _asked_places(places: Iterable[Place]) -> TableValuedAlias:
+    return tables.rows_of(places, name=Text(), start=BigInteger())
+
+
+def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
+    """The windows of the ranges that are asked for."""
+    window = tables.Window
+    return (
+        window.pipeline == asked.c.name,
+        window.window_start >= asked.c.from_s,
+        window.window_start < asked.c.to_s,
+    )
+
+
+def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
+    """All parts in the order of their starts, so that the checkpoints are in the order of the flow."""
+    if len(parts) == 1:
+        return parts[0][1]
+    return Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0)))
+
+
+def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
+    """What is left of the ranges without what was taken; all ascending, what was taken lies in one of them each."""
+    left: list[Range] = []
+    at = 0
+    for from_s, to_s in ranges:
+        while at < len(taken) and taken[at][0] < to_s:
+            if taken[at][0] > from_s:
+                left.append((from_s, taken[at][0]))
+            from_s = taken[at][1]  # what is left of this range begins there
+            at += 1
+        if from_s < to_s:
+            left.append((from_s, to_s))
+    return left
+
+
+def _clipped(ranges: Iterable[Range], from_s: int, to_s: int) -> list[Range]:
+    both = ((max(early, from_s), min(late, to_s)) for early, late in ranges)
+    return [(early, late) for early, late in both if early < late]

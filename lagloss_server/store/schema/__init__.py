@@ -1,0 +1,1 @@
+"""The tables; each has one writer, named in its comment."""

@@ -1,0 +1,141 @@
+"""Alerting's tables: incidents and all that happened to them, notifications, silences, who leads."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import ForeignKey, Identity, Index, Integer, func, text
+from sqlalchemy.orm import Mapped, mapped_column
+
+from lagloss_server.store.schema.core import Base
+
+
+class Incident(Base):
+    __tablename__ = "incident"
+    __table_args__ = (
+        Index("incident_open", "pipeline", "rule", unique=True, postgresql_where=text("state = 'open'")),
+        Index("incident_last_window", "pipeline", "last_window"),
+        {"comment": "Breaches of rules, one row each. Writers: alerting; lagloss alerts and dashboard acknowledge."},
+    )
+
+    id: Mapped[uuid.UUID] = mapped_column(primary_key=True)
+    pipeline: Mapped[str]
+    rule: Mapped[str] = mapped_column(comment="name of the rule: loss, lag/node/mid, budget/loss/1h, ...")
+    kind: Mapped[str] = mapped_column(comment="kind of the rule, which names its runbook")
+    severity: Mapped[str] = mapped_column(comment="critical or warning")
+    state: Mapped[str] = mapped_column(comment="open or resolved")
+    opened_at: Mapped[datetime]
+    resolved_at: Mapped[datetime | None]
+    acknowledged_at: Mapped[datetime | None]
+    acknowledged_by: Mapped[str | None]
+    first_window: Mapped[int] = mapped_column(comment="epoch s")
+    last_window: Mapped[int] = mapped_column(comment="epoch s")
+    value: Mapped[float] = mapped_column(comment="of its last window, in the rule's unit")
+    worst: Mapped[float]
+    target: Mapped[float]
+    withheld_kind: Mapped[str | None] = mapped_column(
+        comment="why nobody is told now: silence, maintenance, rule or upstream; null: its receivers are"
+    )
+    withheld_ref: Mapped[str | None] = mapped_column(
+        comment="the silence's id, or the name of the maintenance, the open rule, the blind pipeline"
+    )
+    withheld_by: Mapped[str | None] = mapped_column(comment="author of the silence")
+    withheld_reason: Mapped[str | None] = mapped_column(comment="of the silence or the maintenance")
+    detail: Mapped[dict[str, Any]] = mapped_column(comment="breaches as ranges of windows, where, examples, notes")
+
+
+class IncidentChange(Base):
+    __tablename__ = "incident_change"
+    __table_args__ = (
+        Index("incident_change_of", "incident_id", "id"),
+        {"comment": "What happened to incidents, never changed. Writers: as incident."},
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    incident_id: Mapped[uuid.UUID] = mapped_column(ForeignKey("incident.id"))
+    at: Mapped[datetime]
+    change: Mapped[str] = mapped_column(
+        comment="opened, updated, acknowledged, withheld, released, escalated, reopened or resolved"
+    )
+    by: Mapped[str | None] = mapped_column(comment="who did it; null: the alerter")
+    note: Mapped[str | None]
+    value: Mapped[float]
+    worst: Mapped[float]
+    first_window: Mapped[int] = mapped_column(comment="epoch s")
+    last_window: Mapped[int] = mapped_column(comment="epoch s")
+
+
+class OutboxMessage(Base):
+    __tablename__ = "outbox"
+    __table_args__ = (
+        Index("outbox_due", "receiver", "next_attempt_at", postgresql_where=text("done_at IS NULL")),
+        Index("outbox_of_incident", "incident_id", "receiver", "id"),
+        Index("outbox_done", "done_at"),
+        {"comment": "Notifications, in the commit of the change they tell. Writers: as incident."},
+    )
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    receiver: Mapped[str]
+    incident_id: Mapped[uuid.UUID | None] = mapped_column(ForeignKey("incident.id"), comment="null: a test")
+    action: Mapped[str] = mapped_column(comment="trigger, update, refresh, acknowledge, resolve or test")
+    change: Mapped[str] = mapped_column(comment="why: a change of the incident, reminder, refresh, fallback or test")
+    group_key: Mapped[str] = mapped_column(comment="those of one receiver that are due together may go together")
+    body: Mapped[dict[str, Any]]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    attempts: Mapped[int] = mapped_column(Integer, server_default="0")
+    next_attempt_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    claim: Mapped[uuid.UUID | None] = mapped_column(comment="who may record the last attempt")
+    outcome: Mapped[str | None] = mapped_column(comment="sent, failed or dropped (out of date before it was sent)")
+    done_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]
+
+
+class PendingBreach(Base):
+    __tablename__ = "pending_breach"
+    __table_args__ = {"comment": "Rules that breach, in too few windows yet for an incident. Writer: alerting."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    rule: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    severity: Mapped[str]
+    breaches: Mapped[int] = mapped_column(Integer, comment="windows that breach, of the last `of` closed ones")
+    needed: Mapped[int] = mapped_column(Integer, comment="so many of them open an incident")
+    of: Mapped[int] = mapped_column(Integer)
+    first_window: Mapped[int] = mapped_column(comment="the oldest that breaches, epoch s")
+    last_window: Mapped[int] = mapped_column(comment="the newest that breaches, epoch s")
+    text: Mapped[str] = mapped_column(comment="the newest one's value against the target, for people")
+
+
+class Silence(Base):
+    __tablename__ = "silence"
+    __table_args__ = {"comment": "Incidents nobody is to be told of for a while. Writers: lagloss alerts, dashboard."}
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    matchers: Mapped[list[Any]] = mapped_column(comment="texts such as pipeline=clicks, all of which must match")
+    reason: Mapped[str]
+    author: Mapped[str]
+    starts_at: Mapped[datetime]
+    ends_at: Mapped[datetime]
+    ended_by: Mapped[str | None] = mapped_column(comment="who ended it early; ends_at is when")
+
+
+class Receiver(Base):
+    __tablename__ = "receiver"
+    __table_args__ = {"comment": "Receivers that the leading alerter knows, without secrets. Writer: alerting."}
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    kind: Mapped[str]
+    is_fallback: Mapped[bool]
+
+
+class Leader(Base):
+    __tablename__ = "alerting_leader"
+    __table_args__ = {"comment": "Which alerter leads, and when it was last well. Writer: alerting."}
+
+    only: Mapped[bool] = mapped_column(primary_key=True, comment="true: there is one row")
+    backend: Mapped[int] = mapped_column(Integer, comment="PostgreSQL process that holds the lead's lock")
+    host: Mapped[str]
+    led_at: Mapped[datetime]
+    well_at: Mapped[datetime]

@@ -1,0 +1,353 @@
+"""Tables of definitions, reports, windows and tokens.
+
+Each has one writer, named in its comment. Tables that grow by the minute are partitioned by day.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    JSON,
+    BigInteger,
+    ColumnElement,
+    DateTime,
+    Double,
+    Identity,
+    Index,
+    Integer,
+    LargeBinary,
+    Table,
+    TableValuedAlias,
+    Text,
+    Uuid,
+    any_,
+    column,
+    func,
+    literal,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy.orm import DeclarativeBase, InstrumentedAttribute, Mapped, mapped_column
+from sqlalchemy.types import TypeEngine
+
+
+class Base(DeclarativeBase):
+    type_annotation_map = {
+        int: BigInteger,
+        str: Text,
+        float: Double,
+        bytes: LargeBinary,
+        dict[str, Any]: JSONB,
+        list[Any]: JSONB,
+        uuid.UUID: Uuid,
+        datetime: DateTime(timezone=True),
+    }
+
+
+BY_DAY: Final = {"postgresql_partition_by": "RANGE (window_start)"}
+"""Partitioned by the day of `window_start` (epoch s); partitions are made by their writer and dropped whole."""
+
+
+class Pipeline(Base):
+    __tablename__ = "pipeline"
+    __table_args__ = {"comment": "Versions of definitions. Writers: lagloss apply, collector."}
+
+    name: Mapped[str] = mapped_column(primary_key=True)
+    version: Mapped[int] = mapped_column(Integer, primary_key=True)
+    applied_at: Mapped[int] = mapped_column(comment="epoch ms: in force for windows that start at or after it")
+    definition: Mapped[dict[str, Any]]
+    deleted_at: Mapped[int | None] = mapped_column(comment="epoch ms; set in the newest version: it is deleted")
+
+
+class Token(Base):
+    __tablename__ = "token"
+    __table_args__ = {"comment": "Tokens that let clients of the collector in. Writer: lagloss token."}
+
+    id: Mapped[str] = mapped_column(primary_key=True, comment="public part of the token")
+    pipeline: Mapped[str]
+    scope: Mapped[str] = mapped_column(comment="intake, or admin: also the definition")
+    rate: Mapped[int | None] = mapped_column(comment="beacons a second; null: no limit")
+    secret_hash: Mapped[bytes] = mapped_column(comment="SHA-256 of the secret's text")
+    created_at: Mapped[int] = mapped_column(comment="epoch ms")
+    revoked_at: Mapped[int | None] = mapped_column(comment="epoch ms")
+
+
+class ReportsPosition(Base):
+    __tablename__ = "reports_position"
+    __table_args__ = {"comment": "Next offset to follow of each partition of the reports topic. Writer: follower."}
+
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    next_offset: Mapped[int]
+    topic_id: Mapped[str]
+
+
+class Emitter(Base):
+    __tablename__ = "emitter"
+    __table_args__ = {"comment": "The newest report of each emitter. Writer: follower."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    emitter: Mapped[bytes] = mapped_column(primary_key=True)
+    node: Mapped[str]
+    host: Mapped[str]
+    seq: Mapped[int]
+    started_at: Mapped[int] = mapped_column(comment="epoch ms")
+    sent_at: Mapped[int] = mapped_column(comment="epoch ms on the emitter's clock")
+    closed: Mapped[bool]
+    final_through: Mapped[int] = mapped_column(comment="epoch s")
+    appended_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the last report")
+    skew_ms: Mapped[int] = mapped_column(
+        server_default="0", comment="smallest append time - sent_at in its last minute of reports"
+    )
+    skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="Skew: [[minute, ms], ...]")
+
+
+class Lane(Base):
+    __tablename__ = "progress"
+    __table_args__ = {"comment": "The newest progress of each lane. Writer: follower."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint: Mapped[str] = mapped_column(primary_key=True)
+    lane: Mapped[str] = mapped_column(primary_key=True)
+    holder: Mapped[bytes] = mapped_column(primary_key=True, comment="emitter of work in hand; empty for ordered inputs")
+    until: Mapped[int] = mapped_column(comment="epoch ms")
+    appended_at: Mapped[int] = mapped_column(comment="position in the reports log: append time, partition, offset")
+    topic_partition: Mapped[int] = mapped_column(Integer)
+    topic_offset: Mapped[int]
+
+
+class Tally(Base):
+    __tablename__ = "tally"
+    __table_args__ = (
+        Index("tally_changed", "changed_basis"),
+        {"comment": "The newest tally of each emitter, checkpoint, window and replay. Writer: follower.", **BY_DAY},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    emitter: Mapped[bytes] = mapped_column(primary_key=True)
+    checkpoint: Mapped[str] = mapped_column(primary_key=True)
+    replay: Mapped[str] = mapped_column(primary_key=True, comment="empty for live traffic")
+    node: Mapped[str]
+    seq: Mapped[int] = mapped_column(comment="of the report it came with")
+    sample: Mapped[int]
+    beacons: Mapped[int]
+    payload_bytes: Mapped[int]
+    id_sum: Mapped[int]
+    dropped: Mapped[int]
+    sketch: Mapped[list[Any]] = mapped_column(comment="[keys, counts]")
+    ranges: Mapped[list[Any]] = mapped_column(comment="[[partition, first, last], ...]")
+    changed_at: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that last changed it")
+    changed_basis: Mapped[int] = mapped_column(comment="basis of the reports in which it last changed")
+
+
+_WINDOW_COLUMNS = "Result columns: see WindowResult."
+
+
+class Window(Base):
+    __tablename__ = "window"
+    __table_args__ = (
+        Index("window_deadline", "pipeline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
+        Index("window_unsealed", "window_start", postgresql_where=text("state = 'closed'")),
+        {"comment": f"The newest result of each closed window. Writer: closer. {_WINDOW_COLUMNS}", **BY_DAY},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    state: Mapped[str] = mapped_column(comment="closed or sealed")
+    revision: Mapped[int] = mapped_column(Integer)
+    verdict: Mapped[str]
+    messages: Mapped[int]
+    delivered: Mapped[int]
+    pending: Mapped[int]
+    lost_min: Mapped[int]
+    lost_max: Mapped[int]
+    on_time: Mapped[int] = mapped_column(server_default="0", comment="of these, delivered within the lag target")
+    on_time_of: Mapped[int] = mapped_column(server_default="0", comment="messages - filtered - dead; 0 if not known")
+    e2e_p95_ms: Mapped[float | None]
+    history: Mapped[bool] = mapped_column(comment="all its emitters started after its end: a back-fill")
+    closed_at: Mapped[int] = mapped_column(comment="epoch ms of this revision")
+    judged_at: Mapped[int] = mapped_column(comment="epoch ms: newest moment the result was found to hold")
+    basis: Mapped[int] = mapped_column(comment="position in the reports up to which the result knows")
+    deadline: Mapped[int | None] = mapped_column(comment="epoch ms: when to judge again; null when nothing can change")
+    log_start: Mapped[list[Any]] = mapped_column(comment="[[partition, lowest offset its blocks need], ...]")
+    document: Mapped[dict[str, Any]] = mapped_column(JSON, comment="the result as windows --json prints it")
+    facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
+
+
+class WindowRevision(Base):
+    __tablename__ = "window_history"
+    __table_args__ = {"comment": "Earlier results of windows, 50 a window at most. Writer: closer.", **BY_DAY}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    revision: Mapped[int] = mapped_column(Integer, primary_key=True)
+    closed_at: Mapped[int] = mapped_column(comment="epoch ms")
+    document: Mapped[dict[str, Any]] = mapped_column(JSON)
+
+
+class MissingMessage(Base):
+    __tablename__ = "missing_message"
+    __table_args__ = (
+        Index("missing_message_hash", "id_hash", "pipeline"),
+        {"comment": "Missing messages of each window, 1,000 at most. Writer: closer.", **BY_DAY},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s")
+    id_hash: Mapped[int] = mapped_column(primary_key=True, comment="xxh3_64 read as signed")
+    message_id: Mapped[str | None] = mapped_column(comment="null where the name is not known")
+    pattern: Mapped[str] = mapped_column(comment="presence pattern, hex")
+    kind: Mapped[str] = mapped_column(comment="lost, perhaps, overdue or pending")
+    places: Mapped[list[Any]]
+    last_checkpoint: Mapped[str]
+    last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
+
+
+class ConsumerLag(Base):
+    __tablename__ = "consumer_lag"
+    __table_args__ = {
+        "comment": "How far consumer groups were behind, by minute of wall-clock time. Writer: consumer lag watch.",
+        **BY_DAY,
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    window_start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the minute in which it was asked")
+    node: Mapped[str] = mapped_column(primary_key=True)
+    consumer_group: Mapped[str] = mapped_column(primary_key=True)
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    asked_at: Mapped[int] = mapped_column(comment="epoch ms: newest time that it was asked")
+    offsets: Mapped[int | None] = mapped_column(comment="log end - committed then; null: not known")
+    offsets_max: Mapped[int | None] = mapped_column(comment="highest in the minute")
+    behind_ms: Mapped[int | None] = mapped_column(
+        comment="asked_at - event time at the committed offset; 0: nothing waits; null: not known"
+    )
+    behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
+
+
+class Rollup(Base):
+    __tablename__ = "rollup"
+    __table_args__ = (
+        Index("rollup_start", "start"),
+        {"comment": "What the closed windows of each hour and day come to. Writer: closer (upkeep)."},
+    )
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    period: Mapped[str] = mapped_column(primary_key=True, comment="hour or day")
+    start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s, UTC")
+    windows: Mapped[int] = mapped_column(Integer, comment="minutes of it that are closed")
+    messages: Mapped[int]
+    lost_min: Mapped[int]
+    lost_max: Mapped[int]
+    on_time: Mapped[int] = mapped_column(server_default="0", comment="as in window")
+    on_time_of: Mapped[int] = mapped_column(server_default="0", comment="as in window")
+    e2e_p95_ms: Mapped[float | None]
+    computed_at: Mapped[int] = mapped_column(comment="epoch ms: when these sums came to be")
+    packed: Mapped[bytes] = mapped_column(comment="Rollup: all sums and sketches")
+
+
+class RollupDirty(Base):
+    __tablename__ = "rollup_dirty"
+    __table_args__ = {"comment": "Roll-ups to compute anew, marked in the commit that changed them. Writer: closer."}
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    period: Mapped[str] = mapped_column(primary_key=True)
+    start: Mapped[int] = mapped_column(primary_key=True, comment="epoch s, UTC")
+    dirty_since: Mapped[int] = mapped_column(comment="epoch ms: the first change that the roll-up does not know of")
+
+
+class Pruned(Base):
+    __tablename__ = "pruned"
+    __table_args__ = {"comment": "Up to where tables were dropped by day; windows before are gone. Writer: retention."}
+
+    table_name: Mapped[str] = mapped_column(primary_key=True)
+    before_s: Mapped[int] = mapped_column(comment="epoch s: rows of windows that start before it are gone for good")
+
+
+class Stranger(Base):
+    __tablename__ = "stranger"
+    __table_args__ = {"comment": "Names in reports that no definition has, kept up to a limit. Writer: follower."}
+
+    kind: Mapped[str] = mapped_column(primary_key=True, comment="pipeline, checkpoint, replay or lane")
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    checkpoint: Mapped[str] = mapped_column(primary_key=True, comment="of a checkpoint or lane, else empty")
+    name: Mapped[str] = mapped_column(primary_key=True, comment="of a replay or lane, else empty")
+    emitter: Mapped[bytes] = mapped_column(comment="who named it first")
+    since: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that named it first")
+
+
+class Quarantined(Base):
+    __tablename__ = "quarantine"
+    __table_args__ = (
+        Index("quarantine_found", "topic", "reason", "found_at"),
+        {"comment": "Bad records of both topics, 1,000 a topic, reason and hour at most. Writer: aggregator."},
+    )
+
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    topic_offset: Mapped[int] = mapped_column(primary_key=True)
+    reason: Mapped[str]
+    first_bytes: Mapped[bytes]
+    found_at: Mapped[datetime] = mapped_column(server_default=func.now())
+
+
+class QuarantineCount(Base):
+    __tablename__ = "quarantine_count"
+    __table_args__ = {"comment": "How many bad records there were, kept or not. Writer: aggregator."}
+
+    topic: Mapped[str] = mapped_column(primary_key=True)
+    reason: Mapped[str] = mapped_column(primary_key=True)
+    hour: Mapped[int] = mapped_column(primary_key=True, comment="epoch s: the hour in which they were appended")
+    bucket: Mapped[str] = mapped_column(primary_key=True, comment="what is replaced as a whole; empty: added up")
+    count: Mapped[int]
+
+
+class Audited(Base):
+    __tablename__ = "audited"
+    __table_args__ = {"comment": "Next offset of the beacons topic whose key nobody looked at yet. Writer: closer."}
+
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    next_offset: Mapped[int]
+    topic_id: Mapped[str]
+
+
+class RecomputeRequest(Base):
+    __tablename__ = "recompute_request"
+    __table_args__ = {"comment": "Windows to close again. Writers: lagloss recompute asks, closer answers."}
+
+    id: Mapped[int] = mapped_column(Identity(), primary_key=True)
+    pipeline: Mapped[str]
+    from_s: Mapped[int]
+    to_s: Mapped[int]
+    requested_at: Mapped[datetime] = mapped_column(server_default=func.now())
+    progress: Mapped[dict[str, Any] | None] = mapped_column(comment="how far the closer has come")
+    answer: Mapped[dict[str, Any] | None]
+
+
+def table_of(model: type[Base]) -> Table:
+    """A model's table, for statements on columns rather than objects."""
+    table = model.__table__
+    if not isinstance(table, Table):
+        raise TypeError(f"{model.__name__} is no table")
+    return table
+
+
+PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage, ConsumerLag))
+
+
+def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
+    """Whether a text column is one of these, however many they are."""
+    return column == any_(literal(sorted(names), ARRAY(Text)))
+
+
+def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> TableValuedAlias:
+    """These rows as a table, for joins that look each up by itself in an index: one statement, however many rows."""
+    values = list(zip(*rows, strict=True)) or [()] * len(types)
+    arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
+    columns = [column(name, kind) for name, kind in types.items()]
+    return func.unnest(*arrays).table_valued(*columns, name="asked").render_derived()

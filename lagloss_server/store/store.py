@@ -1,0 +1,409 @@
+"""PostgreSQL as every part reads it: definitions, windows and missing messages. Writers keep their own statements."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    Table,
+    create_engine,
+    exists,
+    func,
+    make_url,
+    select,
+    text,
+    tuple_,
+    update,
+)
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.exc import OperationalError, ProgrammingError
+from sqlalchemy.orm import InstrumentedAttribute, aliased
+
+from lagloss.errors import DatabaseUnreachable, UnknownPipeline
+from lagloss.wire.format import SAMPLE_ALL, OffsetRange
+from lagloss.wire.sketch import Sketch
+from lagloss_server.model.definition import Definition, StoredPipeline, as_document, in_force
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.live import LiveTally, live_result
+from lagloss_server.rules.rollup import Period, Rollup
+from lagloss_server.store.schema import core as tables
+
+WINDOWS_CHANNEL = "lagloss_windows"
+"""NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
+ALERTS_CHANNEL = "lagloss_alerts"
+"""NOTIFY channel: somebody acknowledged an incident, set a silence, or asked for a test."""
+DAY_S = 86_400
+
+
+_PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+"""A host that has vanished without a word is noticed within half a minute, unless the URL says otherwise."""
+
+
+def engine_for(database_url: str) -> Engine:
+    """An engine on psycopg 3 for a plain `postgresql://` URL."""
+    url = make_url(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
+    return create_engine(
+        url.update_query_dict({**_PATIENCE, **url.query}),
+        pool_pre_ping=True,
+        json_serializer=lambda value: json.dumps(value, separators=(",", ":")),
+    )
+
+
+def day_label(day: int) -> str:
+    """How the name of a day's partition ends; `day` counts from the epoch."""
+    return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
+
+
+def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
+    """Make the day partitions that rows of these windows go to. A new one locks its table to the transaction's end; see
+    `make_days_ahead`."""
+    for day in sorted({start // DAY_S for start in window_starts_s}):
+        for table in tables.PARTITIONED:
+            _make_day(connection, table, day)
+
+
+def make_days_ahead(engine: Engine, now_s: float) -> None:
+    """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
+    by transactions that hold other locks, which whoever reads several tables could meet in a deadlock."""
+    for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
+        for table in tables.PARTITIONED:
+            with engine.begin() as connection:
+                _make_day(connection, table, day)
+
+
+def _make_day(connection: Connection, table: Table, day: int) -> None:
+    connection.execute(
+        text(
+            f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
+            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class MissingMessage:
+    """What a closing said of a message that something is missing of; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
+    overdue or pending."""
+
+    window_start_s: int
+    id_hash: int
+    message_id: str | None
+    kind: str
+    places: list[str]
+    last_checkpoint: str
+    last_seen_ms: float
+
+    @classmethod
+    def of(cls, row: Row[Any]) -> MissingMessage:
+        """A row of `tables.MissingMessage`."""
+        return cls(
+            row.window_start,
+            row.id_hash % (1 << 64),
+            row.message_id,
+            row.kind,
+            row.places,
+            row.last_checkpoint,
+            row.last_seen_ms,
+        )
+
+
+class Store:
+    """Reads of one database, and `apply`."""
+
+    def __init__(self, database_url: str) -> None:
+        self.engine = engine_for(database_url)
+
+    def close(self) -> None:
+        """Close the connections that are kept for reuse."""
+        self.engine.dispose()
+
+    def check(self) -> None:
+        """Raises DatabaseUnreachable where the database does not answer, or has no tables of ours."""
+        try:
+            with self.engine.connect() as connection:
+                connection.execute(select(tables.Pipeline.name).limit(1))
+        except (OperationalError, ProgrammingError) as error:
+            detail = str(error.orig).strip().splitlines()[-1]
+            url = self.engine.url.render_as_string(hide_password=True)
+            raise DatabaseUnreachable(url=url, detail=detail) from error
+
+    def apply(self, definition: Definition, now_ms: int | None = None) -> int:
+        """Store a definition; its version number. An unchanged one keeps its version."""
+        now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+        with self.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
+            newest = _newest_version(connection, definition.name)
+            lives = newest is not None and newest.deleted_at is None
+            if newest is not None and lives and Definition.model_validate(newest.definition) == definition:
+                return int(newest.version)
+            version = 1 if newest is None else newest.version + 1
+            connection.execute(
+                insert(tables.Pipeline).values(
+                    name=definition.name, version=version, applied_at=now_ms, definition=as_document(definition)
+                )
+            )
+        return version
+
+    def delete(self, name: str, now_ms: int | None = None) -> None:
+        """Delete a pipeline: it is unknown from now on, its windows stay until retention takes them. Applied again, it
+        goes on with its next version, and its earlier ones hold for earlier windows again.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        table = tables.table_of(tables.Pipeline)
+        now_ms = int(time.time() * 1000) if now_ms is None else now_ms
+        with self.engine.begin() as connection:
+            connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
+            newest = _newest_version(connection, name)
+            if newest is None or newest.deleted_at is not None:
+                raise self._unknown(name)
+            is_newest = (table.c.name == name) & (table.c.version == newest.version)
+            connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
+
+    def pipelines(self) -> list[StoredPipeline]:
+        """The newest version of every pipeline that is not deleted, by name."""
+        table, later = tables.table_of(tables.Pipeline), aliased(tables.table_of(tables.Pipeline))
+        is_newest = ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
+        asked = select(table).where(table.c.deleted_at.is_(None), is_newest).order_by(table.c.name)
+        with self.engine.connect() as connection:
+            return [_stored(row) for row in connection.execute(asked)]
+
+    def versions_of(self, name: str) -> list[StoredPipeline]:
+        """Every version of one pipeline, oldest first.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        table = tables.table_of(tables.Pipeline)
+        with self.engine.connect() as connection:
+            rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.version)).all()
+        if not rows or rows[-1].deleted_at is not None:
+            raise self._unknown(name)
+        return [_stored(row) for row in rows]
+
+    def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
+        """Every version of every pipeline that is not deleted, by name and version; of those `known` only later ones
+        than that."""
+        table, known = tables.table_of(tables.Pipeline), known or {}
+        with self.engine.connect() as connection:
+            keys = connection.execute(
+                select(table.c.name, table.c.version)
+                .where(table.c.name.in_(names_not_deleted()))
+                .order_by(table.c.name, table.c.version)
+            )
+            wanted = [(name, version) for name, version in keys if version > known.get(name, 0)]
+            found: list[Row[Any]] = []
+            for at in range(0, len(wanted), 1_000):
+                chosen = tuple_(table.c.name, table.c.version).in_(wanted[at : at + 1_000])
+                found += connection.execute(select(table).where(chosen).order_by(table.c.name, table.c.version)).all()
+        return [_stored(row) for row in found]
+
+    def names(self) -> list[str]:
+        """The pipelines that are not deleted, by name."""
+        with self.engine.connect() as connection:
+            return list(connection.execute(names_not_deleted().order_by(tables.Pipeline.name)).scalars())
+
+    def count_changes(self) -> int:
+        """How many versions and deletions of definitions there are: it grows with every change."""
+        table = tables.table_of(tables.Pipeline)
+        with self.engine.connect() as connection:
+            return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
+
+    def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
+        """Documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
+
+        As `windows --json` prints them, and `history`: whether the window was filled in after it was over.
+        """
+        window = tables.table_of(tables.Window)
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(window)
+                .where(window.c.pipeline == pipeline, window.c.window_start >= from_s, window.c.window_start < to_s)
+                .order_by(window.c.window_start.desc())
+                .limit(limit)
+            ).all()
+            closed = [_closed_document(row) for row in reversed(rows)]
+            opened = self._open_windows(connection, pipeline, from_s, to_s)
+        documents = sorted(closed + opened, key=lambda document: str(document["window_start"]))
+        return documents[-limit:] if limit else documents
+
+    def missing(self, pipeline: str, window_start_s: int, limit: int = 1000) -> list[MissingMessage]:
+        """Missing messages of a window: lost ones first."""
+        row = tables.MissingMessage
+        rank = func.array_position(text("ARRAY['lost','perhaps','overdue','pending']"), row.kind)
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(tables.table_of(row))
+                .where(row.pipeline == pipeline, row.window_start == window_start_s)
+                .order_by(rank, row.last_seen_ms)
+                .limit(limit)
+            )
+            return [MissingMessage.of(found) for found in rows]
+
+    def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
+        """Earlier results of a window, oldest first."""
+        row = tables.WindowRevision
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(row.revision, row.closed_at, row.document)
+                .where(row.pipeline == pipeline, row.window_start == window_start_s)
+                .order_by(row.revision)
+            )
+            return [
+                {**found.document, "revision": found.revision, "closed_at": rfc3339(found.closed_at / 1000)}
+                for found in rows
+            ]
+
+    def rollups(self, pipeline: str, period: Period, from_s: int, to_s: int) -> dict[int, Rollup]:
+        """Roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` makes one of several."""
+        row = tables.Rollup
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(row.start, row.packed)
+                .where(row.pipeline == pipeline, row.period == period, row.start >= from_s, row.start < to_s)
+                .order_by(row.start)
+            )
+            return {found.start: Rollup.unpack(found.packed) for found in rows}
+
+    def pipeline(self, name: str) -> StoredPipeline:
+        """The newest version of one pipeline.
+
+        Raises:
+            UnknownPipeline: with the names there are.
+        """
+        with self.engine.connect() as connection:
+            newest = _newest_version(connection, name)
+        if newest is None or newest.deleted_at is not None:
+            raise self._unknown(name)
+        return _stored(newest)
+
+    def _unknown(self, name: str) -> UnknownPipeline:
+        names = self.names()
+        return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
+
+    def definition_at(self, name: str, window_start_s: int) -> Definition:
+        """The definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        versions = self.versions_of(name)
+        return versions[in_force(versions, window_start_s)].definition
+
+    def graph_at(self, name: str, window_start_s: int) -> Graph:
+        """The graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        return Graph(self.definition_at(name, window_start_s))
+
+    def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
+        """Where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
+        tally = tables.Tally
+        with self.engine.connect() as connection:
+            rows = connection.execute(
+                select(tally.ranges, tally.sample).where(
+                    tally.pipeline == pipeline, tally.window_start == window_start_s
+                )
+            ).all()
+        ranges = [OffsetRange(*place) for row in rows for place in row.ranges]
+        return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
+
+    def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
+        """Whether the window's result stands for good, since the log no longer holds its blocks."""
+        window = tables.table_of(tables.Window)
+        with self.engine.connect() as connection:
+            state = connection.execute(
+                select(window.c.state).where(window.c.pipeline == pipeline, window.c.window_start == window_start_s)
+            ).scalar_one_or_none()
+        return state == "sealed"
+
+    def request_recompute(self, pipeline: str, from_s: int, to_s: int) -> int:
+        """Ask the closer to close windows again; the request's number."""
+        with self.engine.begin() as connection:
+            request = insert(tables.RecomputeRequest).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
+            return int(connection.execute(request.returning(tables.RecomputeRequest.id)).scalar_one())
+
+    def recompute_answer(self, request: int) -> dict[str, Any] | None:
+        """What the closer answered, or None while it works."""
+        return self._of_request(request, tables.RecomputeRequest.answer)
+
+    def recompute_progress(self, request: int) -> dict[str, Any] | None:
+        """How far the closer has come: at least the numbers of windows `done` and `of`; None before its first round."""
+        return self._of_request(request, tables.RecomputeRequest.progress)
+
+    def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
+        with self.engine.connect() as connection:
+            found: dict[str, Any] | None = connection.execute(
+                select(column).where(tables.RecomputeRequest.id == request)
+            ).scalar_one()
+        return found
+
+    def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
+        """Windows that have tallies but no result yet, from the tallies alone."""
+        tally, window = tables.table_of(tables.Tally), tables.table_of(tables.Window)
+        rows = connection.execute(
+            select(tally)
+            .outerjoin(
+                window, (window.c.pipeline == tally.c.pipeline) & (window.c.window_start == tally.c.window_start)
+            )
+            .where(
+                tally.c.pipeline == pipeline,
+                tally.c.window_start >= from_s,
+                tally.c.window_start < to_s,
+                window.c.pipeline.is_(None),
+            )
+        ).all()
+        if not rows:
+            return []
+        newest = _newest_version(connection, pipeline)
+        if newest is None or newest.deleted_at is not None:
+            return []
+        graph = Graph(Definition.model_validate(newest.definition))
+        by_window: dict[int, list[LiveTally]] = {}
+        for row in rows:
+            by_window.setdefault(row.window_start, []).append(
+                LiveTally(row.checkpoint, row.replay or None, row.beacons, row.sample, Sketch.unpacked(row.sketch))
+            )
+        return [
+            {**live_result(graph, start, tallies).document(), "state": "open", "revision": 0, "closed_at": None}
+            | {"history": False}
+            for start, tallies in sorted(by_window.items())
+        ]
+
+
+def read_basis(connection: Connection) -> int:
+    """Return the position in the reports as one number: the sum of next offsets. It only grows, until the topic is
+    recreated."""
+    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
+
+
+def names_not_deleted() -> Select[str]:
+    """Pipelines whose newest version is not deleted. An earlier one is, where a pipeline was applied again."""
+    row, later = tables.Pipeline, aliased(tables.Pipeline)
+    is_newest = ~exists().where(later.name == row.name, later.version > row.version)
+    return select(row.name).where(row.deleted_at.is_(None), is_newest)
+
+
+def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
+    row = tables.Pipeline
+    return connection.execute(
+        select(tables.table_of(row)).where(row.name == name).order_by(row.version.desc()).limit(1)
+    ).one_or_none()
+
+
+def _stored(row: Row[Any]) -> StoredPipeline:
+    return StoredPipeline(row.name, row.version, row.applied_at, Definition.model_validate(row.definition))
+
+
+def _closed_document(row: Row[Any]) -> dict[str, Any]:
+    return {
+        **row.document,
+        "state": row.state,
+        "revision": row.revision,
+        "closed_at": rfc3339(row.closed_at / 1000),
+        "history": row.history,
+    }

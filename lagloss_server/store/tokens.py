@@ -1,0 +1,102 @@
+"""Tokens that let clients of the collector in: `lagloss_ID_SECRET`, of one pipeline, kept as a hash.
+
+The secret is 256 random bits, so one SHA-256 of it is enough: there is nothing to guess. Salts and slow hashes are for
+passwords, which people choose; here they would only make every request slow.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from sqlalchemy import Connection, insert, select, update
+
+from lagloss.errors import UnknownToken
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+PREFIX: Final = "lagloss"
+"""So that scanners for secrets recognise a token where it does not belong."""
+SECRET_BYTES: Final = 32
+
+Scope = Literal["intake", "admin"]
+"""`intake`: send beacons of the pipeline. `admin`: also read, change and delete its definition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A token as the database knows it: enough to recognise it, not enough to use it. `rate` in beacons a second."""
+
+    id: str
+    pipeline: str
+    scope: Scope
+    rate: int | None
+    secret_hash: bytes
+    created_at_ms: int
+    revoked_at_ms: int | None = None
+
+    def admits(self, secret: str) -> bool:
+        """Whether this is the token's secret; takes as long for any other."""
+        return hmac.compare_digest(hash_secret(secret), self.secret_hash)
+
+
+def hash_secret(secret: str) -> bytes:
+    return hashlib.sha256(secret.encode()).digest()
+
+
+def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
+    """The token that this text is, if it is one of those `known` (by id)."""
+    prefix, _, rest = text.partition("_")
+    token_id, _, secret = rest.partition("_")
+    token = known.get(token_id)
+    return token if prefix == PREFIX and token is not None and token.admits(secret) else None
+
+
+def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | None = None) -> tuple[Token, str]:
+    """A new token, and its text, which nobody can read again.
+
+    Raises:
+        UnknownPipeline: with the names there are.
+    """
+    store.pipeline(pipeline)
+    secret = secrets.token_urlsafe(SECRET_BYTES)
+    token = Token(secrets.token_hex(6), pipeline, scope, rate, hash_secret(secret), int(time.time() * 1000))
+    with store.engine.begin() as connection:
+        connection.execute(
+            insert(tables.Token).values(
+                id=token.id,
+                pipeline=pipeline,
+                scope=scope,
+                rate=rate,
+                secret_hash=token.secret_hash,
+                created_at=token.created_at_ms,
+            )
+        )
+    return token, f"{PREFIX}_{token.id}_{secret}"
+
+
+def read(connection: Connection) -> list[Token]:
+    """All tokens, revoked ones too, oldest first."""
+    table = tables.table_of(tables.Token)
+    return [
+        Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
+        for row in connection.execute(select(table).order_by(table.c.created_at, table.c.id))
+    ]
+
+
+def revoke(store: Store, token_id: str) -> None:
+    """Ends a token; collectors hear of it within seconds.
+
+    Raises:
+        UnknownToken: there is none, or it was revoked before.
+    """
+    table = tables.table_of(tables.Token)
+    is_it = (table.c.id == token_id) & table.c.revoked_at.is_(None)
+    with store.engine.begin() as connection:
+        if not connection.execute(update(table).where(is_it).values(revoked_at=int(time.time() * 1000))).rowcount:
+            raise UnknownToken(id=token_id)

@@ -1,0 +1,182 @@
+"""People who log in to the dashboard by a password, which PostgreSQL keeps as an argon2id hash."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import unicodedata
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import cache
+from typing import Final
+
+from argon2 import PasswordHasher
+from argon2.exceptions import InvalidHashError, VerificationError
+from sqlalchemy import Connection, Row, delete, func, select, update
+from sqlalchemy.dialects.postgresql import insert
+
+from lagloss.errors import BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.model.roles import Role
+from lagloss_server.store.schema.core import table_of
+from lagloss_server.store.schema.login import Session
+from lagloss_server.store.schema.login import User as UserRow
+from lagloss_server.store.store import Store
+
+LOCAL_LOGIN: Final = "local"
+"""How sessions of these people are marked: another login may know somebody else by the same name."""
+MIN_PASSWORD_LENGTH: Final = 12
+MAX_PASSWORD_LENGTH: Final = 1_000
+"""Longer ones only keep a core busy."""
+
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
+_HASHER: Final = PasswordHasher()
+"""The parameters of RFC 9106 for servers with little memory, as argon2-cffi has them: 64 MiB, about 50 ms."""
+_user: Final = table_of(UserRow)
+_session: Final = table_of(Session)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Somebody with a password. `password_hash`: the one that they were recognised by."""
+
+    name: str
+    role: Role
+    created_at: datetime
+    password_hash: str = field(repr=False)
+
+
+def add(store: Store, name: str, role: Role, password: str) -> User:
+    """A new user.
+
+    Raises:
+        BadUserName, BadPassword: what is asked of them.
+        UserExists: somebody has the name.
+    """
+    name = name.lower()
+    if not _NAME.fullmatch(name):
+        raise BadUserName(name=name)
+    user = User(name, role, datetime.now(UTC), _hashed(password))
+    values = {"name": name, "role": role, "password_hash": user.password_hash, "created_at": user.created_at}
+    with store.engine.begin() as connection:
+        added = insert(_user).values(values).on_conflict_do_nothing().returning(_user.c.name)
+        if connection.execute(added).one_or_none() is None:
+            raise UserExists(name=name)
+    return user
+
+
+def set_password(store: Store, name: str, password: str) -> None:
+    """Gives a user another password, and ends their sessions.
+
+    Raises:
+        BadPassword: what is asked of it.
+        UnknownUser: with the names there are.
+    """
+    password_hash = _hashed(password)
+    with store.engine.begin() as connection:
+        _change(connection, name, password_hash=password_hash)
+        end_sessions(connection, name, LOCAL_LOGIN)
+
+
+def set_role(store: Store, name: str, role: Role) -> None:
+    """Gives a user another role, in their sessions, too.
+
+    Raises:
+        UnknownUser: with the names there are.
+    """
+    with store.engine.begin() as connection:
+        _change(connection, name, role=role)
+        is_theirs = (_session.c.login == LOCAL_LOGIN) & (_session.c.name == name.lower())
+        connection.execute(update(_session).where(is_theirs).values(role=role))
+
+
+def remove(store: Store, name: str) -> None:
+    """Removes a user, and ends their sessions.
+
+    Raises:
+        UnknownUser: with the names there are.
+    """
+    with store.engine.begin() as connection:
+        if not connection.execute(delete(_user).where(_user.c.name == name.lower())).rowcount:
+            raise _unknown(connection, name)
+        end_sessions(connection, name, LOCAL_LOGIN)
+
+
+def end_sessions(connection: Connection, name: str, login: str | None = None) -> int:
+    """Logs somebody out everywhere, whatever login they came by unless one is given; how often they were logged in."""
+    is_theirs = func.lower(_session.c.name) == name.lower()
+    if login is not None:
+        is_theirs &= _session.c.login == login
+    return connection.execute(delete(_session).where(is_theirs)).rowcount
+
+
+def read(connection: Connection) -> list[User]:
+    """All users, by name."""
+    return [_as_user(row) for row in connection.execute(select(_user).order_by(_user.c.name))]
+
+
+def recognise(store: Store, name: str, password: str) -> User | None:
+    """The user of this name, if this is their password. Takes as long where there is none: nobody learns who is a user.
+    A hash that was made with other parameters than today's is made anew."""
+    with store.engine.connect() as connection:
+        known = _find(connection, name)
+    try:
+        is_theirs = _HASHER.verify(known.password_hash if known else _decoy(), _normal(password))
+    except (VerificationError, InvalidHashError):
+        return None
+    if known is None or not is_theirs:
+        return None
+    return _hashed_anew(store, known, password) if _HASHER.check_needs_rehash(known.password_hash) else known
+
+
+def hold(connection: Connection, user: User) -> User | None:
+    """The user as they are now, held until the transaction's end; None once their password is another or they are gone.
+    A session that begins in this transaction is seen by whoever changes them after it."""
+    is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
+    row = connection.execute(select(_user).where(is_same).with_for_update(read=True)).one_or_none()
+    return _as_user(row) if row else None
+
+
+def _find(connection: Connection, name: str) -> User | None:
+    if not _NAME.fullmatch(name.lower()):
+        return None
+    row = connection.execute(select(_user).where(_user.c.name == name.lower())).one_or_none()
+    return _as_user(row) if row else None
+
+
+def _change(connection: Connection, name: str, **values: str) -> None:
+    if not connection.execute(update(_user).where(_user.c.name == name.lower()).values(values)).rowcount:
+        raise _unknown(connection, name)
+
+
+def _unknown(connection: Connection, name: str) -> UnknownUser:
+    names = [user.name for user in read(connection)]
+    return UnknownUser(name=name, known=f"are {', '.join(names)}" if names else "is none yet")
+
+
+def _hashed(password: str) -> str:
+    if not MIN_PASSWORD_LENGTH <= len(_normal(password)) <= MAX_PASSWORD_LENGTH:
+        raise BadPassword(least=MIN_PASSWORD_LENGTH, most=MAX_PASSWORD_LENGTH, found=len(_normal(password)))
+    return _HASHER.hash(_normal(password))
+
+
+def _hashed_anew(store: Store, user: User, password: str) -> User:
+    password_hash = _HASHER.hash(_normal(password))
+    is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
+    with store.engine.begin() as connection:
+        connection.execute(update(_user).where(is_same).values(password_hash=password_hash))
+    return User(user.name, user.role, user.created_at, password_hash)
+
+
+def _normal(password: str) -> str:
+    """Keyboards make the same letter in several ways (NIST SP 800-63B, 5.1.1.2)."""
+    return unicodedata.normalize("NFKC", password)
+
+
+@cache
+def _decoy() -> str:
+    """What passwords are compared with where there is no such user."""
+    return _HASHER.hash(secrets.token_urlsafe())
+
+
+def _as_user(row: Row[tuple[str, Role, datetime, str]]) -> User:
+    return User(row.name, row.role, row.created_at, row.password_hash)
