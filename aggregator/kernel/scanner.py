@@ -1,6 +1,6 @@
 """Scanning: the headers of all blocks of an Arrow batch at once, without an object a block.
 
-A fast path beside `lagloss.wire.decode_block`, which stays the judge: a record that this finds anything odd about is
+A fast path beside `wire.format.decode_block`, which stays the judge: a record that this finds anything odd about is
 left to it, so what is bad, and why, is decided in one place. A test holds both to the same answers.
 """
 
@@ -131,7 +131,7 @@ def _are_finite(data: U8, start: Int, count: Int) -> bool:
 
 @compiled
 def _count_ids(data: U8, start: Int, size: Int) -> Int:
-    """As `lagloss.wire.count_ids`."""
+    """As `wire.format.count_ids`."""
     at, end, count = start, start + size, 0
     while at < end:
         at += np.int64(data[at]) + 1

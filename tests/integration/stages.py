@@ -259,7 +259,7 @@ def staged(
     start_s = int(time.time()) // 60 * 60 - 6 * 3600
     clock = Clock(start_s * 1000 - 30_000, ahead_ms or {})
     for module in ("emitter", "flusher", "shipper"):
-        monkeypatch.setattr(f"lagloss.{module}.now_ms", clock.here_ms)
+        monkeypatch.setattr(f"lagloss.sdk.{module}.now_ms", clock.here_ms)
     monkeypatch.setattr("lagloss.sdk.buffer.time_ns", lambda: clock.here_ms() * 1_000_000)
     monkeypatch.setattr("aggregator.reports.consumer.TRIGGER", "100 milliseconds")
     definition = pipeline(nodes)

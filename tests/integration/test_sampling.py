@@ -212,7 +212,7 @@ def _create(bootstrap: str, topic: str) -> bool:
 def test_an_emitter_reads_the_topic_again_from_time_to_time(
     kafka_bootstrap: str, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lagloss.sampling.REREAD_S", 0.5)
+    monkeypatch.setattr("lagloss.broker.sampling_topic.REREAD_S", 0.5)
     with (
         closing(SampleAnnouncer(kafka_bootstrap, topic)) as announcer,
         closing(SampleTable(kafka_bootstrap, {"fetch.wait.max.ms": 100}, topic)) as table,

@@ -208,7 +208,7 @@ def reachable(edges: dict[str, list[str]], starts: Iterable[str], without: str |
 @functools.cache
 def schema(name: str) -> tuple[bytes, Any]:
     """The 10 bytes that open a message of this schema (C3 01 and the fingerprint), and the schema."""
-    path = Path(__file__).parents[2] / "lagloss" / "schemas" / f"{name}.avsc"
+    path = Path(__file__).parents[2] / "lagloss" / "wire" / "schemas" / f"{name}.avsc"
     plain = json.loads(path.read_text(encoding="utf-8"))
     canonical = fastavro.schema.to_parsing_canonical_form(plain)
     fingerprint = fastavro.schema.fingerprint(canonical, "CRC-64-AVRO")

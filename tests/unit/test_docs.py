@@ -34,10 +34,10 @@ from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.yaml_files import parse_yaml
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-RUNBOOKS = ROOT / "lagloss/runbooks"
+RUNBOOKS = ROOT / "lagloss_server/incidents/runbooks"
 FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
-PACKAGES = ("lagloss", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
+PACKAGES = ("lagloss", "lagloss_server", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
 LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
 
 
@@ -165,7 +165,7 @@ def test_the_definition_page_has_every_key_with_its_default_and_no_other() -> No
 def test_every_kind_of_incident_has_a_runbook_that_alerting_leads_to_and_no_other() -> None:
     told = page("docs/alerting.md")
     assert sorted(path.stem for path in RUNBOOKS.glob("*.md")) == sorted(KINDS)
-    assert set(re.findall(r"\[`?([a-z-]+)`?\]\(\.\./lagloss/runbooks/\1\.md\)", told)) == set(KINDS)
+    assert set(re.findall(r"\[`?([a-z-]+)`?\]\(\.\./lagloss_server/incidents/runbooks/\1\.md\)", told)) == set(KINDS)
     assert re.findall(r"^\| \[`([a-z-]+)`\]", told, re.MULTILINE) == list(KINDS)
 
 
@@ -210,15 +210,16 @@ def test_every_term_of_the_glossary_leads_to_a_page_and_to_a_class_that_exists()
 
 
 def test_the_map_of_the_tree_has_every_folder_and_no_other() -> None:
-    top, inside = page("CONTRIBUTING.md").split("## The tree")[1].split("## Recipes")[0].split("Inside `lagloss/`")
+    top, *packages = page("CONTRIBUTING.md").split("## The tree")[1].split("## Recipes")[0].split("\nInside ")
     folders = {f"{folder.name}/" for folder in FOLDERS if folder.name not in ("build", "dist", "__pycache__")}
     assert {row for row in table_rows(top) if row.endswith("/")} == folders
-    found = {
-        f"{path.name}/" if path.is_dir() else path.stem
-        for path in (ROOT / "lagloss").iterdir()
-        if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")
-    }
-    assert set(re.findall(r"`(\w+/?)`", inside)) - {"lagloss/"} == found
+    for package, inside in zip(("lagloss", "lagloss_server"), packages, strict=True):
+        found = {
+            f"{path.name}/" if path.is_dir() else path.stem
+            for path in (ROOT / package).iterdir()
+            if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")
+        }
+        assert set(re.findall(r"`(\w+/?)`", inside)) - {f"{package}/"} == found
 
 
 def test_the_index_of_the_documentation_has_every_page() -> None:
@@ -236,7 +237,7 @@ def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
-    parts = re.findall(r"^## (.+)$", page(f"lagloss/runbooks/{kind}.md"), re.MULTILINE)
+    parts = re.findall(r"^## (.+)$", page(f"lagloss_server/incidents/runbooks/{kind}.md"), re.MULTILINE)
     assert parts == [
         "What it means", "Is it real?", "Look first", "Causes, and how to tell them apart", "What to do", "Escalate",
         "Silence", "How it ends",

@@ -52,7 +52,11 @@ def test_the_archive_holds_what_a_task_needs(tmp_path: Path) -> None:
     with zipfile.ZipFile(shipping.pack(tmp_path)) as archive:
         names = set(archive.namelist())
         archive.extractall(tmp_path / "unpacked")
-    assert {"lagloss/wire/schemas/beacon_block.avsc", "aggregator/kernel/worker_daemon.py"} <= names
+    assert {
+        "lagloss/wire/schemas/beacon_block.avsc",
+        "lagloss_server/rules/facts.py",
+        "aggregator/kernel/worker_daemon.py",
+    } <= names
     assert not [name for name in names if "__pycache__" in name]
     found = subprocess.run(
         [sys.executable, "-c", "import aggregator.kernel.kernel, lagloss.wire; print(lagloss.wire.__file__)"],
@@ -63,7 +67,7 @@ def test_the_archive_holds_what_a_task_needs(tmp_path: Path) -> None:
         timeout=60,
         check=True,
     )
-    assert Path(found.stdout.strip()) == tmp_path / "unpacked" / "lagloss" / "wire.py"
+    assert Path(found.stdout.strip()) == tmp_path / "unpacked" / "lagloss" / "wire" / "__init__.py"
 
 
 def test_scratch_of_a_running_process_is_left_alone(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ HOST = """
 import asyncio, os, signal, sys, threading, time
 from confluent_kafka import Consumer
 from lagloss import Emitter, MemoryOutlet
-from lagloss.wire import decode_report
+from lagloss.wire.format import decode_report
 
 class Telling(MemoryOutlet):
     def close(self):

@@ -21,8 +21,8 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How far every clock of the emitter is off, in ms; the monotonic one goes on."""
     off_ms = [0]
     time_ns, now_s = time.time_ns, time.time
-    for module in ("emitter", "intake", "shipper"):
-        monkeypatch.setattr(f"lagloss.{module}.time_ns", lambda: time_ns() + off_ms[0] * 1_000_000)
+    for module in ("emitter", "buffer", "shipper"):
+        monkeypatch.setattr(f"lagloss.sdk.{module}.time_ns", lambda: time_ns() + off_ms[0] * 1_000_000)
     monkeypatch.setattr("time.time", lambda: now_s() + off_ms[0] / 1000)
     monkeypatch.setattr("lagloss.sdk.flusher.FLUSH_S", FLUSH_S)
     monkeypatch.setattr("lagloss.sdk.shipper.REPORT_S", FLUSH_S)
