@@ -25,6 +25,7 @@ AHEAD_MS = 120_000  # a window further than this ahead of its arrival is bad inp
 SILENT_MS = 60_000
 MINUTE_MS = 60_000
 EXPECTED_AFTER_SILENCE_MS = 660_000  # 60 s after the last report, and 10 minutes more
+STALE_MS = 60_000  # a closing report appended longer after it was sent measures no clock
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Definition:
     max_wait_ms: float
     loss_max: float
     lag_target_ms: float
+    objectives: dict[str, tuple[float, float]]  # delivering nodes with targets of their own: loss max, lag target in ms
 
     @property
     def first(self) -> str:
@@ -163,9 +165,21 @@ def read_definition(document: dict[str, Any]) -> Definition:
         entries=entries,
         grace_ms=milliseconds(spec.get("grace", "60s")),
         max_wait_ms=milliseconds(spec.get("maxWait", "15m")),
-        loss_max=sla.get("loss", {}).get("max", 0.01),
-        lag_target_ms=milliseconds(sla.get("lag", {}).get("target", "5s")),
+        loss_max=loss_max(sla),
+        lag_target_ms=lag_target_ms(sla),
+        objectives={
+            node: (loss_max({**sla, **own}), lag_target_ms({**sla, **own}))
+            for node, own in sla.get("destinations", {}).items()
+        },
     )
+
+
+def loss_max(sla: dict[str, Any]) -> float:
+    return float(sla.get("loss", {}).get("max", 0.01))
+
+
+def lag_target_ms(sla: dict[str, Any]) -> float:
+    return milliseconds(sla.get("lag", {}).get("target", "5s"))
 
 
 def in_force(world: World, window_start_s: int) -> Definition:
@@ -327,6 +341,7 @@ class Tally:
 class Emitter:
     """An emitter's newest state by report `seq`: repeated and out-of-order reports change nothing."""
 
+    uuid: bytes
     node: str
     seq: int
     started_at_ms: int
@@ -334,15 +349,19 @@ class Emitter:
     closed: bool
     final_through_s: int
     last_append_ms: int
-    differences: list[tuple[int, int]]  # of every report: append time, append time - sent_at
+    resumes: bool
+    differences: list[tuple[int, int]]  # of every live report: append time, append time - sent_at
+    inputs: set[tuple[str, str]]  # checkpoint and lane of every ordered input that it ever reported
     tallies: dict[TallyKey, Tally] = field(default_factory=dict)
 
 
 @dataclass
 class Lane:
     checkpoint: str
+    name: str
     emitter: bytes | None  # whose work in hand it is; None for an ordered input
     until_ms: int
+    reporter: bytes  # who reported the newest value
 
 
 def follow(world: World, pipeline: str) -> tuple[dict[bytes, Emitter], list[Lane]]:
@@ -357,7 +376,7 @@ def follow(world: World, pipeline: str) -> tuple[dict[bytes, Emitter], list[Lane
         for progress in report["progress"]:
             in_hand = report["emitter"] if progress["lane"] == "" else None
             key = (progress["checkpoint"], progress["lane"], in_hand)
-            lanes[key] = Lane(progress["checkpoint"], in_hand, progress["until"])
+            lanes[key] = Lane(progress["checkpoint"], progress["lane"], in_hand, progress["until"], report["emitter"])
     return emitters, list(lanes.values())
 
 
@@ -365,6 +384,7 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
     known = emitters.get(report["emitter"])
     if known is None or report["seq"] > known.seq:
         emitters[report["emitter"]] = Emitter(
+            uuid=report["emitter"],
             node=report["node"],
             seq=report["seq"],
             started_at_ms=report["started_at"],
@@ -372,12 +392,17 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
             closed=report["closed"],
             final_through_s=report["final_through"],
             last_append_ms=appended_ms,
+            resumes=report.get("resumes", False),
             differences=[] if known is None else known.differences,
+            inputs=set() if known is None else known.inputs,
             tallies={} if known is None else known.tallies,
         )
     emitter = emitters[report["emitter"]]
     emitter.last_append_ms = appended_ms  # of any report: records are followed in the order of the log
-    emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
+    if not (report["closed"] and appended_ms - report["sent_at"] > STALE_MS):
+        emitter.differences.append((appended_ms, appended_ms - report["sent_at"]))
+    own = f"{report['node']}.in"
+    emitter.inputs |= {(own, p["lane"]) for p in report["progress"] if p["checkpoint"] == own and p["lane"] != ""}
     for content in report["tallies"]:
         if ahead_or_crooked(content["window_start"], appended_ms):
             continue
@@ -390,9 +415,11 @@ def keep_account(emitters: dict[bytes, Emitter], report: dict[str, Any], appende
 
 
 def skew_ms(emitter: Emitter) -> int:
-    """Rule 4: the smallest difference in the two newest minutes of append time that have a report of it."""
+    """Rule 4: the smallest difference in the two newest minutes of append time that have a live report of it; without
+    any, 0."""
     newest = sorted({at_ms // MINUTE_MS for at_ms, _ in emitter.differences})[-2:]
-    return min(difference_ms for at_ms, difference_ms in emitter.differences if at_ms // MINUTE_MS in newest)
+    found = [difference_ms for at_ms, difference_ms in emitter.differences if at_ms // MINUTE_MS in newest]
+    return min(found, default=0)
 
 
 def clock_matters(emitter: Emitter, window_start_s: int) -> bool:
@@ -406,24 +433,42 @@ def is_silent(emitter: Emitter, now_ms: int) -> bool:
     return not emitter.closed and now_ms - emitter.last_append_ms > SILENT_MS
 
 
-def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int) -> bool:
-    """Rule 7: in later windows a silent emitter is expected for 10 more minutes, then not."""
+def mourned_ms(emitter: Emitter) -> int:
+    """Rules 4 and 7: when the dead takes nothing in any more, the append time of its last report + 60 s."""
+    return emitter.last_append_ms + SILENT_MS
+
+
+def taken_over(emitter: Emitter, inputs: set[tuple[str, str]], lanes: list[Lane]) -> bool:
+    """Rules 4 and 7: each of these inputs, at least one, is past that moment by the report of another."""
+    newest = {(lane.checkpoint, lane.name): lane for lane in lanes if lane.emitter is None}
+    return bool(inputs) and all(
+        newest[key].reporter != emitter.uuid and newest[key].until_ms > mourned_ms(emitter) for key in inputs
+    )
+
+
+def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane]) -> bool:
+    """Rule 7: in later windows a silent emitter is expected for 10 more minutes, then not; and not at all once every
+    input lane that it reported has been taken over."""
+    if not is_silent(emitter, now_ms):
+        return False
+    later = window_start_s * 1000 > mourned_ms(emitter)
     end_ms = (window_start_s + WINDOW_S) * 1000
-    return is_silent(emitter, now_ms) and end_ms > emitter.last_append_ms + EXPECTED_AFTER_SILENCE_MS
+    gone = end_ms > emitter.last_append_ms + EXPECTED_AFTER_SILENCE_MS
+    return gone or (later and taken_over(emitter, emitter.inputs, lanes))
 
 
 def sent_tally(emitter: Emitter, window_start_s: int) -> bool:
     return any(window == window_start_s for _, window, _ in emitter.tallies)
 
 
-def is_expected(emitter: Emitter, window_start_s: int, now_ms: int) -> bool:
+def is_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane]) -> bool:
     """Rule 7: in windows that end while the emitter lives, and in older ones that it sent a tally for."""
     end_ms = (window_start_s + WINDOW_S) * 1000
     if end_ms < emitter.started_at_ms:
         return sent_tally(emitter, window_start_s)
     if emitter.closed:
         return end_ms <= emitter.sent_at_ms
-    return not no_longer_expected(emitter, window_start_s, now_ms)
+    return not no_longer_expected(emitter, window_start_s, now_ms, lanes)
 
 
 def silence_spoils(emitter: Emitter, window_start_s: int, now_ms: int) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
+from uuid import UUID
 
 from tests.oracle.evidence import (
     ALL_IDS,
@@ -28,6 +29,8 @@ from tests.oracle.evidence import (
     follow,
     in_force,
     is_expected,
+    is_silent,
+    mourned_ms,
     next_checkpoints,
     no_longer_expected,
     reachable,
@@ -36,6 +39,7 @@ from tests.oracle.evidence import (
     sent_tally,
     silence_spoils,
     skew_ms,
+    taken_over,
 )
 
 __all__ = ["Record", "World", "difference", "judge", "missing"]
@@ -94,6 +98,22 @@ class Case:
     sample: int
     at: dict[str, dict[int, list[Beacon]]]
     edges: dict[str, list[str]]
+
+    @property
+    def now_ms(self) -> int:
+        return self.world.now_ms
+
+    def has(self, id_hash: int, *checkpoints: str) -> bool:
+        """Whether the message is at any of these."""
+        return any(id_hash in self.at[checkpoint] for checkpoint in checkpoints)
+
+    def handed(self, id_hash: int, n: str) -> bool:
+        """Whether N, by all that is known, handed the message to its retrier: a beacon says so, or none says of any
+        other node that it did."""
+        r = self.d.retrier[n]
+        return not any(
+            self.has(id_hash, f"{user}.out:{r}", f"{r}.out:{user}") for user in self.d.users(r) if user != n
+        ) or self.has(id_hash, f"{n}.out:{r}", f"{r}.out:{n}")
 
     @property
     def end_s(self) -> int:
@@ -169,12 +189,24 @@ class Place:
         return self.following or self.node
 
 
+def rule_3_seen_from(case: Case, starts: list[str]) -> set[int]:
+    """Ids seen at anything reachable from these checkpoints: through a retrier only the node that handed over is."""
+    steps = {x: [] if x.split(".")[0] in case.d.retriers else edges for x, edges in case.edges.items()}
+    way = {x for x in reachable(steps, starts) if x.split(".")[0] not in case.d.retriers}
+    seen = {i for y in way for i in case.at[y]}
+    for n, r in case.d.retrier.items():
+        if f"{n}.out:{r}" in way:
+            seen |= set(case.at[f"{r}.out:{n}"])
+            seen |= {i for x in (f"{r}.in", f"{r}.dead") for i in case.at[x] if case.handed(i, n)}
+    return seen
+
+
 def rule_3_missing(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Place]]:
     """Where each id is missing; not if seen again behind the place, unless a branching node before is `copy: all`."""
     missing: dict[int, set[Place]] = {}
 
     def note(place: Place, ids: set[int], behind: list[str], copied: bool) -> None:
-        seen = set() if copied else {i for y in reachable(case.edges, behind) for i in case.at[y]}
+        seen = set() if copied else rule_3_seen_from(case, behind)
         for id_hash in ids - seen:
             missing.setdefault(id_hash, set()).add(place)
 
@@ -206,13 +238,28 @@ def rule_4_last_seen_ms(case: Case) -> dict[int, float]:
     return last
 
 
-def rule_4_progress_ms(case: Case, checkpoint: str) -> float | None:
-    """The minimum over the checkpoint's lanes; now where all of them are closed emitters'; None if never reported."""
+def rule_4_progress_ms(case: Case, checkpoint: str, last_seen_ms: float) -> float | None:
+    """The minimum over the checkpoint's lanes that may hold a message last seen then; now where none of them may; None
+    where none was ever reported."""
     lanes = [lane for lane in case.lanes if lane.checkpoint == checkpoint]
     if not lanes:
         return None
-    left = [lane for lane in lanes if lane.emitter is None or not case.emitters[lane.emitter].closed]
-    return float(min((lane.until_ms for lane in left), default=case.world.now_ms))
+    left = [lane for lane in lanes if lane.emitter is None or rule_4_may_hold(case, lane.emitter, last_seen_ms)]
+    return float(min((lane.until_ms for lane in left), default=case.now_ms))
+
+
+def rule_4_may_hold(case: Case, name: bytes, last_seen_ms: float) -> bool:
+    """Whether the emitter may have the message in hand: not if it closed; not if it is dead and took it in no more; not
+    if it is dead, resumes, and all that its node reads has been taken over."""
+    emitter = case.emitters[name]
+    if emitter.closed:
+        return False
+    if not is_silent(emitter, case.now_ms):
+        return True
+    inputs = {(lane.checkpoint, lane.name) for lane in case.lanes if lane.emitter is None}
+    own = {key for key in inputs if key[0] == f"{emitter.node}.in"}
+    resumed = emitter.resumes and taken_over(emitter, own, case.lanes)
+    return last_seen_ms < mourned_ms(emitter) and not resumed
 
 
 def rule_4_clocks_apart_ms(case: Case) -> int:
@@ -231,7 +278,7 @@ def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
         checkpoint, own = f"{place.following}.in", [f"{place.following}.in"]
     else:
         checkpoint, own = f"{place.node}.out", d.exits(place.node)
-    until_ms = rule_4_progress_ms(case, checkpoint)
+    until_ms = rule_4_progress_ms(case, checkpoint, last_seen_ms)
     if until_ms is not None:
         return until_ms > last_seen_ms + OVERTAKEN_MS + rule_4_clocks_apart_ms(case)
     return any(
@@ -244,23 +291,28 @@ def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
     )
 
 
-def rule_5_with_retrier(case: Case, implied: dict[str, set[int]]) -> dict[int, set[Place]]:
-    """Ids handed to a retrier: at `N.out:R`, at no other exit of N (implied counts as at), not at `R.dead`."""
-    held: dict[int, set[Place]] = {}
+def rule_5_with_retrier(case: Case, implied: dict[str, set[int]]) -> dict[int, set[str]]:
+    """The nodes that handed an id to their retrier: at `N.out:R`, at no other exit of N (implied counts as at), not at
+    `R.dead`."""
+    held: dict[int, set[str]] = {}
     for n, r in case.d.retrier.items():
         handed = f"{n}.out:{r}"
         others = {i for x in case.d.exits(n) if x != handed for i in implied[x]}
         if not case.d.copied_above(n):  # as in rule 3: a hole at the exit, but something reachable from it has seen it
-            elsewhere = [x for x in case.d.exits(n) if x != handed]
-            others |= {i for x in reachable(case.edges, elsewhere) for i in case.at[x]}
+            others |= rule_3_seen_from(case, [x for x in case.d.exits(n) if x != handed])
         for id_hash in implied[handed] - others - set(case.at[f"{r}.dead"]):
-            held.setdefault(id_hash, set()).add(Place("retrier", r))
+            held.setdefault(id_hash, set()).add(n)
     return held
 
 
-def rule_5_is_overdue(case: Case, last_seen_ms: float) -> bool:
-    """Pending for longer than `maxWait` since last seen."""
-    return case.world.now_ms - last_seen_ms > case.d.max_wait_ms
+def rule_5_trail_ends_with(case: Case, id_hash: int) -> set[str]:
+    """The retriers that have seen the id."""
+    return {r for r in case.d.retriers if case.has(id_hash, f"{r}.in", *case.d.outs(r))}
+
+
+def rule_5_waiting(case: Case, last_seen_ms: float) -> str:
+    """Pending, and overdue for longer than `maxWait` since last seen."""
+    return "overdue" if case.now_ms - last_seen_ms > case.d.max_wait_ms else "pending"
 
 
 def rule_7_complete(case: Case) -> set[str]:
@@ -284,7 +336,7 @@ def rule_7a_not_final(case: Case, node: str) -> bool:
     """An expected emitter's `final_through` is before the window's end, or one fell silent here."""
     now_ms = case.world.now_ms
     return any(
-        (is_expected(e, case.start_s, now_ms) and e.final_through_s < case.end_s)
+        (is_expected(e, case.start_s, now_ms, case.lanes) and e.final_through_s < case.end_s)
         or silence_spoils(e, case.start_s, now_ms)
         for e in case.emitters.values()
         if e.node == node
@@ -341,7 +393,7 @@ def facts(d: Definition, name: str) -> Any:
 def rule_7f_nobody(case: Case, node: str) -> bool:
     """No emitter of the node is expected in, or sent a tally for, the window."""
     return not any(
-        is_expected(e, case.start_s, case.world.now_ms) or sent_tally(e, case.start_s)
+        is_expected(e, case.start_s, case.now_ms, case.lanes) or sent_tally(e, case.start_s)
         for e in case.emitters.values()
         if e.node == node
     )
@@ -357,42 +409,51 @@ class Fate:
     perhaps_at: frozenset[Place] = frozenset()
 
 
-def rule_8_fates(case: Case, messages: set[int], implied: dict[str, set[int]], complete: set[str]) -> dict[int, Fate]:
-    missing, held, last_seen = (
-        rule_3_missing(case, implied),
-        rule_5_with_retrier(case, implied),
-        rule_4_last_seen_ms(case),
-    )
-    return {
-        i: rule_8_fate(case, i, missing.get(i, set()), held.get(i, set()), last_seen[i], complete) for i in messages
-    }
+@dataclass(frozen=True)
+class Trail:
+    """What rule 8 asks of one message: where it is missing, who handed it to a retrier, and when it was last seen."""
+
+    missing: set[Place]
+    held: set[str]
+    last_seen_ms: float
 
 
-def rule_8_fate(
-    case: Case, id_hash: int, missing: set[Place], held: set[Place], last_seen_ms: float, complete: set[str]
-) -> Fate:
+def rule_8_trails(case: Case, messages: set[int], implied: dict[str, set[int]]) -> dict[int, Trail]:
+    missing, held = rule_3_missing(case, implied), rule_5_with_retrier(case, implied)
+    last_seen = rule_4_last_seen_ms(case)
+    return {i: Trail(missing.get(i, set()), held.get(i, set()), last_seen[i]) for i in messages}
+
+
+def rule_8_fate(case: Case, id_hash: int, trail: Trail, complete: set[str]) -> Fate:
     """Each message counts once: lost (certain, perhaps, overdue), pending, delivered, dead, filtered."""
-    everywhere = frozenset(missing | held)
+    fate = rule_8_missing(case, trail.missing, trail.held, trail.last_seen_ms, complete)
+    if fate is not None:
+        return fate
+    if case.has(id_hash, *case.d.deliveries()):
+        return Fate("delivered")
+    for kind in ("dead", "filtered"):
+        if case.has(id_hash, *(x for x in case.d.checkpoints() if x.endswith(f".{kind}"))):
+            return Fate(kind)
+    # Its trail ends in a retrier and who handed it over is not known (a hole): it is with that retrier.
+    at_retrier = rule_5_trail_ends_with(case, id_hash)
+    if not at_retrier:
+        raise AssertionError(f"rule 8 leaves {id_hash:016x} without a class")
+    return Fate(rule_5_waiting(case, trail.last_seen_ms), frozenset(Place("retrier", r) for r in at_retrier))
+
+
+def rule_8_missing(
+    case: Case, missing: set[Place], held: set[str], last_seen_ms: float, complete: set[str]
+) -> Fate | None:
+    """Lost, perhaps, overdue or pending at these places; None where it is missing at none."""
+    everywhere = frozenset(missing | {Place("retrier", case.d.retrier[n]) for n in held})
     overtaken = {place for place in missing if rule_4_overtaken(case, place, last_seen_ms)}
     certain = frozenset(place for place in overtaken if place.witness in complete)  # rule 6
     perhaps = frozenset(overtaken - certain)
-    waiting = "overdue" if rule_5_is_overdue(case, last_seen_ms) else "pending"
     if certain:
         return Fate("lost", everywhere, certain, perhaps)
     if perhaps:
         return Fate("perhaps", everywhere, certain, perhaps)
-    if everywhere:
-        return Fate(waiting, everywhere)
-    if any(id_hash in case.at[x] for x in case.d.deliveries()):
-        return Fate("delivered")
-    for kind in ("dead", "filtered"):
-        if any(id_hash in case.at[x] for x in case.d.checkpoints() if x.endswith(f".{kind}")):
-            return Fate(kind)
-    # Its trail ends in a retrier and who handed it over is not known (a hole): it is with that retrier.
-    at_retrier = [r for r in case.d.retriers if any(id_hash in case.at[x] for x in (f"{r}.in", *case.d.outs(r)))]
-    if not at_retrier:
-        raise AssertionError(f"rule 8 leaves {id_hash:016x} without a class")
-    return Fate(waiting, frozenset(Place("retrier", r) for r in at_retrier))
+    return Fate(rule_5_waiting(case, last_seen_ms), everywhere) if everywhere else None
 
 
 def rule_9_duplicates(case: Case, checkpoint: str) -> int:
@@ -420,13 +481,22 @@ def rule_9_allowed(d: Definition, node: str) -> int:
     return sum(incoming) if d.copied_above(node) else max(incoming)
 
 
-def rule_10_verdict(case: Case, counts: dict[str, Any], complete: set[str]) -> str:
-    messages, lost = counts["messages"], counts["lost"]
-    if messages > 0 and lost["min"] / messages > case.d.loss_max:
+def rule_10_verdict(case: Case, counts: dict[str, Any], destinations: list[dict[str, Any]], complete: set[str]) -> str:
+    """`loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its own."""
+    verdicts = ["idle" if rule_10_first_is_through(case) else "unknown"]
+    if counts["messages"] > 0:
+        verdicts = [rule_10_judged(case, counts, counts["messages"], case.d.loss_max, complete)]
+    for row in destinations:
+        if row["name"] in case.d.objectives and row["due"] > 0:
+            verdicts.append(rule_10_judged(case, row, row["due"], case.d.objectives[row["name"]][0], complete))
+    return next((verdict for verdict in ("loss", "unknown") if verdict in verdicts), verdicts[0])
+
+
+def rule_10_judged(case: Case, counts: dict[str, Any], messages: int, loss_max: float, complete: set[str]) -> str:
+    if counts["lost"]["min"] / messages > loss_max:
         return "loss"
-    if messages > 0 and (lost["max"] + counts["pending"]) / messages <= case.d.loss_max and case.d.first in complete:
-        return "ok"
-    return "idle" if messages == 0 and rule_10_first_is_through(case) else "unknown"
+    unsure = (counts["lost"]["max"] + counts["pending"]) / messages
+    return "ok" if unsure <= loss_max and case.d.first in complete else "unknown"
 
 
 def rule_10_first_is_through(case: Case) -> bool:
@@ -434,7 +504,7 @@ def rule_10_first_is_through(case: Case) -> bool:
     known = [
         e
         for e in case.emitters.values()
-        if e.node == case.d.first and not no_longer_expected(e, case.start_s, case.world.now_ms)
+        if e.node == case.d.first and not no_longer_expected(e, case.start_s, case.now_ms, case.lanes)
     ]
     return bool(known) and all(e.closed or e.final_through_s >= case.end_s for e in known)
 
@@ -446,18 +516,21 @@ def rule_10_reasons(case: Case, fates: dict[int, Fate], unexplained: set[int], c
     reasons += ["unexplained"] if unexplained else []
     reasons += ["version"] if rule_7e_versions(case) else []
     reasons += ["sample"] if case.sample < ALL_IDS else []
+    reasons += sorted({f"crash:{crash['node']}" for crash in rule_16_crashes(case)})
     return sorted(reasons)
 
 
-def rule_12_first_arrivals(case: Case) -> dict[int, float]:
-    """By distinct message, the smallest live lag over all delivery checkpoints, whatever became of its copies."""
-    first: dict[int, float] = {}
-    for checkpoint in case.d.deliveries():
-        for id_hash, beacons in case.at[checkpoint].items():
-            for beacon in beacons:
-                if not beacon.replay:
-                    first[id_hash] = min(first.get(id_hash, math.inf), beacon.lag_ms)
-    return first
+def rule_16_crashes(case: Case) -> list[dict[str, str]]:
+    """Silent emitters that leave a node incomplete for good."""
+    silent = [e for e in case.emitters.values() if silence_spoils(e, case.start_s, case.now_ms)]
+    rows = [{"node": e.node, "emitter": str(UUID(bytes=e.uuid))} for e in silent if e.node in case.d.all_nodes]
+    return sorted(rows, key=lambda row: (case.d.all_nodes.index(row["node"]), row["emitter"]))
+
+
+def rule_12_first_arrivals(case: Case, delivery: str) -> dict[int, float]:
+    """By distinct message, the smallest live lag at a delivery checkpoint, whatever became of its copies."""
+    live = {i: [b.lag_ms for b in beacons if not b.replay] for i, beacons in case.at[delivery].items()}
+    return {i: min(lags) for i, lags in live.items() if lags}
 
 
 def stays(case: Case, arrivals: list[str], departures: list[str]) -> list[float]:
@@ -488,12 +561,114 @@ def unknown_checkpoints(case: Case) -> list[dict[str, Any]]:
     return [{"name": name, "beacons": told[name]} for name in sorted(told)[:20]]
 
 
-def rule_12_on_time_share(case: Case, fates: dict[int, Fate]) -> float | None:
-    """Messages delivered within the lag target / (messages - filtered - dead); of no messages, null."""
-    first = rule_12_first_arrivals(case)
-    asked = [i for i, fate in fates.items() if fate.kind not in ("filtered", "dead")]
-    on_time = [i for i in asked if fates[i].kind == "delivered" and first.get(i, math.inf) <= case.d.lag_target_ms]
-    return len(on_time) / len(asked) if asked else None
+@dataclass(frozen=True)
+class Arrivals:
+    """One destination: its delivery checkpoint, its part of the graph, and the fates of the messages due there."""
+
+    delivery: str
+    part: set[str]
+    fates: dict[int, Fate]
+    first_ms: dict[int, float]
+    lag_target_ms: float
+
+    @property
+    def asked(self) -> list[int]:
+        """Those that count for the on-time share: due, and neither filtered nor dead."""
+        return [i for i, fate in self.fates.items() if fate.kind not in ("filtered", "dead")]
+
+    @property
+    def on_time(self) -> list[int]:
+        return [
+            i
+            for i, fate in self.fates.items()
+            if fate.kind == "delivered" and self.first_ms.get(i, math.inf) <= self.lag_target_ms
+        ]
+
+
+def rule_15_deliveries(case: Case, checkpoint: str) -> set[str]:
+    """The deliveries that can be reached from here; back from a retrier, the node that handed over can."""
+    d, node = case.d, checkpoint.split(".")[0]
+    if node in d.retriers:
+        ways = {f"{node}.out:{user}": [user] for user in d.users(node)} | {f"{node}.in": d.users(node)}
+        back = ways.get(checkpoint, [])
+        return {delivery for user in back for delivery in rule_15_deliveries(case, f"{user}.in")}
+    if node in d.retrier and checkpoint == f"{node}.out:{d.retrier[node]}":
+        return rule_15_deliveries(case, f"{node}.in")
+    steps = {x: [] if x.split(".")[0] in d.retriers else edges for x, edges in case.edges.items()}
+    return reachable(steps, [checkpoint]) & set(d.deliveries())
+
+
+def rule_15_part(case: Case, delivery: str) -> set[str]:
+    """Every checkpoint from which this is the only delivery that can be reached; of a graph with one delivery, all."""
+    every = case.d.checkpoints()
+    if case.d.deliveries() == [delivery]:
+        return set(every)
+    return {x for x in every if rule_15_deliveries(case, x) == {delivery}}
+
+
+def rule_15_destinations(
+    case: Case, implied: dict[str, set[int]], trails: dict[int, Trail], complete: set[str]
+) -> list[Arrivals]:
+    found = []
+    for delivery in case.d.deliveries():
+        part = rule_15_part(case, delivery)
+        due = {i for x in part for i in implied[x]}
+        fates = {i: rule_15_fate(case, i, delivery, part, trails[i], complete) for i in due}
+        _, target_ms = case.d.objectives.get(delivery.split(".")[0], (0.0, case.d.lag_target_ms))
+        found.append(Arrivals(delivery, part, fates, rule_12_first_arrivals(case, delivery), target_ms))
+    return found
+
+
+def rule_15_place_in(case: Case, place: Place, part: set[str]) -> bool:
+    """The nodes N with `N.in` in it, and the links with N's out in it."""
+    if place.kind == "node":
+        return f"{place.node}.in" in part
+    return case.d.out_for(place.node, str(place.following)) in part
+
+
+def rule_15_handed_in(case: Case, n: str, part: set[str]) -> bool:
+    return f"{n}.out:{case.d.retrier[n]}" in part
+
+
+def rule_15_fate(case: Case, id_hash: int, delivery: str, part: set[str], trail: Trail, complete: set[str]) -> Fate:
+    """As rule 8, over what is in the destination's part."""
+    missing = {place for place in trail.missing if rule_15_place_in(case, place, part)}
+    held = {n for n in trail.held if rule_15_handed_in(case, n, part)}
+    fate = rule_8_missing(case, missing, held, trail.last_seen_ms, complete)
+    if fate is not None:
+        return fate
+    if case.has(id_hash, delivery):
+        return Fate("delivered")
+    users = [n for n in case.d.retrier if rule_15_handed_in(case, n, part) and case.handed(id_hash, n)]
+    nodes = [n for n in case.d.nodes if f"{n}.in" in part]
+    if case.has(id_hash, *(f"{n}.dead" for n in nodes), *(f"{case.d.retrier[n]}.dead" for n in users)):
+        return Fate("dead")
+    if case.has(id_hash, *(f"{n}.filtered" for n in nodes)):
+        return Fate("filtered")
+    if not rule_5_trail_ends_with(case, id_hash) & {case.d.retrier[n] for n in users}:
+        raise AssertionError(f"rule 15 leaves {id_hash:016x} without a class at {delivery}")
+    return Fate(rule_5_waiting(case, trail.last_seen_ms))
+
+
+def rule_15_outside(case: Case, trails: dict[int, Trail], fates: dict[int, Fate], parts: list[set[str]]) -> set[int]:
+    """Messages with a missing place outside all parts."""
+
+    def is_outside(id_hash: int, trail: Trail) -> bool:
+        if any(not any(rule_15_place_in(case, place, part) for part in parts) for place in trail.missing):
+            return True
+        if trail.missing or trail.held or not fates[id_hash].missing_at:
+            return any(not any(rule_15_handed_in(case, n, part) for part in parts) for n in trail.held)
+        users = [n for n, r in case.d.retrier.items() if Place("retrier", r) in fates[id_hash].missing_at]
+        known = [n for n in users if case.handed(id_hash, n)]
+        return not any(rule_15_handed_in(case, n, part) for n in known for part in parts)
+
+    return {i for i, trail in trails.items() if is_outside(i, trail)}
+
+
+def rule_15_on_time_share(destinations: list[Arrivals], outside: set[int]) -> float | None:
+    """On time at any destination / (asked for at any + missing outside all parts); of no messages, null."""
+    asked = sum(len(there.asked) for there in destinations) + len(outside)
+    return sum(len(there.on_time) for there in destinations) / asked if asked else None
 
 
 def rule_13_corrupted(case: Case, n: str, m: str) -> int:
@@ -551,25 +726,31 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
     implied, complete = rule_1_implied(case), rule_7_complete(case)
     messages = rule_2_messages(case, implied)
     unexplained = rule_2_unexplained(case, messages, complete)
-    fates = rule_8_fates(case, messages, implied, complete)
+    trails = rule_8_trails(case, messages, implied)
+    fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
+    destinations = rule_15_destinations(case, implied, trails, complete)
+    rows = [destination_row(case, there) for there in destinations]
+    outside = rule_15_outside(case, trails, fates, [there.part for there in destinations])
     counts = headline(case, fates, unexplained)
     ratio = {end: counts["lost"][end] / counts["messages"] if counts["messages"] else None for end in ("min", "max")}
-    arrivals = list(rule_12_first_arrivals(case).values())
+    arrivals = [lag_ms for there in destinations for lag_ms in there.first_ms.values()]
     return {
         "pipeline": case.d.pipeline,
         "window_start": datetime.fromtimestamp(window_start_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "verdict": rule_10_verdict(case, counts, complete),
+        "verdict": rule_10_verdict(case, counts, rows, complete),
         "reasons": rule_10_reasons(case, fates, unexplained, complete),
         "proof": "beacons",
         "sample": float(f"{case.sample / ALL_IDS:.6g}"),
         **counts,
         "clock_skew_ms": rule_4_clocks_apart_ms(case),
         "loss_ratio": ratio,
-        "on_time_share": rule_12_on_time_share(case, fates),
+        "on_time_share": rule_15_on_time_share(destinations, outside),
         "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
         "checkpoints": [checkpoint_row(case, c) for c in case.d.checkpoints() if case.at[c]],
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],
         "links": [link_row(case, n, m, fates) for n in case.d.nodes for m in case.d.to[n]],
+        "destinations": rows,
+        "crashes": rule_16_crashes(case),
         "unknown_checkpoints": unknown_checkpoints(case),
     }
 
@@ -641,11 +822,26 @@ def link_row(case: Case, n: str, m: str, fates: dict[int, Fate]) -> dict[str, An
     }
 
 
+def destination_row(case: Case, there: Arrivals) -> dict[str, Any]:
+    kinds = [fate.kind for fate in there.fates.values()]
+    certain, unsure = kinds.count("lost"), kinds.count("perhaps") + kinds.count("overdue")
+    arrivals = list(there.first_ms.values())
+    return {
+        "name": there.delivery.split(".")[0],
+        "due": rule_14_scaled(case, len(kinds)),
+        **{kind: rule_14_scaled(case, kinds.count(kind)) for kind in ("delivered", "filtered", "dead", "pending")},
+        "lost": rule_14_interval(case, certain, certain + unsure, len(kinds)),
+        "on_time_share": len(there.on_time) / len(there.asked) if there.asked else None,
+        "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
+    }
+
+
 def missing(world: World, window_start_s: int) -> dict[int, dict[str, Any]]:
     """By id hash, every lost, perhaps lost, overdue or pending message, and all the places it is missing at."""
     case = open_case(world, window_start_s)
     implied, complete = rule_1_implied(case), rule_7_complete(case)
-    fates = rule_8_fates(case, rule_2_messages(case, implied), implied, complete)
+    trails = rule_8_trails(case, rule_2_messages(case, implied), implied)
+    fates = {i: rule_8_fate(case, i, trail, complete) for i, trail in trails.items()}
     return {
         id_hash: {"kind": fate.kind, "places": sorted(str(place) for place in fate.missing_at)}
         for id_hash, fate in fates.items()

@@ -65,6 +65,8 @@ EMITTERS = (
     "clocks_off",
     "scaled",
     "comeback",
+    "settled_late",
+    "resumes",
 )
 PROGRESS = (
     "no_progress",
@@ -75,7 +77,7 @@ PROGRESS = (
     "lane_edge",
     "max_wait_edge",
 )
-PHENOMENA = (*TRAFFIC, *LOG, *EMITTERS, *PROGRESS, "changed_definition", "judged_late")
+PHENOMENA = (*TRAFFIC, *LOG, *EMITTERS, *PROGRESS, "changed_definition", "judged_late", "own_targets")
 
 # What has an effect only together.
 BUNDLES: tuple[frozenset[str], ...] = (
@@ -99,6 +101,10 @@ BUNDLES: tuple[frozenset[str], ...] = (
     frozenset({"clocks_off", "lost_at_link", "stalled_lane", "lane_edge"}),
     frozenset({"scaled", "lost_at_link", "lost_at_node", "lane_handed_over"}),
     frozenset({"comeback", "lost_at_link", "lost_at_node", "several_emitters"}),
+    frozenset({"silent", "lost_at_link", "lost_at_node", "several_emitters", "judged_late"}),
+    frozenset({"silent", "resumes", "lost_at_node", "several_emitters", "stuck_work"}),
+    frozenset({"closed", "settled_late", "lost_at_link", "lost_at_node", "judged_late"}),
+    frozenset({"own_targets", "lost_at_link", "lost_at_node", "dead", "filtered", "huge_lags"}),
 )
 
 # Alone, none of these changes the judgement of a world in which nothing else happens.

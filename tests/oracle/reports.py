@@ -15,6 +15,7 @@ from tests.oracle.traffic import Actor, Seen
 from tests.oracle.wire import avro, float32, signed64
 
 PARTITIONS = 4
+SETTLED_AFTER_MS = (5_000, 59_999, 60_000, 60_001, 90_000, 20 * 60_000)
 NOT_ITS_OWN = 300_000  # from this seq on a block is none that an emitter knows of
 TallyKey = tuple[str, int, str | None]
 Fields = dict[str, Any]
@@ -59,6 +60,8 @@ class Accounts:
         self.empty = picked(plan, "empty_tallies", self.reporting, 0.5)
         self.ahead = picked(plan, "ahead_tallies", self.reporting, 0.5)
         self.stuck = picked(plan, "stuck_work", self.reporting, 0.3)
+        self.resuming = picked(plan, "resumes", self.reporting, 0.6)
+        self.settled = picked(plan, "settled_late", [actor for actor in self.reporting if actor.closed], 0.6)
         self.forgotten = picked(plan, "forgotten_lane", self.reporting, 0.25)
         self.mute = picked(plan, "no_progress", [f"{n}.{side}" for n in cast for side in ("in", "out")], 0.6)
         names = [Lane(n, f"{before}-{n}/{p}", p) for n in cast for before in net.inputs(n) for p in (0, 1)]
@@ -88,7 +91,12 @@ class Accounts:
             for seq, at_ms in enumerate(times, start=1):
                 silent = actor.end_ms is not None and not actor.closed
                 fields = self.report(actor, seq, at_ms, told, first=at_ms == times[0], last=at_ms == times[-1])
-                sent.append(Sent(actor, fields, at_ms if silent else min(self.now_ms, at_ms + 20)))
+                appended_ms = at_ms if silent else min(self.now_ms, at_ms + 20)
+                if actor in self.settled and at_ms == times[-1]:  # by a successor, who found its spool
+                    appended_ms = min(
+                        self.now_ms, at_ms + self.plan.rng("settled", actor.uuid).choice(SETTLED_AFTER_MS)
+                    )
+                sent.append(Sent(actor, fields, appended_ms))
         self.hand_over(sent)
         return sent
 
@@ -114,6 +122,7 @@ class Accounts:
             "started_at": actor.begin_ms + actor.clock_ms,
             "sent_at": at_ms + actor.clock_ms,
             "closed": actor.closed and last,
+            "resumes": actor in self.resuming,
             "final_through": self.final_through(actor, at_ms + actor.clock_ms, closed=actor.closed and last),
             "progress": self.progress(actor, at_ms, first=first),
             "tallies": fresh,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import fastavro.schema
 import pytest
@@ -435,3 +436,86 @@ def test_sampled_counts_are_scaled_and_the_loss_interval_is_widened() -> None:
 def test_wilson_agrees_with_a_published_interval() -> None:
     assert (wilson(0, 10, -1), wilson(10, 10, +1)) == (0.0, 1.0)
     assert (wilson(1, 10, -1), wilson(1, 10, +1)) == pytest.approx((0.0179, 0.4042), abs=1e-4)
+
+
+# --- A dead process, a shared retrier, destinations ------------------------------------------------------------------
+
+VENDORS: list[dict[str, Any]] = [
+    {"name": "src", "to": ["ga", "fb"], "copy": "all"},
+    {"name": "ga", "retries": "again"},
+    {"name": "fb", "retries": "again"},
+]
+LAST_SEEN_MS = START_MS + 1_000 + 1
+
+
+@pytest.mark.parametrize(
+    ("silent_ms", "kind"), [(LAST_SEEN_MS - 60_000, "perhaps"), (LAST_SEEN_MS - 59_999, "pending")]
+)
+def test_the_work_in_hand_of_the_dead_holds_only_what_was_seen_before_its_last_report_and_60_s(
+    silent_ms: int, kind: str
+) -> None:
+    hand = worked_case(appended_ms={"mid": silent_ms}, until_ms={"mid.out": START_MS - 120_000})
+    assert gone(hand)["i"][0] == kind
+
+
+def test_a_silent_emitter_is_named_as_the_reason() -> None:
+    result = judged(worked_case(appended_ms={"mid": START_MS}))
+    assert result["crashes"] == [{"node": "mid", "emitter": str(UUID(bytes=uuid("mid")))}]
+    assert result["reasons"] == ["crash:mid", "evidence:mid", "overdue"] or "crash:mid" in result["reasons"]
+
+
+@pytest.mark.parametrize(("until_ms", "whole"), [(START_MS - 61_000, False), (START_MS - 1_000, True)])
+def test_a_later_window_is_whole_once_the_lanes_of_the_dead_are_taken_over(until_ms: int, whole: bool) -> None:
+    died_ms = START_MS - 121_000  # past that moment: start - 61 s
+    account = {"tallies": [], "final_through": 0, "emitter": b"d" * 16}
+    hand = worked_case(appended_ms={"mid": died_ms}, report={"mid": account}, until_ms={"mid.in": died_ms})
+    alive = worked_case(until_ms={"mid.in": until_ms})
+    world = hand.world()
+    other = Record(1, 9, DUE_MS, uuid("mid"), alive.report_record(1, "mid").value)  # type: ignore[union-attr]
+    result = judge(World(world.definitions, world.beacons, (*world.reports, other), DUE_MS), START_S)
+    assert row(result["nodes"], "mid")["complete"] is whole
+
+
+@pytest.mark.parametrize(("late_ms", "skew_ms"), [(60_000, 60_000), (60_001, 0)])
+def test_a_closing_report_appended_long_after_it_was_sent_tells_nothing_about_clocks(
+    late_ms: int, skew_ms: int
+) -> None:
+    account = {"closed": True, "sent_at": DUE_MS - late_ms}
+    assert judged(worked_case(report={"mid": account}))["clock_skew_ms"] == skew_ms
+
+
+def test_what_another_node_handed_to_a_shared_retrier_excuses_no_loss() -> None:
+    routed = [{k: v for k, v in VENDORS[0].items() if k != "copy"}, *VENDORS[1:]]
+    both = {"src.in": "a", "src.out:ga": "a", "src.out:fb": "a", "ga.in": "a", "fb.in": "a"}
+    loop = {"fb.out:again": "a", "again.in": "a", "again.out:fb": "a", "fb.out": "a"}
+    hand = ByHand(document(*routed), {**both, **loop})
+    assert gone(hand) == {"a": ("lost", ["node ga"])}
+    without_a_beacon = {name: ids for name, ids in loop.items() if name == "again.in"}
+    assert gone(ByHand(document(*routed), {**both, **without_a_beacon})) == {"a": ("pending", ["retrier again"])}
+
+
+def test_each_destination_counts_the_messages_that_are_due_there() -> None:
+    trail = {
+        "src.in": "abcd", "src.out:ga": "abcd", "src.out:fb": "abc",
+        "ga.in": "abcd", "ga.out": "ab", "ga.filtered": "c",
+        "fb.in": "ab", "fb.out": "a", "fb.out:again": "b",
+    }  # fmt: skip
+    result = judged(ByHand(document(*VENDORS), trail, lags={"fb.out": 6_000.0}))
+    ga, fb = result["destinations"]
+    assert (ga["name"], ga["due"], ga["delivered"], ga["filtered"]) == ("ga", 4, 2, 1)
+    assert (fb["name"], ga["lost"]) == ("fb", {"min": 1, "max": 1})
+    assert (fb["due"], fb["delivered"], fb["pending"], fb["lost"]) == (3, 1, 1, {"min": 1, "max": 1})
+    assert (ga["on_time_share"], fb["on_time_share"]) == (2 / 3, 0.0)
+    assert result["on_time_share"] == pytest.approx((2 + 0) / (3 + 3))
+    assert result["e2e_lag_ms"]["p50"] == pytest.approx(1, rel=0.01)
+    assert result["e2e_lag_ms"]["max"] == pytest.approx(6_000, rel=0.01)
+
+
+@pytest.mark.parametrize(("own", "verdict"), [({}, "ok"), ({"fb": {"loss": {"max": 0.1}}}, "loss")])
+def test_a_destination_with_targets_of_its_own_counts_for_the_verdict(own: dict[str, Any], verdict: str) -> None:
+    everything = "abcdefgh"
+    trail = dict.fromkeys(("src.in", "src.out:ga", "ga.in", "ga.out"), everything)
+    trail |= {"src.out:fb": "ab", "fb.in": "a", "fb.out": "a"}
+    routed = [{k: v for k, v in VENDORS[0].items() if k != "copy"}, *VENDORS[1:]]
+    hand = ByHand(document(*routed, sla={"loss": {"max": 0.2}, "destinations": own}), trail)
+    assert judged(hand)["verdict"] == verdict

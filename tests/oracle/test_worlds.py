@@ -30,6 +30,8 @@ SHOWS_WITH = {  # where the others do
     "repeated_reports": {"silent", "lane_handed_over"},
     "stale_tallies": {"blocks_missing", "dropped"},
     "scaled": {"huge_lags"},
+    "settled_late": {"closed", "huge_lags"},
+    "resumes": {"silent", "several_emitters", "stuck_work", "judged_late"},
 }
 
 

@@ -143,6 +143,23 @@ def definition(topology: str, rng: random.Random) -> Document:
     return {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": metadata, "spec": spec}
 
 
+def own_targets(document: Document, rng: random.Random) -> Document:
+    """Targets of their own for some destinations."""
+    entries = document["spec"]["nodes"]
+    retriers = {entry["retries"] for entry in entries if "retries" in entry}
+    ends = [entry["name"] for entry in entries if not entry.get("to") and entry["name"] not in retriers]
+    kinds: list[Document] = [
+        {"loss": {"max": 0.0}},
+        {"loss": {"max": 0.3}},
+        {"lag": {"percentile": 95, "target": "1s"}},
+        {"loss": {"max": 0.1}, "lag": {"percentile": 95, "target": "30s"}},
+    ]
+    own = {name: rng.choice(kinds) for name in ends if rng.random() < 0.7}
+    other = copy.deepcopy(document)
+    other["spec"].setdefault("sla", {})["destinations"] = own
+    return other
+
+
 def changed(document: Document, rng: random.Random) -> Document:
     """Another valid version: one thing is not the same."""
     other = copy.deepcopy(document)

@@ -14,7 +14,7 @@ from tests.oracle.evidence import World, read_definition
 from tests.oracle.oracle import open_case, rule_4_clocks_apart_ms
 from tests.oracle.plan import BUNDLES, END_MS, PHENOMENA, START_MS, START_S, Plan
 from tests.oracle.reports import Accounts, reports_log
-from tests.oracle.topologies import TOPOLOGIES, Document, Net, changed, definition
+from tests.oracle.topologies import TOPOLOGIES, Document, Net, changed, definition, own_targets
 from tests.oracle.traffic import Seen, journeys
 from tests.oracle.wire import float32
 
@@ -59,6 +59,8 @@ def worlds() -> st.SearchStrategy[tuple[World, int]]:
 def build_world(plan: Plan) -> World:
     """The world that the plan describes, always the same one."""
     document = definition(plan.topology, plan.rng("definition"))
+    if plan.has("own_targets"):
+        document = own_targets(document, plan.rng("own_targets"))
     pipeline, net = read_definition(document), Net(document)
     now_ms = judged_at(plan, int(pipeline.grace_ms), int(pipeline.max_wait_ms))
     cast = actors(plan, net, now_ms)
