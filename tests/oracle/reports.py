@@ -76,6 +76,8 @@ class Accounts:
         times = [START_MS + 25_000, END_MS + 6_000, self.now_ms - 25_000, self.now_ms - 21 - rng.randint(0, 3_000)]
         if actor.end_ms is not None:
             times = [t for t in times if t < actor.end_ms] + [actor.end_ms - n for n in (60_000, 30_000, 0)]
+        if actor in self.settled and chance(self.plan.rng("settled", actor.uuid, "alone"), 0.5):
+            return times[-1:]  # none of the dead's own reports arrived
         if actor.gap_ms is not None:
             gone_ms, back_ms = actor.gap_ms
             times = [
