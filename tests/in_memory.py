@@ -83,6 +83,7 @@ def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
                 appended_at,
                 min(moved, default=appended_at // 60_000 * 60),
                 followed.skews[owner, emitter].ms,
+                inputs=frozenset(followed.inputs[owner, emitter]),
             )
         )
     tallies = [
@@ -101,8 +102,8 @@ def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
         if (name, start) == (pipeline, window_start_s) and (t := found.tally)
     ]
     lanes = [
-        LaneState(checkpoint, progress.until, holder or None)
-        for (name, checkpoint, _, holder), (progress, _) in followed.lanes.items()
+        LaneState(checkpoint, progress.until, holder or None, lane, reporter)
+        for (name, checkpoint, lane, holder), (progress, _, reporter) in followed.lanes.items()
         if name == pipeline
     ]
     window = (pipeline, window_start_s)

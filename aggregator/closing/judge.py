@@ -118,7 +118,7 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
 
     def name(found: MissingId) -> tuple[Fate, Missing] | None:
-        pattern = Pattern(found.mask, 1, 0, found.last_seen_ms, found.last_seen_ms)
+        pattern = Pattern(found.mask, 1, (), found.last_seen_ms, found.last_seen_ms)
         judged = judge_pattern(graph, pattern, ahead, incomplete)
         if judged.fate not in KINDS:
             return None

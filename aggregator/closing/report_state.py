@@ -94,11 +94,13 @@ def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Colu
 def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:
     lane = tables.Lane
     rows = connection.execute(
-        select(lane.pipeline, lane.checkpoint, lane.until, lane.holder).where(is_any(lane.pipeline, pipelines))
+        select(lane.pipeline, lane.checkpoint, lane.until, lane.holder, lane.lane, lane.reporter).where(
+            is_any(lane.pipeline, pipelines)
+        )
     )
     found: dict[str, list[LaneState]] = {pipeline: [] for pipeline in pipelines}
     for row in rows:
-        found[row.pipeline].append(LaneState(row.checkpoint, row.until, row.holder or None))
+        found[row.pipeline].append(LaneState(row.checkpoint, row.until, row.holder or None, row.lane, row.reporter))
     return found
 
 

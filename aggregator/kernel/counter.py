@@ -6,7 +6,6 @@ and what needs a message's lags ("last seen", first arrival) is a minimum or max
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +21,7 @@ from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, unpack_ids
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.arithmetic import missing_places
+from lagloss_server.rules.arithmetic import is_unsettled
 from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
 
 Bools = npt.NDArray[np.bool_]
@@ -51,7 +50,7 @@ class Ids:
     """What is known of each distinct id, by row. Lags in ms.
 
     `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
-    `first`: the smallest live lag at a delivery checkpoint, infinity where there is none.
+    `first`: the smallest live lag at each delivery checkpoint, infinity where there is none, shape (deliveries, ids).
     """
 
     ids: U64
@@ -69,7 +68,7 @@ def count_window(found: WindowBlocks) -> WindowFacts:
     again = {name: _sampled(column, sample, index) for name, column in found.replayed.items()}
     ids, checkpoints = _mark(graph, index, live, again)
     codes, patterns = _distinct_patterns(ids.masks)
-    lossy = np.array([bool(missing_places(graph, mask)) for mask in patterns], bool)
+    lossy = np.array([is_unsettled(graph, mask) for mask in patterns], bool)
     first = [
         (columns[graph.first], side[graph.first])
         for columns, side in ((found.live, live), (found.replayed, again))
@@ -77,9 +76,9 @@ def count_window(found: WindowBlocks) -> WindowFacts:
     ]
     missing = _Missing.of(plan, ids, codes, lossy, [beacons for _, beacons in first])
     return WindowFacts(
-        patterns=_whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns),
+        patterns=_whole_patterns(plan, patterns, lossy, codes, ids.first) + missing.patterns(plan, patterns, ids.first),
         checkpoints={name: checkpoints[name] for name in graph.checkpoints if name in checkpoints},
-        e2e_lags=sketch_of(ids.first[np.isfinite(ids.first)]),
+        arrivals=tuple(sketch_of(first[np.isfinite(first)]) for first in ids.first),
         durations=_durations(graph, live, ids.ids, sample),
         read=dict(found.read),
         strangers=dict(found.strangers),
@@ -117,7 +116,7 @@ def _mark(
         index.ids,
         np.zeros((len(graph.checkpoints) // 64 + 1, n), np.uint64),
         np.full(n, -np.inf, np.float32),
-        np.full(n, np.inf, np.float32),
+        np.full((len(graph.delivery), n), np.inf, np.float32),
     )
     nowhere = np.empty(0, np.int32)
     nobody = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
@@ -127,8 +126,8 @@ def _mark(
         word, flag = ids.masks[bit // 64], np.uint64(1 << bit % 64)
         distinct_live = _take(here.rows, here.lags, word, flag, ids.newest)
         distinct = distinct_live + _take(replayed.rows, replayed.lags, word, flag, ids.newest)
-        if graph.delivery_mask >> bit & 1:
-            _lower(here.rows, here.lags, ids.first)
+        if name in graph.delivery:
+            _lower(here.rows, here.lags, ids.first[graph.delivery.index(name)])
         facts[name] = CheckpointFacts(
             beacons=here.ids.size,
             replayed=replayed.ids.size,
@@ -185,12 +184,22 @@ def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
 
 
 def _whole_patterns(
-    plan: WindowPlan, patterns: list[int], lossy: Bools, codes: Ints, first_lag: F32
+    plan: WindowPlan, patterns: list[int], lossy: Bools, codes: Ints, first: F32
 ) -> tuple[Pattern, ...]:
-    """Patterns with nothing missing: counts, and how many were on time."""
-    counts = np.bincount(codes, minlength=len(patterns))
-    on_time = np.bincount(codes[first_lag.astype(np.float64) <= plan.lag_target_ms], minlength=len(patterns))
-    return tuple(Pattern(mask, int(counts[at]), int(on_time[at])) for at, mask in enumerate(patterns) if not lossy[at])
+    """Patterns with nothing missing: counts, and how many were on time at each destination."""
+    counts = np.bincount(codes, minlength=len(patterns)).tolist()
+    on_time = _count_on_time(plan, codes, first, len(patterns))
+    return tuple(Pattern(mask, counts[at], on_time[at]) for at, mask in enumerate(patterns) if not lossy[at])
+
+
+def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tuple[int, ...]]:
+    """For each of `n` cells, how many of its ids arrived on time at each destination; `cells` and the columns of
+    `first` are by id."""
+    counts = [
+        np.bincount(cells[lags.astype(np.float64) <= target_ms], minlength=n).tolist()
+        for lags, target_ms in zip(first, plan.lag_targets_ms, strict=True)
+    ]
+    return list(zip(*counts, strict=True))
 
 
 def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
@@ -249,7 +258,7 @@ class _Missing:
         event_ms[offsets[which] < 0] = plan.window_end_ms
         return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
 
-    def patterns(self, plan: WindowPlan, patterns: list[int]) -> tuple[Pattern, ...]:
+    def patterns(self, plan: WindowPlan, patterns: list[int], first_lags: F32) -> tuple[Pattern, ...]:
         """One pattern for each mask and stretch between the cuts."""
         if not self.ids.size:
             return ()
@@ -260,7 +269,8 @@ class _Missing:
         np.maximum.at(last, of, self.last_seen)
         masks = (patterns[code] for code in (cells // (len(plan.cuts) + 1)).tolist())
         counts = np.bincount(of).tolist()
-        return tuple(map(Pattern, masks, counts, itertools.repeat(0), first.tolist(), last.tolist()))
+        on_time = _count_on_time(plan, of, first_lags[:, self.rows], cells.size)
+        return tuple(map(Pattern, masks, counts, on_time, first.tolist(), last.tolist()))
 
     def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
         """The first of them, with their names where they are known."""

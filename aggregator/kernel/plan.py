@@ -35,8 +35,10 @@ class WindowPlan:
         return (self.window_start_s + WINDOW_S) * 1000
 
     @property
-    def lag_target_ms(self) -> int:
-        return self.graph.definition.spec.sla.lag.target
+    def lag_targets_ms(self) -> tuple[int, ...]:
+        """The lag target of each destination."""
+        sla = self.graph.definition.spec.sla
+        return tuple(sla.lag_at(destination.name).target for destination in self.graph.destinations)
 
 
 @dataclass(frozen=True)

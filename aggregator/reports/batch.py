@@ -45,7 +45,9 @@ class Followed:
 
     emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
     skews: dict[tuple[str, bytes], Skew] = field(default_factory=dict)
-    lanes: dict[LaneKey, tuple[Progress, ReportRecord]] = field(default_factory=dict)
+    inputs: dict[tuple[str, bytes], set[str]] = field(default_factory=dict)
+    lanes: dict[LaneKey, tuple[Progress, ReportRecord, bytes]] = field(default_factory=dict)
+    """The newest progress of each lane, the record it is of, and the emitter that reported it."""
     tallies: dict[TallyKey, FollowedTally] = field(default_factory=dict)
     bad: dict[tuple[int, int], tuple[ReportRecord, BadReason]] = field(default_factory=dict)
     """By partition and offset, with the first reason that was found."""
@@ -80,8 +82,11 @@ class Followed:
             report if report.seq >= newest.seq else newest,
             max(appended_at, record.appended_ms),
         )
-        told = Skew.of(record.appended_ms, report.sent_at)
+        told = Skew.of(record.appended_ms, report.sent_at, closed=report.closed)
         self.skews[account] = self.skews.get(account, Skew()).merged(told)
+        into = f"{report.node}.in"
+        lanes = {progress.lane for progress in progresses if progress.lane and progress.checkpoint == into}
+        self.inputs.setdefault(account, set()).update(lanes)
         for progress in progresses:
             self._take_progress(record, report, progress)
         for tally in tallies:
@@ -105,7 +110,7 @@ class Followed:
         key = (report.pipeline, progress.checkpoint, progress.lane, holder)
         before = self.lanes.get(key)
         if before is None or position(record) >= position(before[1]):
-            self.lanes[key] = (progress, record)
+            self.lanes[key] = (progress, record, report.emitter)
 
     def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
         reason = tally_problem(tally, record.appended_ms)

@@ -166,25 +166,28 @@ def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str,
         connection.execute(statement, rows)
 
 
-def _skews(connection: Connection, followed: Followed) -> dict[tuple[str, bytes], Skew]:
-    """What these reports and those before them tell of the clocks of their emitters."""
+def _with_earlier(
+    connection: Connection, followed: Followed
+) -> tuple[dict[tuple[str, bytes], Skew], dict[tuple[str, bytes], set[str]]]:
+    """What these reports and those before them say of the clocks of their emitters, and of the lanes they take in."""
     table = tables.table_of(tables.Emitter)
-    skews = dict(followed.skews)
+    skews, inputs = dict(followed.skews), {account: set(lanes) for account, lanes in followed.inputs.items()}
     accounts = list(followed.skews)
     for at in range(0, len(accounts), 1_000):
         rows = connection.execute(
-            select(table.c.pipeline, table.c.emitter, table.c.skew).where(
+            select(table.c.pipeline, table.c.emitter, table.c.skew, table.c.inputs).where(
                 tuple_(table.c.pipeline, table.c.emitter).in_(accounts[at : at + 1_000])
             )
         )
         for row in rows:
             account = (row.pipeline, row.emitter)
             skews[account] = skews[account].merged(Skew.stored(row.skew))
-    return skews
+            inputs[account].update(row.inputs)
+    return skews, inputs
 
 
 def _upsert_emitters(connection: Connection, followed: Followed) -> None:
-    skews = _skews(connection, followed)
+    skews, inputs = _with_earlier(connection, followed)
     rows = [
         {
             "emitter": emitter,
@@ -199,6 +202,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
             "appended_at": appended_at,
             "skew_ms": skews[pipeline, emitter].ms,
             "skew": skews[pipeline, emitter].smallest,
+            "inputs": sorted(inputs[pipeline, emitter]),
         }
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     ]
@@ -209,7 +213,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
         name: case((newer, upsert.excluded[name]), else_=table.c[name])
         for name in ("seq", "started_at", "sent_at", "closed", "final_through", "host")
     }
-    replaced |= {name: upsert.excluded[name] for name in ("skew_ms", "skew")}
+    replaced |= {name: upsert.excluded[name] for name in ("skew_ms", "skew", "inputs")}
     replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)
     _execute(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced), rows)
 
@@ -222,16 +226,17 @@ def _upsert_lanes(connection: Connection, followed: Followed) -> None:
             "lane": lane,
             "holder": holder,
             "until": progress.until,
+            "reporter": reporter,
             "appended_at": record.appended_ms,
             "topic_partition": record.partition,
             "topic_offset": record.offset,
         }
-        for (pipeline, checkpoint, lane, holder), (progress, record) in followed.lanes.items()
+        for (pipeline, checkpoint, lane, holder), (progress, record, reporter) in followed.lanes.items()
     ]
     table = tables.table_of(tables.Lane)
     upsert = insert(table)
     found = upsert.excluded
-    names = ("until", "appended_at", "topic_partition", "topic_offset")
+    names = ("until", "reporter", "appended_at", "topic_partition", "topic_offset")
     newest = upsert.on_conflict_do_update(
         index_elements=["pipeline", "checkpoint", "lane", "holder"],
         set_={name: found[name] for name in names},

@@ -53,10 +53,27 @@ class StalenessSla(Strict):
     max: DurationMs = 300_000
 
 
+class DestinationSla(Strict):
+    """Targets of one destination; where there is none, the pipeline's holds."""
+
+    loss: LossSla | None = None
+    lag: LagSla | None = None
+
+
 class Sla(Strict):
     loss: LossSla = LossSla()
     lag: LagSla = LagSla()
     staleness: StalenessSla = StalenessSla()
+    destinations: dict[str, DestinationSla] = Field(default_factory=dict)
+    """By the name of a node without next nodes: its own targets, which count for the verdict (rule 15)."""
+
+    def loss_at(self, destination: str) -> LossSla:
+        """Return the loss target of a destination."""
+        return self.destinations.get(destination, DestinationSla()).loss or self.loss
+
+    def lag_at(self, destination: str) -> LagSla:
+        """Return the lag target of a destination."""
+        return self.destinations.get(destination, DestinationSla()).lag or self.lag
 
 
 class PipelineSpec(Strict):
@@ -73,6 +90,13 @@ class PipelineSpec(Strict):
         problem = problem_of(self.nodes)
         if problem is not None:
             raise ValueError(problem)
+        retriers = retriers_of(self.nodes)
+        delivering = sorted(node.name for node in self.nodes if not node.to and node.name not in retriers)
+        unknown = sorted(self.sla.destinations.keys() - set(delivering))
+        if unknown:
+            raise ValueError(
+                f"expected sla.destinations to name nodes that deliver ({', '.join(delivering)}), found {unknown[0]}"
+            )
         return self
 
 

@@ -24,9 +24,10 @@ from lagloss_server.model.flow import Flow
 class Place:
     """Where a message can go missing: a link, a node, or a retrier that holds it.
 
-    A message implied at `origin` but at none of `targets` is missing here, unless `beyond` (all that is reachable
-    from the targets) has seen it and `excusable` holds. `node` is whose beacon is missing; `progress` is the checkpoint
-    whose lanes tell how far the place has come.
+    A message implied at `origin` but at none of `targets` is missing here, unless it is `excusable` and was seen again
+    `beyond`, or in a retrier that it entered from beyond: `retriers` pairs the retrier's own checkpoints with those
+    that name another node which handed the message over. `node` is whose beacon is missing; `progress` is the
+    checkpoint whose lanes tell how far the place has come.
     """
 
     kind: Literal["link", "node", "retrier"]
@@ -35,6 +36,7 @@ class Place:
     origin: int
     targets: int
     beyond: int
+    retriers: tuple[tuple[int, int], ...]
     excusable: bool
     progress: str
     exits: tuple[str, ...]
@@ -43,6 +45,36 @@ class Place:
     def label(self) -> str:
         """The place as people read it: `link a->b`, `node b`, `retrier r` (one, whoever handed over to it)."""
         return f"{self.kind} {self.name}"
+
+    def is_missing(self, mask: int, implied: int) -> bool:
+        """Return whether messages at `mask`, and so implied at `implied`, are missing here (rules 3 and 5)."""
+        if not implied & self.origin or implied & self.targets:
+            return False
+        seen_again = mask & self.beyond or any(mask & inside and not mask & others for inside, others in self.retriers)
+        return not (self.excusable and seen_again)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """A delivery checkpoint, and the part of the graph from which it is the only one that can be reached (rule 15).
+
+    `part`, `dead` and `filtered` are masks; `at` that of the delivery checkpoint. `retriers`: for each node of the part
+    with a retrier, the checkpoints of the retrier that say what became of a message, its dead-letter checkpoint, and
+    those that name another node which handed the message over.
+    """
+
+    name: str
+    at: int
+    part: int
+    dead: int
+    filtered: int
+    retriers: tuple[tuple[int, int, int], ...]
+
+    def is_dead(self, mask: int) -> bool:
+        """Return whether a node of the part, or the retrier it handed the message to, gave the message up."""
+        return bool(mask & self.dead) or any(
+            mask & dead and (mask & own or not mask & others) for dead, own, others in self.retriers
+        )
 
 
 class Graph(Flow):
@@ -61,6 +93,7 @@ class Graph(Flow):
         self.dead_mask = self.mask(name for name in self.checkpoints if name.endswith(".dead"))
         self.filtered_mask = self.mask(name for name in self.checkpoints if name.endswith(".filtered"))
         self.places: tuple[Place, ...] = tuple(self._list_places())
+        self.destinations: tuple[Destination, ...] = tuple(self._list_destinations())
 
     def mask(self, names: Iterable[str]) -> int:
         """The set of these checkpoints as a mask; names the definition does not have are left out."""
@@ -78,6 +111,13 @@ class Graph(Flow):
         """The retriers that have seen a message, one place each."""
         by_name = {place.name: place for place in self.places if place.kind == "retrier"}
         return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
+
+    def handed(self, retrier: Place, mask: int) -> int:
+        """The hand-over checkpoints by which messages at `mask` may have come to a retrier: those of the nodes that are
+        known to have handed over, of all its nodes where none is known."""
+        users = self.users(retrier.name)
+        known = [user for user in users if mask & self._handing_over(retrier.name, [user])]
+        return self.mask(f"{user}.out:{retrier.name}" for user in known or users)
 
     @cached_property
     def dominators(self) -> tuple[int, ...]:
@@ -145,13 +185,33 @@ class Graph(Flow):
         return graph
 
     def _reachability(self) -> dict[str, int]:
-        """For each checkpoint, the mask of all that is reachable from it, itself included."""
+        """For each checkpoint, the mask of all that is reachable from it without a retrier, itself included."""
         reach: dict[str, int] = {}
         for name in reversed(list(nx.topological_sort(self._checkpoint_graph))):
             reach[name] = 1 << self.bit[name]
             for after in self._checkpoint_graph.successors(name):
-                reach[name] |= reach[after]
+                if node_of(after) not in self.retriers:
+                    reach[name] |= reach[after]
         return reach
+
+    def _beyond(self, checkpoints: Iterable[str]) -> tuple[int, tuple[tuple[int, int], ...]]:
+        """All that is reachable from these, themselves included, as `Place.beyond` and `Place.retriers`: through a
+        retrier only the node that handed the message over is reachable (rule 3)."""
+        beyond, shared = self._reachable(checkpoints), []
+        for retrier in self.retriers:
+            users = [user for user in self.users(retrier) if beyond >> self.bit[f"{user}.out:{retrier}"] & 1]
+            inside = self.mask([f"{retrier}.in", f"{retrier}.dead"])
+            others = self._handing_over(retrier, set(self.users(retrier)).difference(users))
+            beyond |= self.mask(f"{retrier}.out:{user}" for user in users)
+            if users and others:
+                shared.append((inside, others))
+            elif users:
+                beyond |= inside
+        return beyond, tuple(shared)
+
+    def _handing_over(self, retrier: str, users: Iterable[str]) -> int:
+        """The checkpoints at which a message was handed to the retrier by one of these nodes, or back."""
+        return self.mask(name for user in users for name in (f"{user}.out:{retrier}", f"{retrier}.out:{user}"))
 
     def _reachable(self, checkpoints: Iterable[str]) -> int:
         """The mask of all that is reachable from any of these, themselves included."""
@@ -167,6 +227,7 @@ class Graph(Flow):
         places = []
         for node in self.steps:
             exits = self.exits(node)
+            beyond, retriers = self._beyond(exits)
             places.append(
                 Place(
                     kind="node",
@@ -174,7 +235,8 @@ class Graph(Flow):
                     node=node,
                     origin=self.mask([f"{node}.in"]),
                     targets=self.mask(exits),
-                    beyond=self._reachable(exits),
+                    beyond=beyond,
+                    retriers=retriers,
                     excusable=not self._below_copies(node),
                     progress=f"{node}.out",
                     exits=exits,
@@ -182,6 +244,7 @@ class Graph(Flow):
             )
         for link in self.links:
             into = f"{link.target}.in"
+            beyond, retriers = self._beyond([into])
             places.append(
                 Place(
                     kind="link",
@@ -189,7 +252,8 @@ class Graph(Flow):
                     node=link.target,
                     origin=self.mask([link.out]),
                     targets=self.mask([into]),
-                    beyond=self._reach[into],
+                    beyond=beyond,
+                    retriers=retriers,
                     excusable=not (self._copies_to_all(link.source) or self._below_copies(link.source)),
                     progress=into,
                     exits=(into,),
@@ -199,6 +263,7 @@ class Graph(Flow):
             for user in self.users(retrier):
                 handed = f"{user}.out:{retrier}"
                 others = [name for name in self.exits(user) if name != handed]
+                beyond, retriers = self._beyond(others)
                 places.append(
                     Place(
                         kind="retrier",
@@ -206,13 +271,49 @@ class Graph(Flow):
                         node=retrier,
                         origin=self.mask([handed]),
                         targets=self.mask([*others, f"{retrier}.dead"]),
-                        beyond=self._reachable(others),
+                        beyond=beyond,
+                        retriers=retriers,
                         excusable=not self._below_copies(user),
                         progress=f"{retrier}.in",
                         exits=(),
                     )
                 )
         return places
+
+    def _list_destinations(self) -> list[Destination]:
+        """The destinations, in the order of the flow; of a graph with one delivery, all is its part."""
+        deliveries = {name: self._reach[name] & self.delivery_mask for name in self.checkpoints}
+        for retrier in self.retriers:
+            for user in self.users(retrier):
+                back = deliveries[f"{user}.in"]
+                deliveries[f"{user}.out:{retrier}"] = deliveries[f"{retrier}.out:{user}"] = back
+                deliveries[f"{retrier}.in"] |= back
+        return [self._destination(delivery, deliveries) for delivery in self.delivery]
+
+    def _destination(self, delivery: str, deliveries: dict[str, int]) -> Destination:
+        at = self.mask([delivery])
+        part = self.mask(name for name in self.checkpoints if deliveries[name] == at)
+        if len(self.delivery) == 1:
+            part = (1 << len(self.checkpoints)) - 1
+        nodes = [node for node in self.steps if part >> self.bit[f"{node}.in"] & 1]
+        retriers = [
+            (
+                self.mask([f"{retrier}.dead"]),
+                self._handing_over(retrier, [user]),
+                self._handing_over(retrier, set(self.users(retrier)) - {user}),
+            )
+            for retrier in self.retriers
+            for user in self.users(retrier)
+            if part >> self.bit[f"{user}.out:{retrier}"] & 1
+        ]
+        return Destination(
+            name=node_of(delivery),
+            at=at,
+            part=part,
+            dead=self.mask(f"{node}.dead" for node in nodes),
+            filtered=self.mask(f"{node}.filtered" for node in nodes),
+            retriers=tuple(retriers),
+        )
 
 
 def node_of(checkpoint: str) -> str:

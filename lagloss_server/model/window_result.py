@@ -95,12 +95,39 @@ class LinkResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DestinationResult:
+    """What became of the messages due at a delivery checkpoint (rule 15). None where only a closing can tell."""
+
+    name: str
+    due: int | None
+    delivered: int
+    filtered: int
+    dead: int
+    pending: int | None
+    lost: Interval | None
+    on_time_share: float | None
+    e2e_lag_ms: Lags
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """An emitter that fell silent and leaves its node incomplete for good (rule 16)."""
+
+    node: str
+    emitter: str
+
+
+@dataclass(frozen=True, slots=True)
 class WindowResult:
     """One window of one pipeline. `verdict`, `lost` and what depends on them are None while it is open.
 
     `unknown_checkpoints`: beacons of checkpoints that the version in force does not have (20 of them at most).
     `sample`: the share of its messages that it was judged by (rule 14). `clock_skew_ms`: how far apart the hosts'
-    clocks are, whole seconds (rule 4). `pending_since_ms`: when the first of the pending or overdue messages was last
+    clocks are, whole seconds (rule 4). `on_time_of`: how many messages the on-time share is of, one each for every
+    destination it is due at. `pending_since_ms`: when the first of the pending or overdue messages was last
     seen (epoch ms); not printed.
     """
 
@@ -119,10 +146,13 @@ class WindowResult:
     clock_skew_ms: int | None
     lost: Interval | None
     on_time_share: float | None
+    on_time_of: int | None
     e2e_lag_ms: Lags
     checkpoints: tuple[CheckpointResult, ...]
     nodes: tuple[NodeResult, ...]
     links: tuple[LinkResult, ...]
+    destinations: tuple[DestinationResult, ...]
+    crashes: tuple[Crash, ...] = ()
     unknown_checkpoints: Mapping[str, int] = field(default_factory=dict)
     pending_since_ms: float | None = None
 
@@ -153,10 +183,13 @@ class WindowResult:
             "lost": None if self.lost is None else asdict(self.lost),
             "loss_ratio": self.loss_ratio,
             "on_time_share": self.on_time_share,
+            "on_time_of": self.on_time_of,
             "e2e_lag_ms": asdict(self.e2e_lag_ms),
             "checkpoints": [checkpoint.document() for checkpoint in self.checkpoints],
             "nodes": [node.document() for node in self.nodes],
             "links": [link.document() for link in self.links],
+            "destinations": [destination.document() for destination in self.destinations],
+            "crashes": [asdict(crash) for crash in self.crashes],
             "unknown_checkpoints": [
                 {"name": name, "beacons": beacons} for name, beacons in self.unknown_checkpoints.items()
             ],

@@ -70,6 +70,7 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
                 row.appended_at,
                 int(row.disturbed_from),
                 row.skew_ms,
+                inputs=frozenset(row.inputs),
             )
         )
     return found

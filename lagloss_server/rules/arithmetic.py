@@ -6,17 +6,21 @@ is touched: a window can be judged again as time passes without reading a block,
 
 from __future__ import annotations
 
+import functools
 import math
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import IntEnum
+from uuid import UUID
 
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
-from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.graph import Destination, Graph, Place
 from lagloss_server.model.window_result import (
     CheckpointResult,
+    Crash,
+    DestinationResult,
     Interval,
     Lags,
     LinkResult,
@@ -54,19 +58,41 @@ class Straddled(Exception):
 
 
 @dataclass(frozen=True)
+class Overtaken:
+    """Which messages a place has overtaken, by when they were last seen (epoch ms): those before `before`, but for
+    those that a dead emitter may have in hand, `held` from (included) to (not included)."""
+
+    before: float
+    held: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def cuts(self) -> tuple[float, ...]:
+        return (self.before, *(cut for span in self.held for cut in span))
+
+    def holds(self, pattern: Pattern) -> bool:
+        """Return whether the pattern's messages were overtaken.
+
+        Raises:
+            Straddled: some were, some were not.
+        """
+        if not is_before(pattern, self.before):
+            return False
+        return not any(is_before(pattern, end) and not is_before(pattern, start) for start, end in self.held)
+
+
+@dataclass(frozen=True)
 class Horizon:
-    """How far each place has come, as cuts on "last seen" (epoch ms): what was last seen before the cut is behind it.
+    """How far each place has come: the messages that it has overtaken, and since when messages are overdue (pending for
+    longer than maxWait), both by when they were last seen (epoch ms)."""
 
-    `overtaken[place]`: a message missing there and last seen before this was overtaken; `overdue`: one last seen before
-    this has been pending for longer than maxWait.
-    """
-
-    overtaken: Mapping[Place, float]
+    overtaken: Mapping[Place, Overtaken]
     overdue: float
 
     @property
     def cuts(self) -> tuple[float, ...]:
-        return tuple(sorted({cut for cut in (*self.overtaken.values(), self.overdue) if math.isfinite(cut)}))
+        """Where messages that are alike by their checkpoints may be judged differently, ascending."""
+        found = {cut for overtaken in self.overtaken.values() for cut in overtaken.cuts}
+        return tuple(sorted(cut for cut in (*found, self.overdue) if math.isfinite(cut)))
 
 
 def implied(graph: Graph, mask: int) -> int:
@@ -88,33 +114,52 @@ def is_unexplained(graph: Graph, mask: int) -> bool:
 def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
     """Rules 3 and 5: the places where a message with this pattern is missing, or is held by a retrier."""
     there = implied(graph, mask)
-    missing = tuple(
-        place
-        for place in graph.places
-        if there & place.origin and not there & place.targets and not (place.excusable and mask & place.beyond)
-    )
+    missing = tuple(place for place in graph.places if place.is_missing(mask, there))
     ended = graph.delivery_mask | graph.dead_mask | graph.filtered_mask
     # a trail that ends in a retrier, with a hole where it was handed over: the retrier has it
     return missing if missing or mask & ended else graph.held_by(mask)
+
+
+def is_unsettled(graph: Graph, mask: int) -> bool:
+    """Return whether time may still change what became of messages with this pattern, here or at a destination."""
+    if missing_places(graph, mask):
+        return True
+    there = implied(graph, mask)
+    return any(there & to.part and not (mask & (to.at | to.filtered) or to.is_dead(mask)) for to in graph.destinations)
+
+
+def is_missing_outside(graph: Graph, mask: int) -> bool:
+    """Rule 15: return whether messages with this pattern are missing at a place in no destination's part."""
+    parts = functools.reduce(int.__or__, (destination.part for destination in graph.destinations))
+    there = implied(graph, mask)
+    missing = [place for place in graph.places if place.is_missing(mask, there)]
+    if missing or not missing_places(graph, mask):
+        return any(not place.origin & parts for place in missing)
+    return not any(graph.handed(place, mask) & parts for place in missing_places(graph, mask))
 
 
 def horizon(graph: Graph, evidence: Evidence) -> Horizon:
     """Rule 4: the cuts of each place. A retrier overtakes nobody."""
     margin_ms = OVERTAKEN_AFTER_MS + evidence.clock_skew_ms
     return Horizon(
-        overtaken={
-            place: _overtaken_before(place, evidence, margin_ms) for place in graph.places if place.kind != "retrier"
-        },
+        overtaken={place: _overtaken(place, evidence, margin_ms) for place in graph.places if place.kind != "retrier"},
         overdue=evidence.now_ms - graph.definition.spec.max_wait,
     )
 
 
-def _overtaken_before(place: Place, evidence: Evidence, margin_ms: int) -> float:
-    until = evidence.until_ms(place.progress)
-    if until is None:
+def _overtaken(place: Place, evidence: Evidence, margin_ms: int) -> Overtaken:
+    progress = evidence.progress(place.progress)
+    if progress is None:
         stands_in = any(checkpoint in evidence.later_due for checkpoint in place.exits)
-        return math.inf if stands_in else -math.inf
-    return until - margin_ms
+        return Overtaken(math.inf if stands_in else -math.inf)
+    before = progress.until - margin_ms
+    held: list[tuple[float, float]] = []
+    for start, end in sorted((until - margin_ms, min(end, before)) for until, end in progress.dead):
+        if held and start <= held[-1][1]:
+            held[-1] = (held[-1][0], max(held[-1][1], end))
+        elif start < end:
+            held.append((start, end))
+    return Overtaken(before, tuple(held))
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
@@ -151,12 +196,41 @@ def judge_pattern(graph: Graph, pattern: Pattern, ahead: Horizon, incomplete: fr
     missing = missing_places(graph, pattern.mask)
     if not missing:
         return Judged(_good_fate(graph, pattern.mask))
-    behind = [place for place in missing if place in ahead.overtaken and is_before(pattern, ahead.overtaken[place])]
+    return _judge_missing(missing, pattern, ahead, incomplete)
+
+
+def judge_pattern_at(
+    graph: Graph, destination: Destination, pattern: Pattern, ahead: Horizon, incomplete: frozenset[str]
+) -> Fate | None:
+    """Rule 15: what became of a pattern's messages as far as a destination is concerned; None if not due there.
+
+    Raises:
+        Straddled: a cut falls inside the pattern.
+    """
+    if not implied(graph, pattern.mask) & destination.part:
+        return None
+    missing = tuple(place for place in missing_places(graph, pattern.mask) if place.origin & destination.part)
+    if missing:
+        return _judge_missing(missing, pattern, ahead, incomplete).fate
+    if pattern.mask & destination.at:
+        return Fate.DELIVERED
+    if destination.is_dead(pattern.mask):
+        return Fate.DEAD
+    if pattern.mask & destination.filtered:
+        return Fate.FILTERED
+    return _waiting(pattern, ahead)  # with a retrier that other nodes use, too
+
+
+def _judge_missing(missing: Sequence[Place], pattern: Pattern, ahead: Horizon, incomplete: frozenset[str]) -> Judged:
+    behind = [place for place in missing if place in ahead.overtaken and ahead.overtaken[place].holds(pattern)]
     if not behind:
-        fate = Fate.OVERDUE if is_before(pattern, ahead.overdue) else Fate.PENDING
-        return Judged(fate, waiting=frozenset(missing))
+        return Judged(_waiting(pattern, ahead), waiting=frozenset(missing))
     certain = frozenset(place for place in behind if place.node not in incomplete)
     return Judged(Fate.LOST if certain else Fate.PERHAPS, certain, frozenset(behind) - certain)
+
+
+def _waiting(pattern: Pattern, ahead: Horizon) -> Fate:
+    return Fate.OVERDUE if is_before(pattern, ahead.overdue) else Fate.PENDING
 
 
 def _good_fate(graph: Graph, mask: int) -> Fate:
@@ -189,7 +263,12 @@ class Scale:
     def count(self, seen: int) -> int:
         return seen if self.sample == SAMPLE_ALL else round(seen * self.factor)
 
-    def interval(self, low: int, high: int) -> Interval:
+    def interval(self, fates: Mapping[Fate, int]) -> Interval:
+        """The loss interval of messages with these fates, widened by what sampling leaves unsure."""
+        certain = fates.get(Fate.LOST, 0)
+        return self.widened(certain, certain + fates.get(Fate.PERHAPS, 0) + fates.get(Fate.OVERDUE, 0))
+
+    def widened(self, low: int, high: int) -> Interval:
         """A loss interval, widened by what sampling leaves unsure."""
         if self.sample == SAMPLE_ALL or self.messages == 0:
             return Interval(low, high)
@@ -200,71 +279,114 @@ class Scale:
 
 @dataclass(frozen=True)
 class Census:
-    """Messages by fate, and by a place's label those lost there for certain, and those perhaps lost or overdue."""
+    """Messages by fate, and by a place's label those lost there for certain, and those perhaps lost or overdue.
+
+    `due`: by destination, the fates of the messages due there; `on_time`: how many of them arrived on time; `outside`:
+    messages with a missing place that is in no destination's part (rule 15).
+    """
 
     fates: Counter[Fate]
     certain: Counter[str]
     unsure: Counter[str]
     unexplained: int
-    on_time: int
+    due: tuple[Counter[Fate], ...]
+    on_time: tuple[int, ...]
+    outside: int
 
     @property
     def messages(self) -> int:
         return sum(self.fates.values())
 
+    @property
+    def on_time_of(self) -> int:
+        """The messages that the pipeline's on-time share is of, one each for every destination."""
+        return sum(map(_asked, self.due)) + self.outside
+
+
+def _asked(fates: Counter[Fate]) -> int:
+    """The messages due at a destination that its on-time share is of."""
+    return sum(fates.values()) - fates[Fate.FILTERED] - fates[Fate.DEAD]
+
 
 def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: frozenset[str]) -> Census:
     """Judge every pattern and add up; where tallies prove that nothing is missing, their counts are the fates."""
     if facts.proven:
-        ends = {Fate.DELIVERED: graph.delivery_mask, Fate.DEAD: graph.dead_mask, Fate.FILTERED: graph.filtered_mask}
-        fates = {
-            fate: sum(there.beacons for name, there in facts.checkpoints.items() if mask >> graph.bit[name] & 1)
-            for fate, mask in ends.items()
-        }
-        on_time = facts.e2e_lags.count_up_to(graph.definition.spec.sla.lag.target)
-        return Census(Counter(fates), Counter(), Counter(), 0, on_time)
-    census = Census(Counter(), Counter(), Counter(), 0, 0)
-    unexplained = on_time = 0
+        return _proven_census(graph, facts)
+    fates: Counter[Fate] = Counter()
+    certain: Counter[str] = Counter()
+    unsure: Counter[str] = Counter()
+    due: list[Counter[Fate]] = [Counter() for _ in graph.destinations]
+    on_time = [0 for _ in graph.destinations]
+    unexplained = outside = 0
     for pattern in facts.patterns:
         judged = judge_pattern(graph, pattern, ahead, incomplete)
-        census.fates[judged.fate] += pattern.count
+        fates[judged.fate] += pattern.count
         for label in {place.label for place in judged.certain}:
-            census.certain[label] += pattern.count
-        unsure = judged.perhaps | (judged.waiting if judged.fate is Fate.OVERDUE else frozenset())
-        for label in {place.label for place in unsure}:
-            census.unsure[label] += pattern.count
+            certain[label] += pattern.count
+        for label in {
+            place.label for place in judged.perhaps | (judged.waiting if judged.fate is Fate.OVERDUE else frozenset())
+        }:
+            unsure[label] += pattern.count
         if is_unexplained(graph, pattern.mask) and graph.first_node not in incomplete:
             unexplained += pattern.count
-        if judged.fate is Fate.DELIVERED:
-            on_time += pattern.on_time
-    return Census(census.fates, census.certain, census.unsure, unexplained, on_time)
+        for at, destination in enumerate(graph.destinations):
+            fate = judge_pattern_at(graph, destination, pattern, ahead, incomplete)
+            if fate is not None:
+                due[at][fate] += pattern.count
+            if fate is Fate.DELIVERED and pattern.on_time:
+                on_time[at] += pattern.on_time[at]
+        outside += pattern.count if is_missing_outside(graph, pattern.mask) else 0
+    return Census(fates, certain, unsure, unexplained, tuple(due), tuple(on_time), outside)
+
+
+def _proven_census(graph: Graph, facts: WindowFacts) -> Census:
+    """Every message took one way to its end, so each end's beacons are the messages."""
+
+    def count(mask: int) -> int:
+        return sum(there.beacons for name, there in facts.checkpoints.items() if mask >> graph.bit[name] & 1)
+
+    def ended(at: int, dead: int, filtered: int) -> Counter[Fate]:
+        return Counter({Fate.DELIVERED: count(at), Fate.DEAD: count(dead), Fate.FILTERED: count(filtered)})
+
+    return Census(
+        fates=ended(graph.delivery_mask, graph.dead_mask, graph.filtered_mask),
+        certain=Counter(),
+        unsure=Counter(),
+        unexplained=0,
+        due=tuple(ended(there.at, there.dead, there.filtered) for there in graph.destinations),
+        on_time=tuple(
+            lags.count_up_to(graph.definition.spec.sla.lag_at(there.name).target)
+            for there, lags in zip(graph.destinations, facts.arrivals, strict=True)
+        ),
+        outside=0,
+    )
 
 
 def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     """The result of a window.
 
     Raises:
-        Straddled: time has moved a cut into a pattern, or the tallies prove no longer what they did; read the blocks
-            again, cut at `horizon(...).cuts`.
+        Straddled: time has moved a cut into a pattern, or the tallies prove no longer what they did, or the facts are
+            older than destinations; read the blocks again, cut at `horizon(...).cuts`.
     """
     if facts.proven and not proves(graph, evidence):
+        raise Straddled
+    if facts.arrivals and len(facts.arrivals) != len(graph.destinations):
         raise Straddled
     incomplete = evidence.incomplete(graph, facts.read, facts.quarantined)
     ahead = horizon(graph, evidence)
     census = take_census(graph, facts, ahead, incomplete)
     scale = Scale(min(facts.sample, evidence.sample), census.messages)
     messages = scale.count(census.messages)
-    lost = scale.interval(
-        census.fates[Fate.LOST],
-        census.fates[Fate.LOST] + census.fates[Fate.PERHAPS] + census.fates[Fate.OVERDUE],
-    )
+    lost = scale.interval(census.fates)
     pending = scale.count(census.fates[Fate.PENDING])
-    kept = census.messages - census.fates[Fate.FILTERED] - census.fates[Fate.DEAD]
+    destinations = _destinations(graph, facts, census, scale)
+    crashes = _crashes(graph, evidence)
     return WindowResult(
         pipeline=graph.definition.name,
         window_start_s=evidence.window_start_s,
-        verdict=_verdict(graph, evidence, messages, lost, pending, graph.first_node not in incomplete),
-        reasons=_reasons(census, evidence, incomplete, scale),
+        verdict=_verdict(graph, evidence, messages, lost, pending, destinations, graph.first_node not in incomplete),
+        reasons=_reasons(census, evidence, incomplete, scale, crashes),
         proof="tallies" if facts.proven else "beacons",
         sample=share_of(scale.sample),
         messages=messages,
@@ -275,11 +397,14 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
         unexplained=scale.count(census.unexplained),
         clock_skew_ms=evidence.clock_skew_ms,
         lost=lost,
-        on_time_share=census.on_time / kept if kept else None,
+        on_time_share=sum(census.on_time) / census.on_time_of if census.on_time_of else None,
+        on_time_of=scale.count(census.on_time_of),
         e2e_lag_ms=Lags.of(facts.e2e_lags),
         checkpoints=_checkpoints(graph, facts, scale),
         nodes=tuple(_node(graph, name, facts, census, scale, incomplete) for name in graph.nodes),
         links=_links(graph, facts, census, scale),
+        destinations=destinations,
+        crashes=crashes,
         unknown_checkpoints=unknown_checkpoints(graph, facts, evidence),
         pending_since_ms=min(
             (
@@ -293,6 +418,31 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     )
 
 
+def _destinations(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tuple[DestinationResult, ...]:
+    """Rule 15, in the order of the flow."""
+    return tuple(
+        DestinationResult(
+            name=there.name,
+            due=scale.count(sum(fates.values())),
+            delivered=scale.count(fates[Fate.DELIVERED]),
+            filtered=scale.count(fates[Fate.FILTERED]),
+            dead=scale.count(fates[Fate.DEAD]),
+            pending=scale.count(fates[Fate.PENDING]),
+            lost=replace(scale, messages=sum(fates.values())).interval(fates),
+            on_time_share=census.on_time[at] / _asked(fates) if _asked(fates) else None,
+            e2e_lag_ms=Lags.of(facts.arrivals[at] if facts.arrivals else Sketch()),
+        )
+        for at, (there, fates) in enumerate(zip(graph.destinations, census.due, strict=True))
+    )
+
+
+def _crashes(graph: Graph, evidence: Evidence) -> tuple[Crash, ...]:
+    """Rule 16: the dead emitters that leave a node incomplete for good, in the order of the flow."""
+    found = [Crash(state.node, str(UUID(bytes=state.emitter))) for state in evidence.silent()]
+    known = [crash for crash in found if crash.node in graph.nodes]
+    return tuple(sorted(known, key=lambda crash: (graph.nodes.index(crash.node), crash.emitter)))
+
+
 def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> dict[str, int]:
     """Beacons, told or read, of checkpoints that the version in force does not have: shown, not judged."""
     told: Counter[str] = Counter()
@@ -304,20 +454,41 @@ def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) ->
 
 
 def _verdict(
-    graph: Graph, evidence: Evidence, messages: int, lost: Interval, pending: int, first_complete: bool
+    graph: Graph,
+    evidence: Evidence,
+    messages: int,
+    lost: Interval,
+    pending: int,
+    destinations: Iterable[DestinationResult],
+    first_complete: bool,
 ) -> Verdict:
-    """Rule 10."""
-    most = graph.definition.spec.sla.loss.max
-    if messages == 0:
-        return "idle" if evidence.is_idle(graph) else "unknown"
+    """Rules 10 and 15: `loss`, or else `unknown`, if it is so for the pipeline or for a destination with targets of its
+    own."""
+    sla = graph.definition.spec.sla
+    verdict: Verdict = "idle" if evidence.is_idle(graph) else "unknown"
+    if messages:
+        verdict = _judge_loss(messages, lost, pending, sla.loss.max, first_complete)
+    verdicts = [verdict] + [
+        _judge_loss(there.due, there.lost, there.pending, sla.loss_at(there.name).max, first_complete)
+        for there in destinations
+        if there.name in sla.destinations and there.due and there.lost is not None and there.pending is not None
+    ]
+    worst: tuple[Verdict, ...] = ("loss", "unknown")
+    return next((each for each in worst if each in verdicts), verdict)
+
+
+def _judge_loss(messages: int, lost: Interval, pending: int, most: float, first_complete: bool) -> Verdict:
     if lost.min / messages > most:
         return "loss"
     return "ok" if (lost.max + pending) / messages <= most and first_complete else "unknown"
 
 
-def _reasons(census: Census, evidence: Evidence, incomplete: frozenset[str], scale: Scale) -> tuple[str, ...]:
+def _reasons(
+    census: Census, evidence: Evidence, incomplete: frozenset[str], scale: Scale, crashes: Iterable[Crash]
+) -> tuple[str, ...]:
     """Rule 10: every reason that is true, whatever the verdict."""
     reasons = {f"evidence:{node}" for node in incomplete}
+    reasons |= {f"crash:{crash.node}" for crash in crashes}
     reasons |= {"pending"} if census.fates[Fate.PENDING] else set()
     reasons |= {"overdue"} if census.fates[Fate.OVERDUE] else set()
     reasons |= {"unexplained"} if census.unexplained else set()
@@ -384,4 +555,4 @@ def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tu
 
 
 def _lost_at(census: Census, scale: Scale, label: str) -> Interval:
-    return scale.interval(census.certain[label], census.certain[label] + census.unsure[label])
+    return scale.widened(census.certain[label], census.certain[label] + census.unsure[label])

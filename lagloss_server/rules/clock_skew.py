@@ -14,6 +14,8 @@ from typing import Final, Self
 MINUTE_MS: Final = 60_000
 MINUTES_KEPT: Final = 2
 """The last minute of reports lies in two minutes of the clock."""
+STALE_MS: Final = 60_000
+"""A closing report that was appended longer after it was sent is not live: a successor settled the account."""
 AGREE_WITHIN_MS: Final = 1_000
 """Clocks that are less than this apart agree: what transit and drift make of a difference must not change results."""
 
@@ -29,8 +31,10 @@ class Skew:
     smallest: tuple[tuple[int, int], ...] = ()
 
     @classmethod
-    def of(cls, appended_ms: int, sent_at_ms: int) -> Self:
-        """What one report tells."""
+    def of(cls, appended_ms: int, sent_at_ms: int, *, closed: bool = False) -> Self:
+        """What one report tells: nothing if it closes an account that ended long before."""
+        if closed and appended_ms - sent_at_ms > STALE_MS:
+            return cls()
         return cls(((appended_ms // MINUTE_MS, appended_ms - sent_at_ms),))
 
     @classmethod

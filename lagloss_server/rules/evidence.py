@@ -20,7 +20,8 @@ from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 class EmitterState:
     """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
     its last report, which is where its silence, if it falls silent, begins to matter. `skew_ms`: how far its clock is
-    behind the broker's, negative where it is ahead."""
+    behind the broker's, negative where it is ahead. `resumes`: its host observes again what it had not handed on when
+    it died; `inputs`: the lanes of its node's input that it ever reported."""
 
     emitter: bytes
     node: str
@@ -31,28 +32,23 @@ class EmitterState:
     appended_at: int
     disturbed_from_s: int
     skew_ms: int = 0
+    resumes: bool = False
+    inputs: frozenset[str] = frozenset()
+
+    @property
+    def mourned_ms(self) -> int:
+        """When it takes nothing in any more if it is dead (epoch ms, rules 4 and 7)."""
+        return self.appended_at + SILENT_AFTER_MS
 
     def is_silent(self, now_ms: int) -> bool:
         return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
-
-    def is_expected(self, window_end_ms: int, now_ms: int) -> bool:
-        """Whether it should account for a window that ends then, tally or no tally."""
-        if window_end_ms < self.started_at:
-            return False
-        if self.closed:
-            return window_end_ms <= self.sent_at
-        return not self.is_abandoned(window_end_ms, now_ms)
-
-    def is_abandoned(self, window_end_ms: int, now_ms: int) -> bool:
-        """Whether it died so long before this window that nobody waits for it any more."""
-        return self.is_silent(now_ms) and window_end_ms > self.appended_at + EXPECTED_FOR_MS
 
     def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
         """Whether its silence leaves this window incomplete for good."""
         return (
             self.is_silent(now_ms)
             and window_start_s >= self.disturbed_from_s
-            and window_start_s * 1000 <= self.appended_at + SILENT_AFTER_MS
+            and window_start_s * 1000 <= self.mourned_ms
         )
 
     def is_heard_near(self, window_start_s: int) -> bool:
@@ -81,11 +77,23 @@ class TallyState:
 
 @dataclass(frozen=True, slots=True)
 class LaneState:
-    """The newest value of one lane; `holder` is the emitter whose work in hand it is, None for an ordered input."""
+    """The newest value of one lane; `holder` is the emitter whose work in hand it is, None for an ordered input.
+    `reporter`: the emitter that reported it."""
 
     checkpoint: str
     until: int
     holder: bytes | None = None
+    name: str = ""
+    reporter: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a place has come (epoch ms): the minimum over the lanes of the living; and for each dead emitter with
+    work in hand how far that had come, and when it takes nothing in any more."""
+
+    until: int
+    dead: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -123,9 +131,38 @@ class Evidence:
         return [
             state
             for state in self.emitters
-            if state.is_expected(self.window_end_ms, self.now_ms)
-            or (state.emitter in told and self.window_end_ms < state.started_at)
+            if self._is_expected(state) or (state.emitter in told and self.window_end_ms < state.started_at)
         ]
+
+    def _is_expected(self, state: EmitterState) -> bool:
+        """Whether it should account for this window, tally or no tally."""
+        if self.window_end_ms < state.started_at:
+            return False
+        if state.closed:
+            return self.window_end_ms <= state.sent_at
+        return not self._is_given_up(state)
+
+    def _is_given_up(self, state: EmitterState) -> bool:
+        """Whether it died before this window, and so long ago that it is no longer expected, or all that it took in has
+        been taken over."""
+        if not state.is_silent(self.now_ms):
+            return False
+        if self.window_end_ms > state.appended_at + EXPECTED_FOR_MS:
+            return True
+        return self.window_start_s * 1000 > state.mourned_ms and self._is_taken_over(state, state.inputs)
+
+    def _is_taken_over(self, state: EmitterState, inputs: Iterable[str]) -> bool:
+        """Whether each of these input lanes, at least one, is past the emitter's end by the report of another."""
+        lanes = self._input_lanes(state.node)
+        taken = [
+            name in lanes and lanes[name].reporter != state.emitter and lanes[name].until > state.mourned_ms
+            for name in inputs
+        ]
+        return bool(taken) and all(taken)
+
+    def _input_lanes(self, node: str) -> dict[str, LaneState]:
+        into = f"{node}.in"
+        return {lane.name: lane for lane in self.lanes if lane.checkpoint == into and lane.holder is None}
 
     def is_final(self, state: EmitterState) -> bool:
         return state.final_through_s >= self.window_end_s
@@ -158,21 +195,25 @@ class Evidence:
 
     def is_idle(self, graph: Graph) -> bool:
         """Whether every known emitter of the first node, and at least one, is final or closed (rule 10)."""
-        known = [
-            state
-            for state in self.emitters
-            if state.node == graph.first_node and not state.is_abandoned(self.window_end_ms, self.now_ms)
-        ]
+        known = [state for state in self.emitters if state.node == graph.first_node and not self._is_given_up(state)]
         return bool(known) and all(state.closed or self.is_final(state) for state in known)
 
-    def until_ms(self, checkpoint: str) -> int | None:
-        """How far the lanes of a place's checkpoint have come (rule 4): the minimum over lanes that are still open,
-        now where all were work in hand of emitters that have closed, None where nobody ever reported."""
+    def progress(self, checkpoint: str) -> Progress | None:
+        """Return how far the lanes of a place's checkpoint have come (rule 4); None where no emitter reported any."""
         lanes = [lane for lane in self.lanes if lane.checkpoint == checkpoint]
         if not lanes:
             return None
-        closed = {state.emitter for state in self.emitters if state.closed}
-        return min((lane.until for lane in lanes if lane.holder not in closed), default=self.now_ms)
+        states = {state.emitter: state for state in self.emitters}
+        living, dead = [], []
+        for lane in lanes:
+            holder = None if lane.holder is None else states.get(lane.holder)
+            if holder is None or not (holder.closed or holder.is_silent(self.now_ms)):
+                living.append(lane.until)
+            elif not holder.closed and not (
+                holder.resumes and self._is_taken_over(holder, self._input_lanes(holder.node))
+            ):
+                dead.append((lane.until, holder.mourned_ms))
+        return Progress(min(living, default=self.now_ms), tuple(dead))
 
 
 def changed_nodes(before: Graph, after: Graph) -> frozenset[str]:

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from lagloss.wire.format import SAMPLE_ALL, BadReason
@@ -24,12 +25,13 @@ class Pattern:
     """How many messages are at exactly the checkpoints in `mask` and were last seen in one stretch of time.
 
     `seen_first_ms`, `seen_last_ms`: the earliest and latest "last seen" among them (epoch ms), kept only where
-    something is missing; `on_time`: how many of them reached a delivery checkpoint within the lag target.
+    something is missing; `on_time`: by destination (`Graph.destinations`), how many of them arrived there within its
+    lag target; empty for none.
     """
 
     mask: int
     count: int
-    on_time: int = 0
+    on_time: tuple[int, ...] = ()
     seen_first_ms: float | None = None
     seen_last_ms: float | None = None
 
@@ -65,17 +67,18 @@ Account = tuple[bytes, str, str | None]
 class WindowFacts:
     """The facts of one window.
 
-    `read` counts beacons a tally account before sampling; `durations` says how long places kept messages
-    (`Graph.spans`); `strangers` counts beacons of checkpoints that only other versions of the definition have, `bad`
-    bad records under the window's key by reason; `corrupted` is by link name; `quarantined` names nodes that a bad
-    block belongs to. `partitions` are the numbers of partitions its blocks were made for. Facts that are `scattered`
-    (an id may lie in two partitions) or of `mixed_samples` (parts left different ids out) do not add up: the window has
-    to be read in another way. Facts that are `proven` come from tallies alone (`tally_proof`) and have no patterns.
+    `arrivals`: lags of messages' first arrivals, by destination. `read` counts beacons a tally account before
+    sampling; `durations` says how long places kept messages (`Graph.spans`); `strangers` counts beacons of checkpoints
+    that only other versions of the definition have, `bad` bad records under the window's key by reason; `corrupted` is
+    by link name; `quarantined` names nodes that a bad block belongs to. `partitions` are the numbers of partitions its
+    blocks were made for. Facts that are `scattered` (an id may lie in two partitions) or of `mixed_samples` (parts left
+    different ids out) do not add up: the window has to be read in another way. Facts that are `proven` come from
+    tallies alone (`tally_proof`) and have no patterns.
     """
 
     patterns: tuple[Pattern, ...] = ()
     checkpoints: dict[str, CheckpointFacts] = field(default_factory=dict)
-    e2e_lags: Sketch = field(default_factory=Sketch)
+    arrivals: tuple[Sketch, ...] = ()
     durations: dict[str, Sketch] = field(default_factory=dict)
     read: dict[Account, int] = field(default_factory=dict)
     strangers: dict[str, int] = field(default_factory=dict)
@@ -89,6 +92,11 @@ class WindowFacts:
     proven: bool = False
     scattered: bool = False
     mixed_samples: bool = False
+
+    @property
+    def e2e_lags(self) -> Sketch:
+        """Lags of first arrivals, all destinations together."""
+        return Sketch.merged(self.arrivals)
 
     @classmethod
     def merged(cls, parts: Iterable[WindowFacts]) -> WindowFacts:
@@ -115,7 +123,7 @@ class WindowFacts:
                 name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
                 for name in names
             },
-            e2e_lags=Sketch.merged(part.e2e_lags for part in parts),
+            arrivals=tuple(map(Sketch.merged, zip_longest(*(part.arrivals for part in parts), fillvalue=Sketch()))),
             durations={
                 label: Sketch.merged(part.durations[label] for part in parts if label in part.durations)
                 for label in labels
@@ -140,14 +148,18 @@ class WindowFacts:
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
+        """The facts that were packed. Those packed before there were destinations have one for all of them."""
         raw = json.loads(zlib.decompress(packed))
         return cls(
-            patterns=tuple(Pattern(int(mask, 16), *rest) for mask, *rest in raw["patterns"]),
+            patterns=tuple(
+                Pattern(int(mask, 16), count, tuple(on_time) if isinstance(on_time, list) else (on_time,), *seen)
+                for mask, count, on_time, *seen in raw["patterns"]
+            ),
             checkpoints={
                 name: CheckpointFacts(beacons, replayed, distinct, duplicates, Sketch.unpacked(bins))
                 for name, (beacons, replayed, distinct, duplicates, bins) in raw["checkpoints"].items()
             },
-            e2e_lags=Sketch.unpacked(raw["e2e_lags"]),
+            arrivals=tuple(map(Sketch.unpacked, raw["arrivals"] if "arrivals" in raw else [raw["e2e_lags"]])),
             durations={label: Sketch.unpacked(bins) for label, bins in raw["durations"].items()},
             strangers=raw["strangers"],
             read={(bytes.fromhex(emitter), checkpoint, replay): n for emitter, checkpoint, replay, n in raw["read"]},
@@ -168,7 +180,7 @@ class WindowFacts:
                 name: (facts.beacons, facts.replayed, facts.distinct, facts.duplicates, facts.lags.pack())
                 for name, facts in sorted(self.checkpoints.items())
             },
-            "e2e_lags": self.e2e_lags.pack(),
+            "arrivals": [lags.pack() for lags in self.arrivals],
             "durations": {label: sketch.pack() for label, sketch in sorted(self.durations.items())},
             "strangers": dict(sorted(self.strangers.items())),
             "read": sorted(
@@ -201,9 +213,8 @@ def merge_patterns(patterns: Iterable[Pattern], cuts: tuple[float, ...]) -> tupl
 def _add_patterns(a: Pattern, b: Pattern) -> Pattern:
     firsts = [seen for seen in (a.seen_first_ms, b.seen_first_ms) if seen is not None]
     lasts = [seen for seen in (a.seen_last_ms, b.seen_last_ms) if seen is not None]
-    return Pattern(
-        a.mask, a.count + b.count, a.on_time + b.on_time, min(firsts, default=None), max(lasts, default=None)
-    )
+    on_time = tuple(map(sum, zip_longest(a.on_time, b.on_time, fillvalue=0)))
+    return Pattern(a.mask, a.count + b.count, on_time, min(firsts, default=None), max(lasts, default=None))
 
 
 def _merge_checkpoint(parts: list[CheckpointFacts]) -> CheckpointFacts:

@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from lagloss.wire.format import SAMPLE_ALL, share_of
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
-from lagloss_server.model.window_result import CheckpointResult, Lags, LinkResult, NodeResult, WindowResult
+from lagloss_server.model.window_result import (
+    CheckpointResult,
+    DestinationResult,
+    Lags,
+    LinkResult,
+    NodeResult,
+    WindowResult,
+)
 from lagloss_server.rules.arithmetic import Scale
 
 
@@ -71,6 +78,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         clock_skew_ms=None,
         lost=None,
         on_time_share=None,
+        on_time_of=None,
         e2e_lag_ms=Lags.of(merged(*graph.delivery)),
         checkpoints=tuple(
             CheckpointResult(name, counted[name][0], None, None, counted[name][1], Lags.of(merged(name)))
@@ -79,4 +87,18 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         ),
         nodes=tuple(node(name) for name in graph.nodes),
         links=tuple(link(link_.source, link_.target, link_.out) for link_ in graph.links),
+        destinations=tuple(
+            DestinationResult(
+                name=there.name,
+                due=None,
+                delivered=seen(graph.names(there.at)),
+                filtered=seen(graph.names(there.filtered)),
+                dead=seen(graph.names(there.dead)),
+                pending=None,
+                lost=None,
+                on_time_share=None,
+                e2e_lag_ms=Lags.of(merged(*graph.names(there.at))),
+            )
+            for there in graph.destinations
+        ),
     )

@@ -191,8 +191,10 @@ def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
     share = document["on_time_share"]
     if share is None:
         return 0, 0
-    due = document["messages"] - document["filtered"] - document["dead"]
-    return round(share * due), due
+    of = document.get("on_time_of")
+    if of is None:  # older than destinations
+        of = document["messages"] - document["filtered"] - document["dead"]
+    return round(share * of), of
 
 
 COUNTS: Final = ("messages", "delivered", "pending", "lost_min", "lost_max", "on_time", "on_time_of")

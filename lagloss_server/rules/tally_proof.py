@@ -59,7 +59,7 @@ def proven_facts(graph: Graph, tallies: Iterable[tuple[TallyState, Sketch]]) -> 
     }
     return WindowFacts(
         checkpoints=checkpoints,
-        e2e_lags=Sketch.merged(checkpoints[name].lags for name in graph.delivery if name in checkpoints),
+        arrivals=tuple(checkpoints[name].lags if name in checkpoints else Sketch() for name in graph.delivery),
         read={tally.account: tally.beacons for tally, _ in tallies},
         proven=True,
     )

@@ -665,10 +665,15 @@ def rule_15_outside(case: Case, trails: dict[int, Trail], fates: dict[int, Fate]
     return {i for i, trail in trails.items() if is_outside(i, trail)}
 
 
+def rule_15_on_time_of(destinations: list[Arrivals], outside: set[int]) -> int:
+    """What the share is of: those asked for at any destination, and those missing outside all parts."""
+    return sum(len(there.asked) for there in destinations) + len(outside)
+
+
 def rule_15_on_time_share(destinations: list[Arrivals], outside: set[int]) -> float | None:
-    """On time at any destination / (asked for at any + missing outside all parts); of no messages, null."""
-    asked = sum(len(there.asked) for there in destinations) + len(outside)
-    return sum(len(there.on_time) for there in destinations) / asked if asked else None
+    """On time at any destination, of those; of no messages, null."""
+    of = rule_15_on_time_of(destinations, outside)
+    return sum(len(there.on_time) for there in destinations) / of if of else None
 
 
 def rule_13_corrupted(case: Case, n: str, m: str) -> int:
@@ -745,6 +750,7 @@ def judge(world: World, window_start_s: int) -> dict[str, Any]:
         "clock_skew_ms": rule_4_clocks_apart_ms(case),
         "loss_ratio": ratio,
         "on_time_share": rule_15_on_time_share(destinations, outside),
+        "on_time_of": rule_14_scaled(case, rule_15_on_time_of(destinations, outside)),
         "e2e_lag_ms": {**percentiles(arrivals), "max": quantile(arrivals, 1.0)},
         "checkpoints": [checkpoint_row(case, c) for c in case.d.checkpoints() if case.at[c]],
         "nodes": [node_row(case, n, fates, complete) for n in case.d.all_nodes],

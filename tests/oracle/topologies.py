@@ -143,18 +143,21 @@ def definition(topology: str, rng: random.Random) -> Document:
     return {"apiVersion": "lagloss/v1", "kind": "Pipeline", "metadata": metadata, "spec": spec}
 
 
-def own_targets(document: Document, rng: random.Random) -> Document:
-    """Targets of their own for some destinations."""
+def delivering(document: Document) -> list[str]:
     entries = document["spec"]["nodes"]
     retriers = {entry["retries"] for entry in entries if "retries" in entry}
-    ends = [entry["name"] for entry in entries if not entry.get("to") and entry["name"] not in retriers]
+    return [entry["name"] for entry in entries if not entry.get("to") and entry["name"] not in retriers]
+
+
+def own_targets(document: Document, rng: random.Random) -> Document:
+    """Targets of their own for some destinations."""
     kinds: list[Document] = [
         {"loss": {"max": 0.0}},
         {"loss": {"max": 0.3}},
         {"lag": {"percentile": 95, "target": "1s"}},
         {"loss": {"max": 0.1}, "lag": {"percentile": 95, "target": "30s"}},
     ]
-    own = {name: rng.choice(kinds) for name in ends if rng.random() < 0.7}
+    own = {name: rng.choice(kinds) for name in delivering(document) if rng.random() < 0.7}
     other = copy.deepcopy(document)
     other["spec"].setdefault("sla", {})["destinations"] = own
     return other
@@ -197,6 +200,9 @@ def changed(document: Document, rng: random.Random) -> Document:
                 forget_unused_retrier(nodes, entry.pop("retries"))
             else:
                 entry["retries"] = rng.choice(["again", "other"])
+    own = other["spec"].get("sla", {}).get("destinations", {})
+    for name in own.keys() - set(delivering(other)):
+        del own[name]
     return other
 
 

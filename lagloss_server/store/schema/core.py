@@ -104,6 +104,7 @@ class Emitter(Base):
         server_default="0", comment="smallest append time - sent_at in its last minute of reports"
     )
     skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="Skew: [[minute, ms], ...]")
+    inputs: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lanes of its node's input that it reported")
 
 
 class Lane(Base):
@@ -115,6 +116,7 @@ class Lane(Base):
     lane: Mapped[str] = mapped_column(primary_key=True)
     holder: Mapped[bytes] = mapped_column(primary_key=True, comment="emitter of work in hand; empty for ordered inputs")
     until: Mapped[int] = mapped_column(comment="epoch ms")
+    reporter: Mapped[bytes] = mapped_column(server_default="", comment="emitter that reported it")
     appended_at: Mapped[int] = mapped_column(comment="position in the reports log: append time, partition, offset")
     topic_partition: Mapped[int] = mapped_column(Integer)
     topic_offset: Mapped[int]
