@@ -107,11 +107,11 @@ def _shape(graph: Graph, number: int, start_s: int, rng: np.random.Generator) ->
             durations[graph.spans[at - 1][0]] = _times(stays_ms, factor)
     on_time = int((lag_ms <= graph.definition.spec.sla.lag.target).mean() * (messages - lost))
     seen_ms = start_s * 1_000.0
-    patterns = [Pattern(graph.mask(path), messages - lost, on_time)]
+    patterns = [Pattern(graph.mask(path), messages - lost, (on_time,))]
     if lost:
-        patterns.append(Pattern(graph.mask(path[:break_at]), lost, 0, seen_ms, seen_ms))
+        patterns.append(Pattern(graph.mask(path[:break_at]), lost, (), seen_ms, seen_ms))
     facts = WindowFacts(
-        patterns=tuple(patterns), checkpoints=checkpoints, e2e_lags=_times(lag_ms, factor), durations=durations,
+        patterns=tuple(patterns), checkpoints=checkpoints, arrivals=(_times(lag_ms, factor),), durations=durations,
         read={(_emitter(graph.definition.name, node_of(name)), name, None): checkpoints[name].beacons for name in path},
         partitions=frozenset([8]),
     )  # fmt: skip

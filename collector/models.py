@@ -221,6 +221,8 @@ class ReportJson(_Strict):
     final_through: Count = 0
     progress: list[ProgressJson] = []
     tallies: list[TallyJson] = []
+    resumes: bool = False
+    labels: dict[str, Text] = {}
 
     def report(self) -> EmitterReport:
         return EmitterReport(
@@ -235,6 +237,8 @@ class ReportJson(_Strict):
             self.final_through,
             tuple(Progress(each.checkpoint, each.lane, each.until) for each in self.progress),
             tuple(tally.tally() for tally in self.tallies),
+            self.resumes,
+            self.labels,
         )
 
 

@@ -83,7 +83,8 @@ def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
                 appended_at,
                 min(moved, default=appended_at // 60_000 * 60),
                 followed.skews[owner, emitter].ms,
-                inputs=frozenset(followed.inputs[owner, emitter]),
+                report.resumes,
+                frozenset(followed.inputs[owner, emitter]),
             )
         )
     tallies = [

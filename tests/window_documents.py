@@ -156,7 +156,7 @@ def facts(window: dict[str, Any]) -> WindowFacts:
         for there in window["checkpoints"]
     }
     e2e = lags(window["e2e_lag_ms"]["p95"], window["delivered"] or 0)
-    return WindowFacts(checkpoints=checkpoints, e2e_lags=e2e)
+    return WindowFacts(checkpoints=checkpoints, arrivals=(e2e,))
 
 
 def store_window(connection: Connection, window: dict[str, Any], start_s: int, notify: bool = True) -> None:

@@ -26,7 +26,7 @@ FIELDS = (
     "ids", "lags", "offsets", "names", "names_size", "crcs",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
-_HEADER = np.frombuffer(BLOCK_SCHEMA.header, np.uint8)
+_HEADER = np.frombuffer(BLOCK_SCHEMA.newest.header, np.uint8)
 
 
 @dataclass(frozen=True)

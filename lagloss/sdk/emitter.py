@@ -160,7 +160,7 @@ class Emitter:
         assert self._make_outlet is not None
         welcome(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
-        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms())
+        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes)
         outlet = self._make_outlet()
         make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
@@ -185,9 +185,7 @@ class Emitter:
 
         def make(account: Account, note: Callable[[Exception], None]) -> Backlog:
             directory = SpoolDirectory.made(below, identity.pipeline, identity.node, identity.emitter)
-            return Spool(
-                directory, Head(identity, self._final, self._resumes), account, note, max_bytes=self._spool_bytes
-            )
+            return Spool(directory, Head(identity, self._final), account, note, max_bytes=self._spool_bytes)
 
         return make
 

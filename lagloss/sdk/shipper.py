@@ -29,13 +29,15 @@ NEVER: Final = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who an emitter is, as its blocks and reports say. `started_at`: epoch ms."""
+    """Who an emitter is, as its blocks and reports say. `started_at`: epoch ms; `resumes`: what it observed and had not
+    acknowledged when it died is observed again."""
 
     pipeline: str
     node: str
     emitter: bytes
     host: str
     started_at: int
+    resumes: bool = False
 
 
 class Shipper:
@@ -248,6 +250,7 @@ class Shipper:
             final_through=final_through,
             progress=progress,
             tallies=tuple(tallies),
+            resumes=self._identity.resumes,
         )
 
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from importlib import resources
 from typing import Any, Final, Literal, cast
 
@@ -156,15 +156,19 @@ class EmitterReport:
     final_through: int
     progress: tuple[Progress, ...] = ()
     tallies: tuple[Tally, ...] = ()
+    resumes: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
-class _Schema:
+class _Version:
+    """One version of a schema; `header` opens its records."""
+
     parsed: Any
     header: bytes
 
     @classmethod
-    def load(cls, name: str) -> _Schema:
+    def load(cls, name: str) -> _Version:
         raw = json.loads(resources.files("lagloss.wire.schemas").joinpath(name).read_text("utf-8"))
         canonical = fastavro.schema.to_parsing_canonical_form(raw)
         fingerprint = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
@@ -176,14 +180,34 @@ class _Schema:
         fastavro.schemaless_writer(out, self.parsed, record)
         return out.getvalue()
 
+
+class _Schema:
+    """All versions of a schema there ever were, oldest first. Each only gains fields with defaults, so every record is
+    read as one of the newest version."""
+
+    def __init__(self, *names: str) -> None:
+        self.versions = [_Version.load(name) for name in names]
+        self._by_header = {version.header: version for version in self.versions}
+
+    @property
+    def newest(self) -> _Version:
+        return self.versions[-1]
+
     def decode(self, value: bytes | memoryview) -> dict[str, Any]:
+        """Return the record as one of the newest version.
+
+        Raises:
+            BadRecord: not_avro or unknown_fingerprint.
+        """
         head = bytes(value[:10])
-        if head != self.header:
+        written = self._by_header.get(head)
+        if written is None:
             raise BadRecord("unknown_fingerprint" if head[:2] == b"\xc3\x01" and len(head) == 10 else "not_avro")
         body = io.BytesIO(value)
         body.seek(10)
         try:
-            record = fastavro.schemaless_reader(body, self.parsed, None)
+            reader = None if written is self.newest else self.newest.parsed
+            record = fastavro.schemaless_reader(body, written.parsed, reader)
         except Exception as error:  # fastavro raises whatever the bytes lead it to: EOFError, IndexError, UnicodeError
             raise BadRecord("not_avro") from error
         if body.tell() != len(value):
@@ -193,8 +217,8 @@ class _Schema:
 
 _U8, _U4, _U2, _F4 = (np.dtype(kind) for kind in ("<u8", "<u4", "<u2", "<f4"))
 
-BLOCK_SCHEMA: Final = _Schema.load("beacon_block.avsc")
-REPORT_SCHEMA: Final = _Schema.load("emitter_report.avsc")
+BLOCK_SCHEMA: Final = _Schema("beacon_block.avsc")
+REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
 
 
 def name_fits(text: str) -> bool:
@@ -280,7 +304,7 @@ def encode_block(block: BeaconBlock) -> bytes:
     def column(values: npt.NDArray[Any] | None, kind: str) -> bytes | None:
         return None if values is None else values.astype(kind, copy=False).tobytes()
 
-    return BLOCK_SCHEMA.encode(
+    return BLOCK_SCHEMA.newest.encode(
         {
             "pipeline": block.pipeline,
             "checkpoint": block.checkpoint,
@@ -338,7 +362,9 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
 
 
 def encode_report(report: EmitterReport) -> bytes:
-    return REPORT_SCHEMA.encode(
+    """Return the report in the oldest version of its schema that can say all of it, which older servers read, too."""
+    version = REPORT_SCHEMA.newest if report.resumes or report.labels else REPORT_SCHEMA.versions[0]
+    return version.encode(
         {
             "pipeline": report.pipeline,
             "node": report.node,
@@ -351,6 +377,8 @@ def encode_report(report: EmitterReport) -> bytes:
             "final_through": report.final_through,
             "progress": [asdict(progress) for progress in report.progress],
             "tallies": [tally_record(tally) for tally in report.tallies],
+            "resumes": report.resumes,
+            "labels": dict(report.labels),
         }
     )
 

@@ -70,7 +70,8 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
                 row.appended_at,
                 int(row.disturbed_from),
                 row.skew_ms,
-                inputs=frozenset(row.inputs),
+                row.resumes,
+                frozenset(row.inputs),
             )
         )
     return found

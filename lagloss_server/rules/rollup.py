@@ -7,6 +7,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import repeat
 from typing import Any, Final, Literal
 
 from lagloss.wire.sketch import Sketch
@@ -42,13 +43,66 @@ _CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed")
 
 
 @dataclass(frozen=True, slots=True)
+class DestinationSums:
+    """One destination over many windows (rule 15): messages due there, what became of them, and the lags of their first
+    arrivals."""
+
+    lags: Sketch = field(default_factory=Sketch)
+    due: int = 0
+    delivered: int = 0
+    filtered: int = 0
+    dead: int = 0
+    pending: int = 0
+    lost_min: int = 0
+    lost_max: int = 0
+    on_time: int = 0
+    on_time_of: int = 0
+
+    @classmethod
+    def of_window(cls, there: Mapping[str, Any], lags: Sketch) -> DestinationSums:
+        """What one closed window adds: a row of its document's `destinations`, and its arrivals there."""
+        on_time_of = there["due"] - there["filtered"] - there["dead"]
+        share = there["on_time_share"]
+        return cls(
+            lags=lags,
+            **{name: there[name] for name in ("due", "delivered", "filtered", "dead", "pending")},
+            lost_min=there["lost"]["min"],
+            lost_max=there["lost"]["max"],
+            on_time=0 if share is None else round(share * on_time_of),
+            on_time_of=on_time_of,
+        )
+
+    @classmethod
+    def merged(cls, parts: Sequence[DestinationSums]) -> DestinationSums:
+        """All parts together; their windows are different ones."""
+        counts = (sum(getattr(part, name) for part in parts) for name in _DESTINATION_COUNTS)
+        return cls(Sketch.merged(part.lags for part in parts), *counts)
+
+    def document(self, name: str) -> dict[str, Any]:
+        """The sums with a window's field names."""
+        return {
+            "name": name,
+            **{count: getattr(self, count) for count in ("due", "delivered", "filtered", "dead", "pending")},
+            "lost": asdict(Interval(self.lost_min, self.lost_max)),
+            "on_time_share": self.on_time / self.on_time_of if self.on_time_of else None,
+            "e2e_lag_ms": asdict(Lags.of(self.lags)),
+        }
+
+
+_DESTINATION_COUNTS = (
+    *("due", "delivered", "filtered", "dead", "pending", "lost_min", "lost_max", "on_time", "on_time_of"),
+)
+
+
+@dataclass(frozen=True, slots=True)
 class Rollup:
     """Sums over closed windows, in messages where nothing else is said; sampled windows count as scaled.
 
     `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
-    `on_time` of the `on_time_of` messages that had to be delivered (rule 12) were so within the lag target; windows
-    without an on-time share count in neither. `checkpoints` are in the order of the flow. `lost_at`: what was lost at
-    each place that lost something (`node mid`, `link src->mid`); a message may be so at several.
+    `on_time` of the `on_time_of` messages that had to be delivered, one each for every destination (rule 15), were so
+    within the lag target; windows without an on-time share count in neither. `checkpoints` and `destinations` are in
+    the order of the flow. `lost_at`: what was lost at each place that lost something (`node mid`, `link src->mid`); a
+    message may be so at several.
     """
 
     windows: int = 0
@@ -66,6 +120,7 @@ class Rollup:
     on_time_of: int = 0
     e2e_lags: Sketch = field(default_factory=Sketch)
     checkpoints: Mapping[str, CheckpointSums] = field(default_factory=dict)
+    destinations: Mapping[str, DestinationSums] = field(default_factory=dict)
     lost_at: Mapping[str, Interval] = field(default_factory=dict)
 
     @classmethod
@@ -88,6 +143,12 @@ class Rollup:
                     *(there[name] or 0 for name in _CHECKPOINT_COUNTS),
                 )
                 for there in document["checkpoints"]
+            },
+            destinations={
+                there["name"]: DestinationSums.of_window(there, lags)
+                for there, lags in zip(
+                    document.get("destinations", ()), facts.arrivals or repeat(Sketch()), strict=False
+                )
             },
             lost_at={
                 label: Interval(lost["min"], lost["max"]) for label, lost in _places(document) if lost and lost["max"]
@@ -112,6 +173,10 @@ class Rollup:
             checkpoints={
                 name: _merge_checkpoint([part.checkpoints[name] for part in parts if name in part.checkpoints])
                 for name in names
+            },
+            destinations={
+                name: DestinationSums.merged([part.destinations[name] for part in parts if name in part.destinations])
+                for name in dict.fromkeys(name for part in parts for name in part.destinations)
             },
             lost_at=_added_intervals(part.lost_at for part in parts),
         )
@@ -139,6 +204,7 @@ class Rollup:
             "on_time_share": self.on_time_share,
             "e2e_lag_ms": asdict(Lags.of(self.e2e_lags)),
             "checkpoints": [sums.document(name) for name, sums in self.checkpoints.items()],
+            "destinations": [sums.document(name) for name, sums in self.destinations.items()],
             "lost_at": {place: asdict(lost) for place, lost in self.lost_at.items()},
         }
 
@@ -162,6 +228,10 @@ class Rollup:
                 name: [sums.lags.pack(), *(getattr(sums, count) for count in _CHECKPOINT_COUNTS)]
                 for name, sums in self.checkpoints.items()
             },
+            "destinations": {
+                name: [sums.lags.pack(), *(getattr(sums, count) for count in _DESTINATION_COUNTS)]
+                for name, sums in self.destinations.items()
+            },
             "lost_at": {place: [lost.min, lost.max] for place, lost in self.lost_at.items()},
         }
         return zlib.compress(json.dumps(stored, separators=(",", ":")).encode(), 6)
@@ -173,9 +243,19 @@ class Rollup:
             name: CheckpointSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("checkpoints").items()
         }
+        destinations = {
+            name: DestinationSums(Sketch.unpacked(bins), *counts)
+            for name, (bins, *counts) in raw.pop("destinations", {}).items()
+        }
         # those of before there was one do not tell where
         lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
-        return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, lost_at=lost_at, **raw)
+        return cls(
+            e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")),
+            checkpoints=checkpoints,
+            destinations=destinations,
+            lost_at=lost_at,
+            **raw,
+        )
 
     @classmethod
     def unpack_counts(cls, beginning: bytes) -> Rollup:

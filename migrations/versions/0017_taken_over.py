@@ -16,6 +16,16 @@ def upgrade() -> None:
     op.add_column(
         "emitter",
         sa.Column(
+            "resumes",
+            sa.Boolean(),
+            server_default="false",
+            nullable=False,
+            comment="it observes again what it had in hand",
+        ),
+    )
+    op.add_column(
+        "emitter",
+        sa.Column(
             "inputs",
             postgresql.JSONB(),
             server_default="[]",
@@ -27,4 +37,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_column("emitter", "inputs")
+    op.drop_column("emitter", "resumes")
     op.drop_column("progress", "reporter")

@@ -122,9 +122,10 @@ def closing(start_s: int, messages: int, lost: int, lag_ms: float, basis: int, n
         ),
         nodes=(),
         links=(),
+        destinations=(),
     )
     facts = WindowFacts(
         checkpoints={name: CheckpointFacts(count, 0, count, 0, lags[name]) for name, count in counts.items()},
-        e2e_lags=lags["snk.out"],
+        arrivals=(lags["snk.out"],),
     )
     return Closing(result, facts, (), basis, judged_at=now_ms, deadline=None, history=False, log_start=())

@@ -229,10 +229,13 @@ def schema(name: str) -> tuple[bytes, Any]:
     return b"\xc3\x01" + bytes.fromhex(fingerprint), fastavro.parse_schema(plain)
 
 
+VERSIONS = {"beacon_block": ("beacon_block",), "emitter_report": ("emitter_report", "emitter_report_v2")}
+
+
 def decode(name: str, value: bytes | None) -> dict[str, Any] | None:
-    """The Avro single object as a dict, or None where it is none of this schema."""
-    marker, parsed = schema(name)
-    if value is None or value[:10] != marker:
+    """The Avro single object as a dict, or None where it is none of any version of this schema."""
+    parsed = next((parsed for marker, parsed in map(schema, VERSIONS[name]) if value and value[:10] == marker), None)
+    if value is None or parsed is None:
         return None
     try:
         return fastavro.schemaless_reader(io.BytesIO(value[10:]), parsed)  # type: ignore[return-value]

@@ -239,23 +239,26 @@ def rule_4_last_seen_ms(case: Case) -> dict[int, float]:
 
 
 def rule_4_progress_ms(case: Case, checkpoint: str, last_seen_ms: float) -> float | None:
-    """The minimum over the checkpoint's lanes that may hold a message last seen then; now where none of them may; None
-    where none was ever reported."""
+    """The minimum over the checkpoint's lanes, now where all of them are of the closed and the dead; no more than what
+    a dead emitter had done that may hold a message last seen then; None if never reported."""
     lanes = [lane for lane in case.lanes if lane.checkpoint == checkpoint]
     if not lanes:
         return None
-    left = [lane for lane in lanes if lane.emitter is None or rule_4_may_hold(case, lane.emitter, last_seen_ms)]
-    return float(min((lane.until_ms for lane in left), default=case.now_ms))
+    living = [lane.until_ms for lane in lanes if lane.emitter is None or rule_4_is_alive(case, lane.emitter)]
+    holding = [lane.until_ms for lane in lanes if lane.emitter and rule_4_may_hold(case, lane.emitter, last_seen_ms)]
+    return float(min(min(living, default=case.now_ms), *holding, math.inf))
+
+
+def rule_4_is_alive(case: Case, name: bytes) -> bool:
+    return not case.emitters[name].closed and not is_silent(case.emitters[name], case.now_ms)
 
 
 def rule_4_may_hold(case: Case, name: bytes, last_seen_ms: float) -> bool:
-    """Whether the emitter may have the message in hand: not if it closed; not if it is dead and took it in no more; not
-    if it is dead, resumes, and all that its node reads has been taken over."""
+    """Whether a dead emitter may have the message in hand: not if it took in no more by then; not if it resumes, and
+    all that its node reads has been taken over."""
     emitter = case.emitters[name]
-    if emitter.closed:
-        return False
     if not is_silent(emitter, case.now_ms):
-        return True
+        return False
     inputs = {(lane.checkpoint, lane.name) for lane in case.lanes if lane.emitter is None}
     own = {key for key in inputs if key[0] == f"{emitter.node}.in"}
     resumed = emitter.resumes and taken_over(emitter, own, case.lanes)

@@ -8,7 +8,7 @@ from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
 
 def part(emitter: bytes, checkpoint: str, link: str) -> WindowFacts:
     return WindowFacts(
-        patterns=(Pattern(3, 1, 1, 10.0, 20.0),),
+        patterns=(Pattern(3, 1, (1,), 10.0, 20.0),),
         checkpoints={checkpoint: CheckpointFacts(1, 0, 1, 0, Sketch())},
         read={(emitter, checkpoint, None): 1, (emitter, checkpoint, "again"): 1},
         corrupted={link: 1},

@@ -69,7 +69,7 @@ def windows(draw: st.DrawFn) -> Made:
     }
     facts = WindowFacts(
         checkpoints={name: CheckpointFacts(lags=Sketch.of(np.array(values))) for name, values in lags.items()},
-        e2e_lags=Sketch.of(np.array(e2e)),
+        arrivals=(Sketch.of(np.array(e2e)),),
     )
     return Made(document, facts, e2e, lags, on_time)
 

@@ -43,11 +43,11 @@ class Life:
         self, below: Path, log: MemoryOutlet, *, max_bytes: int = 1 << 30, resumes: bool = False, final: bool = True
     ) -> None:
         self.log = log
-        self.identity = Identity("clicks", "mid", os.urandom(16), "host:1", NOW_MS - 5_000)
+        self.identity = Identity("clicks", "mid", os.urandom(16), "host:1", NOW_MS - 5_000, resumes)
         self.directory = SpoolDirectory.made(below, "clicks", "mid", self.identity.emitter)
         self.account = Account("mid", final=final)
         self.errors: list[Exception] = []
-        head = Head(self.identity, final, resumes)
+        head = Head(self.identity, final)
         self.spool = Spool(self.directory, head, self.account, self.errors.append, segment_bytes=3_000)
         self.shipper = Shipper(self.identity, log, self.account)
         self.intake = Intake()

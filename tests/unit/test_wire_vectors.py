@@ -76,7 +76,9 @@ def test_vectors_encode_to_the_same_bytes() -> None:
         assert encode_report(decode_report(vector(report))) == vector(report)
 
 
-@pytest.mark.parametrize("header", [BLOCK_SCHEMA.header, REPORT_SCHEMA.header])
+@pytest.mark.parametrize(
+    "header", [version.header for schema in (BLOCK_SCHEMA, REPORT_SCHEMA) for version in schema.versions]
+)
 def test_page_names_the_bytes_that_each_value_begins_with(header: bytes) -> None:
     assert f"`{header.hex()}`" in PAGE
 

@@ -32,12 +32,10 @@ _SEQ_BYTES: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """Who wrote the file. `final`: its account may be final at all; `resumes`: what was observed and not flushed is
-    observed again after a crash."""
+    """Who wrote the file. `final`: its account may be final at all."""
 
     identity: Identity
     final: bool
-    resumes: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +78,7 @@ def head_frame(head: Head) -> bytes:
         "host": identity.host,
         "started_at": identity.started_at,
         "final": head.final,
-        "resumes": head.resumes,
+        "resumes": identity.resumes,
     }
     return frame(HEAD, _json(record))
 
@@ -231,6 +229,11 @@ def _nameless(blocks: Sequence[tuple[int, bytes]]) -> StoredFlush:
 
 def _head(record: dict[str, Any]) -> Head:
     identity = Identity(
-        record["pipeline"], record["node"], bytes.fromhex(record["emitter"]), record["host"], record["started_at"]
+        record["pipeline"],
+        record["node"],
+        bytes.fromhex(record["emitter"]),
+        record["host"],
+        record["started_at"],
+        record["resumes"],
     )
-    return Head(identity, record["final"], record["resumes"])
+    return Head(identity, record["final"])

@@ -101,7 +101,6 @@ class Settlement:
         self._account = Account(identity.node, final=False)
         self._expected: set[TallyKey] = set()
         self._restored: set[TallyKey] = set()
-        self._resumes = False
         self._end: End | None = None
         self._last: Flush | None = None
         self._last_ms = 0
@@ -144,7 +143,7 @@ class Settlement:
 
     def _begin(self, head: Head) -> None:
         """Each file says who wrote it; without the first one the account is never final."""
-        self._identity, self._resumes = head.identity, head.resumes
+        self._identity = head.identity
         if self._shipper is None and not self._restored:
             self._account = Account(head.identity.node, final=head.final)
 
@@ -180,7 +179,7 @@ class Settlement:
         unsure = [key.window_start for key in lost]
         if self._end is not None:
             closed_at_ms = self._end.closed_at_ms
-        elif self._resumes:
+        elif self._identity.resumes:
             closed_at_ms = self._last_ms
         else:
             closed_at_ms = min(now_ms(), self._last_ms + UNSURE_MS)

@@ -104,6 +104,7 @@ class Emitter(Base):
         server_default="0", comment="smallest append time - sent_at in its last minute of reports"
     )
     skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="Skew: [[minute, ms], ...]")
+    resumes: Mapped[bool] = mapped_column(server_default="false", comment="it observes again what it had in hand")
     inputs: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lanes of its node's input that it reported")
 
 
