@@ -23,7 +23,7 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import spawn, terminate
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
-from tests.window_documents import CHAIN, document, store_window
+from tests.support.window_documents import CHAIN, document, store_window
 
 PIPELINES = 20
 HOURS = 24

@@ -29,8 +29,8 @@ from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.settings import Settings
 from pipeline_under_test.topology import DEFINITION
 from pipeline_under_test.truth import Truth
-from tests.integration.closers import wait_until
-from tests.integration.test_aggregator_process import aggregator
+from tests.integration.aggregator.test_aggregator_process import aggregator
+from tests.support.closers import wait_until
 
 EVENTS = 200
 LOSS, REFUSAL = "lose:link:event-router->conn-fb:0.2", "receiver:ga:400:1"

@@ -26,12 +26,12 @@ from pipeline_under_test.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT
 from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
-from tests.integration.closers import wait_until
-from tests.integration.event_topics import clicks, idle_pipeline, put
-from tests.integration.node_process import NodeProcess, at_commit, running
-from tests.integration.pipeline_beacons import read_beacons
-from tests.integration.test_aggregator_process import aggregator, health
-from tests.integration.test_exactly_once import is_amid_a_transaction
+from tests.integration.aggregator.test_aggregator_process import aggregator, health
+from tests.integration.pipeline_under_test.test_exactly_once import is_amid_a_transaction
+from tests.support.closers import wait_until
+from tests.support.event_topics import clicks, idle_pipeline, put
+from tests.support.node_process import NodeProcess, at_commit, running
+from tests.support.pipeline_beacons import read_beacons
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -1,0 +1,95 @@
+"""The files that set-up and packaging rest on: Makefile, locks, compose file, metadata, changelog."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[3]
+TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+LOCKS = ("requirements.txt", "requirements-dev.txt")
+
+
+def test_make_help_lists_every_target_in_one_line_each() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [line.split()[1] for line in done.stdout.splitlines()] == TARGETS
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_every_package_with_a_hash(name: str) -> None:
+    blocks = re.split(r"\n(?=[a-z])", (ROOT / name).read_text(), flags=re.IGNORECASE)
+    pins = [block for block in blocks if not block.startswith("#")]
+    assert len(pins) > 50
+    for pin in pins:
+        assert re.match(r"[A-Za-z0-9_.\[\]-]+==\S+", pin), pin
+        assert "--hash=sha256:" in pin, pin
+
+
+@pytest.mark.parametrize("name", [*LOCKS, "lagloss_server/ops/jars.lock"])
+def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert "find-links" not in text
+    assert "index-url" not in text
+    assert not re.search(r"(^|\s)/\w", text)
+
+
+def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_package_says_the_licence_that_the_repository_holds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    for name in project["license-files"]:
+        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
+
+
+def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
+    name = ".pre-commit-config.yaml"
+    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", name], cwd=ROOT, check=True)
+    repos = yaml.safe_load((ROOT / name).read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
+
+
+def test_the_development_lock_holds_the_run_time_lock() -> None:
+    run_time, development = (
+        set(re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^ ;\\]+", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
+    )
+    assert run_time <= development
+
+
+def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    brokers = [name for name in compose["services"] if name.startswith("kafka-")]
+    assert len(brokers) == 3
+    for name in brokers:
+        settings = compose["services"][name]["environment"]
+        assert (settings["KAFKA_DEFAULT_REPLICATION_FACTOR"], settings["KAFKA_MIN_INSYNC_REPLICAS"]) == (3, 2)
+    assert {"aggregator", "alerting", "dashboard", "collector", "postgres"} <= set(compose["services"])
+
+
+def test_the_compose_file_follows_the_compose_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*command, "docker-compose.yml"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_compose_file_names_only_services_and_volumes_that_it_declares() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for name, service in compose["services"].items():
+        assert set(service.get("depends_on", ())) <= set(compose["services"]), name
+        mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
+        assert {mount for mount in mounts if "/" not in mount} <= set(compose["volumes"]), name
