@@ -104,9 +104,9 @@ class KafkaLanes:
     `assigned` yourself. Without that, lanes are known from `taken` alone: one of which nothing was taken in is not
     reported, and so holds nothing back, and one that waits is reported for 30 s, since it may be somebody else's.
 
-    The consumer is used inside `subscribe`, `assigned` and `revoked`, on the thread that calls them, and nowhere else:
-    it may wait in `poll` as long as it likes. The brokers are asked on a handle of the lanes' own, from the emitter's
-    thread: once a snapshot, twice while the start of a lane is unknown, each time for 1.5 s at most.
+    The consumer is used inside `subscribe`, `assigned`, `revoked` and the first `taken`, on the thread that calls them,
+    and nowhere else: it may wait in `poll` as long as it likes. The brokers are asked on a handle of the lanes' own,
+    from the emitter's thread: once a snapshot, twice while the start of a lane is unknown, each time for 1.5 s at most.
 
     A record without a beacon of its own (a poison message, say) is passed by the next `taken` of its partition. Where a
     producer uses transactions, its markers take up offsets: set `enable.partition.eof` on the consumer and hand the
@@ -117,7 +117,8 @@ class KafkaLanes:
         consumer: the host's.
         checkpoint: the checkpoint whose progress this is, `NODE.in`.
         bootstrap: HOST:PORT,... of the cluster that the consumer reads from; by default what `kafka_config` says, else
-            LAGLOSS_KAFKA_BOOTSTRAP. Where that is another cluster than the consumer's, lanes stand still.
+            LAGLOSS_KAFKA_BOOTSTRAP. Where that is another cluster than the consumer's, lanes stand still; the two are
+            compared from `subscribe` on, without it from the first `taken`.
         kafka_config: further librdkafka properties of the lanes' own handle, for security mostly.
     """
 
@@ -179,6 +180,8 @@ class KafkaLanes:
             return revoked
 
         self._has_hooks = True
+        if topics:
+            self._learn_cluster(topics[0])
         lost = then_revoked(on_lost or on_revoke)
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=then_revoked(on_revoke), on_lost=lost)
 
@@ -192,6 +195,8 @@ class KafkaLanes:
         key = (message.topic() or "", message.partition() or 0)
         if not self._has_hooks and key not in self._held:
             self._hear_of(key)
+        if not self._taken:
+            self._learn_cluster(key[0])
         known = self._taken.get(key)
         if error is not None:
             self._taken[key] = (max(at, known[0] if known else 0), known[1] if known else 0)
@@ -203,7 +208,7 @@ class KafkaLanes:
 
     def assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are this consumer's from now on, from their offset where they name one, else from the one
-        that is committed, which is asked for here: 1 s at most, 2 s the first time. Raises nothing."""
+        that is committed, which is asked for here: 1 s at most. Raises nothing."""
         self._has_hooks = True
         keys = [(partition.topic, partition.partition) for partition in partitions]
         starts: dict[Key, int] = {}
@@ -211,8 +216,6 @@ class KafkaLanes:
             # What the consumer holds no longer, should nobody have told us so.
             still = {(partition.topic, partition.partition) for partition in consumer.assignment()}
             self._let_go(self._held - still.union(keys))
-            if keys and self._cluster_id is None:
-                self._cluster_id = consumer.list_topics(keys[0][0], timeout=QUERY_TIMEOUT_S).cluster_id
             starts = self._committed(consumer, [place for place in partitions if place.offset < 0])
         except Exception as error:
             self.last_error = str(error)  # lanes with unknown starts stand until something is taken in
@@ -228,6 +231,18 @@ class KafkaLanes:
         """These partitions are somebody else's: not reported any more, they stand where they are until their next owner
         speaks."""
         self._let_go((partition.topic, partition.partition) for partition in partitions)
+
+    def _learn_cluster(self, topic: str) -> None:
+        """Asks which cluster the consumer reads from, unless that is known: 1 s at most. Raises nothing.
+
+        Not for a rebalance callback: `list_topics` there clears the state that the client keeps for the `poll`,
+        `consume` or `close` which runs the callback, and at that call's next callback the client aborts the process.
+        """
+        if self._cluster_id is None:
+            try:
+                self._cluster_id = self._consumer.list_topics(topic, timeout=QUERY_TIMEOUT_S).cluster_id
+            except Exception as error:
+                self.last_error = str(error)  # any cluster will do then
 
     @staticmethod
     def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[Key, int]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -18,11 +20,35 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss import Emitter, KafkaLanes, MemoryOutlet
 from lagloss.broker.topics import create_topics
+from lagloss.kafka.lanes import Hook
 from lagloss.wire.format import EmitterReport
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from tests.support.kafka_log import consumer_of, reports_of, wait_for
 
 MakeTopic = Callable[..., str]
+
+TWO_CALLBACKS = """
+import sys, time
+from confluent_kafka import Consumer
+from lagloss import KafkaLanes
+
+bootstrap, topic = sys.argv[1:]
+callbacks = []
+config = {"bootstrap.servers": bootstrap, "group.id": topic, "statistics.interval.ms": 50}
+consumer = Consumer({**config, "stats_cb": lambda _: callbacks.append("statistics")})
+lanes = KafkaLanes(consumer, "mid.in", bootstrap)
+
+def assigned(*_):
+    callbacks.append("assigned")
+    time.sleep(0.5)  # while statistics fall due, whose callback belongs to the same call of the client
+
+lanes.subscribe([topic], on_assign=assigned)
+while "assigned" not in callbacks:
+    consumer.consume(1, timeout=1)
+assert callbacks[-1] == "statistics", callbacks
+assert lanes.last_error is None, lanes.last_error
+consumer.close()
+"""
 
 
 @pytest.fixture
@@ -413,13 +439,23 @@ def test_without_hooks_a_lane_that_another_consumer_reads_does_not_move_on_and_i
         assert theirs not in lanes_of(lanes)
 
 
+def test_a_client_calls_back_again_after_an_assignment(kafka_bootstrap: str, make_topic: MakeTopic) -> None:
+    topic = make_topic()
+    words = [sys.executable, "-c", TWO_CALLBACKS, kafka_bootstrap, topic]
+    host = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert host.returncode == 0, host.stderr
+
+
 def test_the_ends_of_another_cluster_prove_nothing(
     kafka_bootstrap: str, make_topic: MakeTopic, producer: Producer
 ) -> None:
     topic = make_topic(partitions=1)
 
     class Elsewhere:
-        """The host's consumer, as far as `assigned` asks it; the rest would be an error."""
+        """The host's consumer, as far as lanes ask it; the rest would be an error."""
+
+        def subscribe(self, topics: list[str], on_assign: Hook, **_: Hook) -> None:
+            on_assign(self, [TopicPartition(topic, 0) for topic in topics])
 
         def assignment(self) -> list[TopicPartition]:
             return []
@@ -432,6 +468,6 @@ def test_the_ends_of_another_cluster_prove_nothing(
 
     consumer = Elsewhere()
     lanes = KafkaLanes(consumer, "mid.in", kafka_bootstrap)
-    lanes.assigned(consumer, [TopicPartition(topic, 0)])
+    lanes.subscribe([topic])
     assert lanes_of(lanes) == {0: 0}
     assert "expected cluster elsewhere" in (lanes.last_error or "")
