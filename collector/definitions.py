@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from collector.access import Caller
 from collector.bodies import MAX_DEFINITION_BYTES
 from collector.services import JSON, Services, body_document, json_answer, media_type
-from lagloss.errors import BadDefinition, UnknownPipeline
+from lagloss_server.errors import BadDefinition, UnknownPipeline
 from lagloss_server.fields import Name
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
 from lagloss_server.model.window_result import rfc3339

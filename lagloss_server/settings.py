@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from lagloss.errors import NotConfigured, SeveralRunning
+from lagloss_server.errors import NotConfigured, SeveralRunning
 from lagloss_server.ops.instances import default_data_dir, find_running, read_endpoints
 
 ENV_PREFIX: Final = "LAGLOSS_"

@@ -9,7 +9,7 @@ from typing import TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from lagloss.errors import BadDefinition
+from lagloss_server.errors import BadDefinition
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from lagloss.broker.topics import BEACONS
-from lagloss.errors import NotEnoughData
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.cli.options import open_store
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.window_document import WindowDocument, is_settled, losses_by_place, start_of
 from lagloss_server.model.window_result import rfc3339

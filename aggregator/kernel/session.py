@@ -18,7 +18,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.kernel import code_archive as shipping
-from lagloss.errors import SparkEnded
+from lagloss_server.errors import SparkEnded
 from lagloss_server.ops import jars
 from lagloss_server.ops.java import find_java
 

@@ -21,8 +21,8 @@ from alerting.rules.assessment import SHOWN_WINDOWS
 from alerting.rules.budget import BurnRate
 from alerting.rules.lag import OnTime
 from alerting.rules.windows import Reader
-from lagloss.errors import BadDefinition, NotEnoughData
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339

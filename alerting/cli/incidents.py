@@ -13,9 +13,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from alerting.cli.incident_text import cells, details, times_cells
-from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
+from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, open_store, out
+from lagloss_server.errors import BadSilence
 from lagloss_server.fields import parse_duration_ms
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import incident as incidents

@@ -11,10 +11,10 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
 from dashboard.web.services import Services
-from lagloss.errors import (
+from lagloss.errors import LaglossError, UsageError
+from lagloss_server.errors import (
     AlreadyAcknowledged,
     IncidentIsResolved,
-    LaglossError,
     NotAllowed,
     NotEnoughData,
     UnknownIncident,
@@ -22,7 +22,6 @@ from lagloss.errors import (
     UnknownReceiver,
     UnknownSilence,
     UnknownWindow,
-    UsageError,
     WindowTooLarge,
 )
 from lagloss_server.net import problem_details as problems

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from dashboard.login.addresses import is_loopback, parse_networks
 from dashboard.login.groups import EVERYBODY, Groups, listed
 from dashboard.login.origins import origin_of
-from lagloss.errors import BadLogin, OpenToAll
+from lagloss_server.errors import BadLogin, OpenToAll
 from lagloss_server.settings import Settings
 
 

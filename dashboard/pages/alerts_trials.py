@@ -24,8 +24,9 @@ from dashboard.web.services import Services
 from dashboard.web.shell import Shell
 from dashboard.web.span import shown_span
 from dashboard.web.zones import Zone
-from lagloss.errors import LaglossError, NoAlerter
+from lagloss.errors import LaglossError
 from lagloss_server import format as fmt
+from lagloss_server.errors import NoAlerter
 from lagloss_server.incidents.receiver_check import WAIT_S, Outcome
 from lagloss_server.times import parse_time_s
 

@@ -19,7 +19,7 @@ from dashboard.web import links, shell
 from dashboard.web.links import Address
 from dashboard.web.services import Services
 from dashboard.web.shell import Shell
-from lagloss.errors import UnknownPipeline
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.store.store import Store
 
 _NOTICE: Final = "health-notice"

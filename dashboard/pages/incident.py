@@ -26,8 +26,8 @@ from dashboard.web.services import Services
 from dashboard.web.shell import Shell
 from dashboard.web.span import Span
 from dashboard.web.zones import Zone
-from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server import format as fmt
+from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.incidents.changes import Record
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, example_words, place_words

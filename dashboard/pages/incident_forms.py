@@ -25,7 +25,8 @@ from dashboard.web.links import Address
 from dashboard.web.services import Services
 from dashboard.web.shell import Shell
 from dashboard.web.zones import Zone, utc
-from lagloss.errors import AlreadyAcknowledged, LaglossError
+from lagloss.errors import LaglossError
+from lagloss_server.errors import AlreadyAcknowledged
 from lagloss_server.times import parse_time_s
 
 

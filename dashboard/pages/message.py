@@ -22,8 +22,8 @@ from dashboard.queries.message import MessageRead, Where, read_message
 from dashboard.web.links import Address
 from dashboard.web.services import Services
 from dashboard.web.shell import Shell, pipeline_nav
-from lagloss.errors import BadTime, UnknownPipeline
 from lagloss.wire.format import MAX_ID_BYTES
+from lagloss_server.errors import BadTime, UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.times import parse_time_s
 

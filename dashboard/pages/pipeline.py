@@ -24,7 +24,7 @@ from dashboard.web.links import Address
 from dashboard.web.services import Services
 from dashboard.web.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.web.span import shown_span
-from lagloss.errors import UnknownPipeline
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.store.store import Store

@@ -20,7 +20,8 @@ from dashboard.web.links import Address
 from dashboard.web.services import Services
 from dashboard.web.shell import Shell
 from dashboard.web.span import RANGES_S, Span
-from lagloss.errors import UnknownPipeline, UsageError
+from lagloss.errors import UsageError
+from lagloss_server.errors import UnknownPipeline
 
 _LAST: Final = ("7d", "30d", "90d")
 REFRESH_MS: Final = 60_000

@@ -22,7 +22,7 @@ from dashboard.web.links import Address
 from dashboard.web.services import Services
 from dashboard.web.shell import WHILE_BUSY, Shell
 from dashboard.web.zones import Zone
-from lagloss.errors import UnknownPipeline
+from lagloss_server.errors import UnknownPipeline
 
 
 def register(app: Dash, services: Services) -> None:

@@ -11,8 +11,8 @@ from dashboard.queries.window_cache import UNREADABLE
 from dashboard.web import links
 from dashboard.web.links import Address
 from dashboard.web.services import Services
-from lagloss.errors import UnknownCheckpoint
 from lagloss_server import format as fmt
+from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
 

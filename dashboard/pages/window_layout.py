@@ -13,9 +13,9 @@ from dashboard.web import links
 from dashboard.web.links import Address
 from dashboard.web.shell import pipeline_nav
 from dashboard.web.zones import utc
-from lagloss.errors import BadTime
 from lagloss.sdk.packing import window_start_of
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import BadTime
 from lagloss_server.times import parse_time_s
 
 _LAST_S: Final = 253_000_000_000

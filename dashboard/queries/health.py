@@ -32,8 +32,8 @@ from dashboard.queries.health_service import (
     read_strangers,
 )
 from dashboard.queries.reports_topic import Ends
-from lagloss.errors import UnknownPipeline
 from lagloss_server import format as fmt
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.store.store import Store

@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import select
 
 from dashboard.queries.window_cache import OpenLog
-from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
+from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, hash_id, signed64
+from lagloss_server.errors import NotConfigured, NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, read_trail, search

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from sqlalchemy import func, select
 
-from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData, WindowTooLarge
+from lagloss.errors import KafkaUnreachable
+from lagloss_server.errors import NotConfigured, NotEnoughData, WindowTooLarge
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence

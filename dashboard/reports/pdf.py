@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from contextlib import redirect_stdout
 
-from lagloss.errors import PangoMissing
+from lagloss_server.errors import PangoMissing
 
 
 def pdf(page: str) -> bytes:

@@ -10,7 +10,7 @@ from dashboard.reports.mailing import compose
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule_file import ReportSpec
 from dashboard.reports.wording import range_words
-from lagloss.errors import UnknownPipeline
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import Definition
 from lagloss_server.store.store import Store
 

@@ -10,8 +10,8 @@ from typing import Final, Literal
 
 from dashboard.web.span import MAX_SPAN_S, RANGES_S, last
 from dashboard.web.zones import Zone
-from lagloss.errors import BadSpan
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import BadSpan
 from lagloss_server.times import parse_time_s
 
 Unit = Literal["week", "month", "quarter"]

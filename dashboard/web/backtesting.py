@@ -14,7 +14,8 @@ from typing import IO, Any, Final
 
 from dashboard.web.current_user import require_operator
 from dashboard.web.span import Span
-from lagloss.errors import EXIT_NOT_ENOUGH_DATA, BacktestBusy, BacktestFailed, NotEnoughData
+from lagloss.errors import EXIT_NOT_ENOUGH_DATA
+from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import launcher
 from lagloss_server.settings import ENV_PREFIX, Settings

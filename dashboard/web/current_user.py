@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
-from lagloss.errors import NotAllowed
+from lagloss_server.errors import NotAllowed
 from lagloss_server.model.roles import Role
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from lagloss.errors import BadSpan, BadTime
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import BadSpan, BadTime
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.times import parse_time_s
 

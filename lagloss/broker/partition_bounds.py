@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lagloss.sdk.process_hooks import fork_gate
+from lagloss.broker.fork_gate import fork_gate
 
 log = logging.getLogger("lagloss")
 

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.topics import SAMPLING
-from lagloss.sdk.process_hooks import fork_gate
 from lagloss.wire.format import SAMPLE_ALL
 
 QUERY_TIMEOUT_S: Final = 1.0

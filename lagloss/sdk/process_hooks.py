@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import atexit
 import os
-import threading
 import time
 import weakref
 from typing import Final, Protocol
 
+import lagloss.broker.fork_gate  # noqa: F401  # in a child its hook runs before the one of this module
 from lagloss.sdk import sigterm
 
 CLOSE_S: Final = 2.0
-FORK_WAIT_S: Final = 1.0
-"""How long a fork waits for a client that is being made or ended."""
 
 
 class Guest(Protocol):
@@ -25,34 +23,6 @@ class Guest(Protocol):
     def close(self, timeout_s: float = CLOSE_S) -> bool:
         """Ends within this time."""
 
-
-class _ForkGate:
-    """Held while a client library starts or ends its threads: a child that is forked in the midst of that may inherit a
-    lock of the library that nobody ever releases. Two threads that made and closed emitters without a pause left 3 of
-    80 forked children mute; with this 1 of 470: what its threads do right after they were started is beyond us."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._is_shut = False
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
-
-    def before_fork(self) -> None:
-        self._is_shut = self._lock.acquire(timeout=FORK_WAIT_S)
-
-    def in_parent(self) -> None:
-        if self._is_shut:
-            self._lock.release()
-
-    def in_child(self) -> None:
-        self._lock = threading.Lock()
-
-
-fork_gate: Final = _ForkGate()
 
 _guests: Final[weakref.WeakSet[Guest]] = weakref.WeakSet()
 
@@ -81,8 +51,5 @@ def _all_forked() -> None:
         guest.forked()
 
 
-os.register_at_fork(
-    before=fork_gate.before_fork, after_in_parent=fork_gate.in_parent, after_in_child=fork_gate.in_child
-)
 os.register_at_fork(after_in_child=_all_forked)
 atexit.register(_close_all)

@@ -17,11 +17,12 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
-from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
+from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.times import parse_time_s

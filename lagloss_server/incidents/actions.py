@@ -14,8 +14,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss_server import format as fmt
+from lagloss_server.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
 from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all

@@ -12,9 +12,9 @@ from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
 
-from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
+from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.schema import alerting as alert_tables

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from sqlalchemy import Row, func, insert, select, update
 
-from lagloss.errors import NoAlerter, UnknownReceiver
+from lagloss_server.errors import NoAlerter, UnknownReceiver
 from lagloss_server.incidents.actions import notify
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.model.window_result import rfc3339

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from lagloss.errors import UnusableReceiver
+from lagloss_server.errors import UnusableReceiver
 
 
 def believe(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:

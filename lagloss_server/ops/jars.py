@@ -27,7 +27,8 @@ from xml.sax.saxutils import quoteattr
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lagloss.errors import JarMismatch, JarsMissing, JarsNotFetched, LaglossError
+from lagloss.errors import LaglossError
+from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.processes import launcher
 

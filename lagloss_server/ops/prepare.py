@@ -7,7 +7,8 @@ import sys
 from sqlalchemy.exc import OperationalError
 
 from lagloss.broker.topics import create_topics
-from lagloss.errors import DatabaseUnreachable, LaglossError
+from lagloss.errors import LaglossError
+from lagloss_server.errors import DatabaseUnreachable
 from lagloss_server.settings import Settings, blank_password
 from lagloss_server.store.migrate import migrate
 

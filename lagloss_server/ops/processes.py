@@ -16,7 +16,7 @@ from typing import Final
 
 import psutil
 
-from lagloss.errors import PortInUse
+from lagloss_server.errors import PortInUse
 from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from lagloss.errors import NotEnoughData, ServerNotReady
+from lagloss_server.errors import NotEnoughData, ServerNotReady
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.settings import Settings

@@ -13,7 +13,7 @@ from typing import Final
 
 import httpx
 
-from lagloss.errors import ServerNotReady
+from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.processes import log_tail, spawn, terminate
 
 Say = Callable[[str], None]

@@ -17,7 +17,8 @@ from typing import IO, Final, Self
 from rich.console import Console
 from rich.table import Table
 
-from lagloss.errors import EXIT_OK, AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss.errors import EXIT_OK
+from lagloss_server.errors import AlreadyRunning, MachineTooSmall, UnreachableDirectory
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres

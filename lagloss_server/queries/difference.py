@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lagloss.errors import UnknownCheckpoint
 from lagloss.wire.format import share_of
+from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog

@@ -27,9 +27,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from lagloss.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
 from lagloss.wire.sketch import Sketch
+from lagloss_server.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, in_force
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339

@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, insert, select, update
 
-from lagloss.errors import UnknownToken
+from lagloss_server.errors import UnknownToken
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 

@@ -15,7 +15,7 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from lagloss.errors import BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.model.roles import Role
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.login import Session

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from lagloss.errors import BadTime
+from lagloss_server.errors import BadTime
 from lagloss_server.fields import parse_duration_ms
 from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.times import parse_time_s

@@ -11,8 +11,9 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import OperationalError
 
-from lagloss.errors import LaglossError, NotEnoughData
+from lagloss.errors import LaglossError
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.window_document import is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.running.broker_faults import BrokerFaults

@@ -16,7 +16,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 from dashboard.login import protect
 from dashboard.web.current_user import asking, require_operator
 from dashboard.web.services import Services
-from lagloss.errors import NotAllowed
+from lagloss_server.errors import NotAllowed
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store

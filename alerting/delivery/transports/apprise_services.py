@@ -20,7 +20,7 @@ from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import Message, as_text, message
 from alerting.delivery.transports.config import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
-from lagloss.errors import UnusableReceiver
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome, Sent, TryLater
 from lagloss_server.net.secret import Secret
 

@@ -16,7 +16,7 @@ import httpcore
 import httpx
 
 from alerting.delivery.transports.dns_pinning import PinnedNetwork
-from lagloss.errors import UnusableReceiver
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.addresses import Resolver, is_public, resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line

@@ -12,7 +12,7 @@ from alerting.delivery.notification import Action, Notification
 from alerting.delivery.rendering import Section, message
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import Answer, HttpTarget, by_status
-from lagloss.errors import UnusableReceiver
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.sampling_topic import SampleTable
 from lagloss.broker.topics import BEACONS
-from lagloss.sdk.process_hooks import fork_gate
 from lagloss.wire.format import SAMPLE_ALL
 
 log = logging.getLogger("lagloss")

@@ -16,7 +16,8 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning, NotEnoughData
+from lagloss.errors import EXIT_BREACHED, EXIT_OK
+from lagloss_server.errors import AlreadyRunning, NotEnoughData
 from lagloss_server.model.definition import load_definition
 from lagloss_server.model.window_document import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lagloss.errors import StaleDataDirectory
+from lagloss_server.errors import StaleDataDirectory
 from lagloss_server.ops.processes import LOOPBACK, launcher
 
 MAIN_CLASS: Final = "kafka.Kafka"

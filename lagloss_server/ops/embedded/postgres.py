@@ -20,7 +20,7 @@ from typing import Final, Self
 
 import psycopg
 
-from lagloss.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
 from lagloss_server.ops.embedded.postgres_programs import find_programs
 from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_tail, spawn, terminate, wait_gone
 

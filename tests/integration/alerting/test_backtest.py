@@ -17,7 +17,7 @@ from alerting.backtest.replay import CLOCK_RULES, UNTRIED
 from alerting.cli.main import app
 from alerting.rules import rules_of
 from alerting.rules.view_cache import Readings
-from lagloss.errors import BadDefinition, NotEnoughData
+from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store
 from tests.support.alert_views import Told

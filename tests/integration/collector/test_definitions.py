@@ -13,7 +13,7 @@ import httpx
 import pytest
 import yaml
 
-from lagloss.errors import UnknownPipeline, UnknownToken
+from lagloss_server.errors import UnknownPipeline, UnknownToken
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store import tokens
 from lagloss_server.store.store import Store

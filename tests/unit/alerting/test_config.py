@@ -7,7 +7,8 @@ import pytest
 from alerting.assembly import teller
 from alerting.config import AlertingFile, load_alerting
 from alerting.delivery.transports.kinds import build
-from lagloss.errors import BadDefinition, UsageError
+from lagloss.errors import UsageError
+from lagloss_server.errors import BadDefinition
 from lagloss_server.settings import Settings
 from lagloss_server.yaml_files import parse_yaml
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from lagloss.errors import NotConfigured, SeveralRunning
+from lagloss_server.errors import NotConfigured, SeveralRunning
 from lagloss_server.ops.instances import (
     ENDPOINTS_FILE,
     find_running,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from lagloss.errors import BadDefinition
 from lagloss.wire.format import hash_id
+from lagloss_server.errors import BadDefinition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.yaml_files import parse_yaml

@@ -19,8 +19,8 @@ from dashboard.queries.reports_topic import Ends, ReportsTopic
 from dashboard.web.links import Address
 from dashboard.web.zones import Zone
 from lagloss.broker.topics import REPORTS, create_topics
-from lagloss.errors import UnknownPipeline
 from lagloss.wire.format import EmitterReport, encode_report
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.store.store import DAY_S, Store
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_leader, store_receiver

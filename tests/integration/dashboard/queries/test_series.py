@@ -20,8 +20,8 @@ from dashboard.queries.condition import Condition, Freshness, condition
 from dashboard.queries.panels import read_panels
 from dashboard.queries.series import MAX_BUCKETS, Series, bucket_s, read_series
 from dashboard.web.span import MAX_SPAN_S, Span
-from lagloss.errors import UnknownPipeline
 from lagloss.wire.sketch import Sketch
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.schema import core as tables

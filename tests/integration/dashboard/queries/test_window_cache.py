@@ -12,8 +12,9 @@ import pytest
 
 from dashboard.queries import window_cache as logged
 from dashboard.queries.window_cache import LoggedWindows
-from lagloss.errors import KafkaUnreachable, WindowTooLarge
+from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
+from lagloss_server.errors import WindowTooLarge
 from lagloss_server.model.graph import Graph
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import Store

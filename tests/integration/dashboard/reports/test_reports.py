@@ -27,8 +27,9 @@ from typer.testing import CliRunner
 from dashboard.reports import make_report
 from dashboard.reports.cli import app
 from dashboard.reports.ranges import CalendarSpan, between, named_range
-from lagloss.errors import LaglossError, UnknownPipeline
+from lagloss.errors import LaglossError
 from lagloss.wire.sketch import Sketch
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window_result import Interval, rfc3339
 from lagloss_server.rules.rollup import Period, Rollup, period_of

@@ -12,12 +12,12 @@ import psycopg
 import pytest
 from sqlalchemy import select, update
 
-from lagloss.errors import (
+from lagloss.errors import LaglossError
+from lagloss_server.errors import (
     AlreadyAcknowledged,
     AmbiguousIncident,
     BadSilence,
     IncidentIsResolved,
-    LaglossError,
     NoAlerter,
     UnknownIncident,
     UnknownReceiver,

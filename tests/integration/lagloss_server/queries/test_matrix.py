@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from lagloss.errors import EXIT_USAGE, NotEnoughData, UnknownPipeline
+from lagloss.errors import EXIT_USAGE
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange, hash_id
 from lagloss_server.cli.main import app
+from lagloss_server.errors import NotEnoughData, UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog

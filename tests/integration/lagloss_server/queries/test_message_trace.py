@@ -9,8 +9,8 @@ from contextlib import closing
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from lagloss.errors import NotEnoughData
 from lagloss.wire.format import OffsetRange, hash_id
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.message_trace import SearchLimit, read_trail, search

@@ -19,7 +19,8 @@ from dashboard.reports import FORMATS, file_name, render
 from dashboard.reports.formats import format_of
 from dashboard.reports.markdown import escape
 from dashboard.reports.spreadsheet import COLUMNS, spreadsheet
-from lagloss.errors import EXIT_UNREACHABLE, PangoMissing, UsageError
+from lagloss.errors import EXIT_UNREACHABLE, UsageError
+from lagloss_server.errors import PangoMissing
 from lagloss_server.ops.processes import LOOPBACK
 from tests.programs import need
 from tests.support.report_figures import incident, report

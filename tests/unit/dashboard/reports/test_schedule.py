@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dashboard.reports.schedule import Schedule
 from dashboard.reports.schedule_file import ReportsFile
-from lagloss.errors import BadDefinition
+from lagloss_server.errors import BadDefinition
 from lagloss_server.yaml_files import parse_yaml
 
 BERLIN = "Europe/Berlin"

@@ -14,7 +14,8 @@ from dashboard.web import backtesting
 from dashboard.web.backtesting import backtest
 from dashboard.web.current_user import LOCAL, Person, answer_for
 from dashboard.web.span import Span
-from lagloss.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, LaglossError, NotAllowed, NotEnoughData
+from lagloss.errors import LaglossError
+from lagloss_server.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, NotAllowed, NotEnoughData
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE, JarMismatch, JarsMissing, JarsNotFetched
+from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
+from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched
 from lagloss_server.ops import jars
 
 GOOD = {"a-1.jar": b"jar a", "b-2.jar": b"jar b"}

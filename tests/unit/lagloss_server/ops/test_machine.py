@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from lagloss.errors import MachineTooSmall, PortInUse
+from lagloss_server.errors import MachineTooSmall, PortInUse
 from lagloss_server.ops import machine
 from lagloss_server.ops.up import Stack
 from lagloss_server.settings import Settings

@@ -14,8 +14,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lagloss import errors
-from lagloss.errors import LaglossError, PortInUse
+from lagloss.errors import LaglossError
+from lagloss_server import errors
+from lagloss_server.errors import PortInUse
 from lagloss_server.ops.processes import choose_port, is_running, log_tail, spawn, terminate, wait_gone
 from lagloss_server.ops.supervisor import Service, start_all, stop_all
 
