@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from aggregator.consumer_lag.lag import PartitionLag
+from aggregator.node_groups import PartitionLag
 from aggregator.outage import Server, Trouble
 from lagloss_server.model.window_result import WindowResult
 

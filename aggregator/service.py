@@ -11,7 +11,7 @@ import structlog
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
-from aggregator.closing import quarantine
+from aggregator import quarantine
 from aggregator.closing import report_state as told
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import Watch

@@ -10,13 +10,13 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Engine, func, select
 
 from alerting.config import AlertingFile, MaintenanceSpec, RouteSpec, load_alerting
-from alerting.delivery.outbox import Outbox
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.delivery.transports.base import Transport
 from alerting.delivery.transports.kinds import build as build_transport
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import Habits
 from alerting.incidents.notifier import Teller
+from alerting.incidents.outbox import Outbox
 from alerting.incidents.routing import Escalation, Route
 from alerting.incidents.suppression import Maintenance
 from alerting.metrics import Metrics

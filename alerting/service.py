@@ -11,8 +11,8 @@ import structlog
 from sqlalchemy import Engine, delete, func, insert, select, text
 
 from alerting.catalogue import Catalogue
-from alerting.delivery import outbox
 from alerting.delivery.sender import HeldLead, Sender
+from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
 from alerting.leader_election import AWAY, Lead, leading, pause_s
 from alerting.metrics import Metrics

@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final, Literal
 
 from lagloss.identity import Carrier, Identities, Missing, Source, from_headers
+from lagloss.kafka.in_flight import Handling, current_identity, handling_now
 from lagloss.sdk.emitter import Emitter
-from lagloss.sdk.in_flight import Handling, current_identity, handling_now
 
 __all__ = ["BeaconMiddleware", "current_identity"]
 

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from lagloss_server.errors import NotConfigured, SeveralRunning
-from lagloss_server.ops.instances import default_data_dir, find_running, read_endpoints
+from lagloss_server.instances import default_data_dir, find_running, read_endpoints
 
 ENV_PREFIX: Final = "LAGLOSS_"
 _FROM_ENDPOINTS: Final = {

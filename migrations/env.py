@@ -3,7 +3,6 @@
 from alembic import context
 from sqlalchemy import NullPool, create_engine
 
-from lagloss_server.store.schema import alerting, login, reports  # noqa: F401  # registers them
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.dialects.postgresql import insert
 
-from aggregator.closing import quarantine
+from aggregator import quarantine
 from aggregator.kernel.spark_reader import Reading
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.beacon_log import BeaconLog

@@ -9,8 +9,8 @@ from sqlalchemy import Engine
 from aggregator.closing import unfinished
 from aggregator.closing.judge import Versions
 from aggregator.closing.schedule import Agenda, Entry
-from aggregator.consumer_lag.lag import NodeGroup
 from aggregator.metrics import Metrics
+from aggregator.node_groups import NodeGroup
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.store import Store, read_basis
 

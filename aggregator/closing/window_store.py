@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator.closing import rollup_marks
 from aggregator.closing.report_state import Windows, chunks
-from aggregator.maintenance import rollups
 from lagloss.wire.format import signed64
 from lagloss_server.model.window_result import WindowResult
 from lagloss_server.rules.facts import MissingId, WindowFacts
@@ -105,7 +105,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     written = {(row["pipeline"], row["window_start"]) for row in rows}
     _replace_missing(connection, [closing for closing in found if closing.window in written], before)
     if made:
-        rollups.mark(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
+        rollup_marks.put_hours(
+            connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made)
+        )
         connection.execute(
             text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
             {

@@ -11,6 +11,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
 from aggregator.consumer_lag.record_times import Place, Waiting, WaitingRecords
+from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.broker.partition_bounds import Key, LogBounds
 from lagloss.broker.topics import kafka_error
 from lagloss_server.queries.consumer_groups import Groups
@@ -19,32 +20,11 @@ ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
 
 
-class NodeGroup(NamedTuple):
-    """A node of a pipeline and the consumer group that its definition names."""
-
-    pipeline: str
-    node: str
-    group: str
-
-
 class Log(NamedTuple):
     """What a partition holds: [start, end)."""
 
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """How far a node's group is behind in one partition: `offsets` from the next record it has to take in to the log's
-    end, and for how long that record has been under way (`behind_ms`, signed, by its event time; 0 where nothing
-    waits). None: not known."""
-
-    group: NodeGroup
-    topic: str
-    partition: int
-    offsets: int | None
-    behind_ms: int | None
 
 
 def next_offset(committed: int | None, log: Log) -> int:

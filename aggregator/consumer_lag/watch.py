@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Engine, func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from aggregator.consumer_lag.lag import ConsumerLags, NodeGroup, PartitionLag
+from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.metrics import Metrics
+from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import make_days_ahead

@@ -8,12 +8,12 @@ same as once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import cast
 
 from sqlalchemy import Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator.closing import rollup_marks
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
@@ -23,11 +23,6 @@ SETTLE_MS = 15_000
 ROUND_S = 0.5
 """A round begins no further roll-up after this long: closing goes first."""
 MARKS_A_ROUND = 200
-
-
-def mark(connection: Connection, windows: Iterable[tuple[str, int]], now_ms: int) -> None:
-    """Mark the hours of these windows (pipeline, start), in the transaction that changes them."""
-    _mark(connection, "hour", {(pipeline, period_of("hour", start)) for pipeline, start in windows}, now_ms)
 
 
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
@@ -88,24 +83,7 @@ def _restate(connection: Connection, pipeline: str, period: Period, start: int, 
         insert(table).values(row).on_conflict_do_update(index_elements=["pipeline", "period", "start"], set_=row)
     )
     if period == "hour":
-        _mark(connection, "day", {(pipeline, period_of("day", start))}, now_ms)
-
-
-def _mark(connection: Connection, period: Period, starts: Iterable[tuple[str, int]], now_ms: int) -> None:
-    rows = [
-        {"pipeline": pipeline, "period": period, "start": start, "dirty_since": now_ms}
-        for pipeline, start in sorted(starts)
-    ]
-    if rows:
-        marks = tables.table_of(tables.RollupDirty)
-        # an update, though it changes nothing: it holds the row until this transaction ends
-        connection.execute(
-            insert(marks)
-            .values(rows)
-            .on_conflict_do_update(
-                index_elements=["pipeline", "period", "start"], set_={"dirty_since": marks.c.dirty_since}
-            )
-        )
+        rollup_marks.put(connection, "day", {(pipeline, period_of("day", start))}, now_ms)
 
 
 def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:

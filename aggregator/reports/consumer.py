@@ -21,7 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, Engine, case, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import Insert, insert
 
-from aggregator.closing import quarantine
+from aggregator import quarantine
 from aggregator.reports.batch import Checkpoints, Followed, ReportRecord, position
 from aggregator.reports.undeclared import Name, Strangers
 from lagloss.wire.format import RETENTION_MS

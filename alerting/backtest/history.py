@@ -10,8 +10,8 @@ from sqlalchemy import Connection, select
 
 from alerting.backtest.replay import Closing, Past
 from alerting.rules.budget import LONGEST_S
-from alerting.rules.window_cache import CONTEXT_S
 from alerting.rules.windows import Reader
+from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.store.schema.core import Window, WindowRevision, table_of

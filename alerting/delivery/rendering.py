@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from alerting.delivery.notification import Notification
+from alerting.incidents.notification import Notification
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import example_words, place_words
 from lagloss_server.net.one_line import one_line

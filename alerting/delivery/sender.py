@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
-from alerting.delivery.outbox import GROUP_AT_MOST, Claimed, Outbox
 from alerting.delivery.transports.base import Transport
+from alerting.incidents.outbox import GROUP_AT_MOST, Claimed, Outbox
 from alerting.leader_election import AWAY, pause_s
 from alerting.metrics import Metrics
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater

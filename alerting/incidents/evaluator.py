@@ -13,15 +13,15 @@ from typing import Any, Final
 import structlog
 from sqlalchemy import Connection
 
-from alerting.delivery.body import MAX_EXAMPLES, MAX_NOTES, Evidence
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
+from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, Evidence
 from alerting.incidents.lifecycle import Change, judge
 from alerting.incidents.notifier import Teller
 from alerting.rules import Rule, rules_of
 from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, Begun, Place
 from alerting.rules.view import HORIZON_S, View
-from alerting.rules.view_cache import Readings
+from alerting.views.view_cache import Readings
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline

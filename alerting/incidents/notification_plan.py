@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from alerting.delivery.notification import Action, Document
+from alerting.incidents.notification import Action, Document
 from alerting.incidents.routing import Destination
 from lagloss_server.incidents.incident import Withheld
 

@@ -10,9 +10,9 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, select
 
-from alerting.delivery import outbox
-from alerting.delivery.body import incident_body
+from alerting.incidents import outbox
 from alerting.incidents import repository as incidents
+from alerting.incidents.body import incident_body
 from alerting.incidents.notification_plan import Habits, Standing, Told, plan, seconds_told
 from alerting.incidents.routing import Route, destinations
 from alerting.incidents.suppression import ActiveSilence, Circumstances, Maintenance, why_withheld

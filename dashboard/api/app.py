@@ -10,7 +10,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 from lagloss.errors import LaglossError, UsageError
 from lagloss_server.errors import (
     AlreadyAcknowledged,

@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
-from dashboard.web.span import RANGES_S, Span, asked_span
-from dashboard.web.zones import Zone
+from dashboard.request.span import RANGES_S, Span, asked_span
+from dashboard.request.zones import Zone
 
 From = Annotated[str | None, Query(alias="from", description="RFC 3339 or relative (-2h); with it, `range` is ignored")]
 To = Annotated[str | None, Query(alias="to", description="RFC 3339, relative or now; by default now")]

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from dashboard.queries.health import read_health
 from dashboard.queries.reports_topic import ReportsTopic
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 
 _Pipeline = Annotated[str | None, Query(description="only what is of this pipeline")]
 

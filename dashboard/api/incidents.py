@@ -10,13 +10,13 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from dashboard import actions as acts
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries import alerts
 from dashboard.queries import deliveries as sent
 from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
-from dashboard.web import actions as acts
-from dashboard.web.services import Services
-from dashboard.web.span import Span
+from dashboard.queries.services import Services
+from dashboard.request.span import Span
 from lagloss_server.fields import DurationMs
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents.receiver_check import WAIT_S

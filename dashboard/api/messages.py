@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from dashboard.queries.message import Where, read_message
 from dashboard.queries.message_timeline import stays
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 from lagloss_server.fields import NAME_PATTERN
 from lagloss_server.net.problem_details import documented
 from lagloss_server.times import parse_time_s

@@ -11,7 +11,7 @@ from dashboard.figures.time_axis import TimeAxis
 from dashboard.reports import Report
 from dashboard.reports.model import BurnPoint
 from dashboard.reports.wording import OBJECTIVES
-from dashboard.web.zones import Zone, utc
+from dashboard.request.zones import Zone, utc
 
 _HUES: Final = {False: ("#c2255c", "#1864ab"), True: ("#ff8cab", "#74c0fc")}
 _FILLS: Final = ("rgba(224,86,130,.2)", "rgba(77,140,210,.2)")

@@ -17,7 +17,7 @@ from dashboard.queries.annotations import Happenings
 from dashboard.queries.consumer_lag import LagBucket, Of
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import Terms
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.rules.rollup import PERIOD_S

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from dashboard import format as words
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.queries.message_timeline import Stay
-from dashboard.web.zones import Zone, utc
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 
 _NODE: Final = "#4c78d8"

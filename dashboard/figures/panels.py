@@ -14,7 +14,7 @@ from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, l
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sla_periods import Term, is_held, told_percentile
-from dashboard.web.zones import utc
+from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph

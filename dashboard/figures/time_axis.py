@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Self
 
 from dashboard.figures.look import Colours
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 
 

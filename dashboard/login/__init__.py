@@ -16,8 +16,8 @@ from dashboard.login.local import LocalLogin
 from dashboard.login.oidc import OidcLogin
 from dashboard.login.origins import Origins
 from dashboard.login.proxy import ProxyLogin
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.model.roles import Role
 from lagloss_server.settings import Settings
 

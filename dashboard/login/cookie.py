@@ -10,8 +10,8 @@ from starlette.responses import Response
 
 from dashboard.login.origins import origin_of
 from dashboard.login.sessions import Sessions
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 
 _CACHE_S: Final = 2.0

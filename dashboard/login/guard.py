@@ -18,7 +18,7 @@ from dashboard.login.kinds import LOGIN_PATH, Login
 from dashboard.login.next_path import wanted
 from dashboard.login.origins import Origins, is_navigation
 from dashboard.login.pages import refusal_page
-from dashboard.web.current_user import Person, answer_for
+from dashboard.request.current_user import Person, answer_for
 from lagloss_server.net.problem_details import Problem, busy
 
 HEALTH_PATH: Final = "/healthz"
@@ -28,7 +28,7 @@ _log = structlog.get_logger("lagloss.dashboard")
 
 
 class Guard:
-    """An ASGI application around another. Who asks is told by `dashboard.web.current_user`."""
+    """An ASGI application around another. Who asks is told by `dashboard.request.current_user`."""
 
     def __init__(self, app: ASGIApp, login: Login, origins: Origins, headers: SecureHeaders) -> None:
         self._app = app

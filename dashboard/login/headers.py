@@ -8,7 +8,7 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Scope, Send
 
-from dashboard.web.links import STATIC
+from dashboard.request.links import STATIC
 
 _YEAR_S: Final = 31_536_000
 _FIXED: Final = {

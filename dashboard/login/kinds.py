@@ -8,7 +8,7 @@ from typing import Protocol
 from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
-from dashboard.web.current_user import LOCAL, Person
+from dashboard.request.current_user import LOCAL, Person
 from lagloss_server.net.problem_details import Problem
 
 LOGIN_PATH = "/login"

@@ -23,8 +23,8 @@ from dashboard.login.origins import is_browser
 from dashboard.login.pages import password_page
 from dashboard.login.sessions import Lifetime, Sessions
 from dashboard.login.throttle import Throttle
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem, too_large
 from lagloss_server.store import users
 

@@ -23,8 +23,8 @@ from dashboard.login.origins import origin_of
 from dashboard.login.pages import provider_page
 from dashboard.login.provider import HTTPError, OAuthError, ProviderError, make_client, trusted_metadata
 from dashboard.login.sessions import Lifetime, Sessions
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
 

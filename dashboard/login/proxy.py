@@ -11,7 +11,7 @@ from starlette.routing import Route
 from dashboard.login.addresses import is_within, parse_networks, peer
 from dashboard.login.groups import EVERYBODY, Groups, listed
 from dashboard.login.kinds import unauthorised
-from dashboard.web.current_user import Person
+from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
 

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from dashboard.web.current_user import Person
+from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.schema.login import Session

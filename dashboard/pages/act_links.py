@@ -7,9 +7,9 @@ from enum import StrEnum
 import dash_mantine_components as dmc
 
 from dashboard.pages.base import Part
-from dashboard.web import links
-from dashboard.web.current_user import Person
-from dashboard.web.links import Address
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
 
 FORMS_ON: tuple[str, ...] = (links.ALERTS, "/incidents/")
 """How paths begin whose pages have the forms."""

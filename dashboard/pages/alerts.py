@@ -17,14 +17,14 @@ from dashboard.pages.alerts_tabs import DRAWN_OF_BOARD, Tab, deliveries, history
 from dashboard.pages.base import Page, Part, aria
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
 from dashboard.queries.alerts import read_board, read_history
 from dashboard.queries.deliveries import read_deliveries
 from dashboard.queries.incident_filters import MAX_PAGE, Filters
-from dashboard.web.current_user import asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import shown_span
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
 from lagloss_server.incidents.deliveries import failed_deliveries
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.store.store import Store

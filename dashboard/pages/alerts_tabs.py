@@ -16,9 +16,9 @@ from dashboard.pages.base import Part, alert, aria, badge
 from dashboard.queries.alerts import Board, History, Pending
 from dashboard.queries.deliveries import Deliveries, Leader
 from dashboard.queries.incident_filters import PAGE_SIZE
-from dashboard.web import links
-from dashboard.web.current_user import Person
-from dashboard.web.links import Address
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.incidents.actions import Silence
 from lagloss_server.incidents.deliveries import Delivery

@@ -11,19 +11,19 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
+from dashboard import actions as acts
+from dashboard.backtesting import backtest
 from dashboard.pages import notices
 from dashboard.pages.alerts_tabs import table
 from dashboard.pages.band import severity_badge, when
 from dashboard.pages.base import Part, alert, live, step
 from dashboard.pages.notices import Failed
-from dashboard.web import actions as acts
-from dashboard.web.backtesting import backtest
-from dashboard.web.current_user import asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import shown_span
-from dashboard.web.zones import Zone
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
+from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
 from lagloss_server import format as fmt
 from lagloss_server.errors import NoAlerter

@@ -13,10 +13,10 @@ from dash import html
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.base import Part, badge, icon, moment
 from dashboard.queries.alerts import OpenIncident
-from dashboard.web import links
-from dashboard.web.current_user import Person
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, place_words

@@ -11,8 +11,8 @@ import dash_mantine_components as dmc
 from dash import Dash, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.web.links import Address
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.links import Address
 
 Part: TypeAlias = Any
 """A Dash component; the component packages carry no types."""

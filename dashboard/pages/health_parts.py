@@ -9,12 +9,12 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.base import Part, alert
+from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.consumer_lag import LagNow
 from dashboard.queries.health import Health, Problem
-from dashboard.web import links
-from dashboard.web.fast_html import Light, element, link
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 

@@ -18,14 +18,14 @@ from dashboard.pages.band import act_links, at, pipeline_link, runbook_link, sev
 from dashboard.pages.base import Page, Part, alert, badge
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
 from dashboard.queries.alerts import OpenIncident, read_incident
-from dashboard.web import links
-from dashboard.web.current_user import Person, asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import Span
-from dashboard.web.zones import Zone
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.current_user import Person, asking
+from dashboard.request.links import Address
+from dashboard.request.span import Span
+from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.incidents.changes import Record

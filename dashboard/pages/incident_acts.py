@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 
 import dash_mantine_components as dmc
 
+from dashboard import actions as acts
 from dashboard.pages.act_links import Do
 from dashboard.pages.band import at
 from dashboard.pages.base import Part
-from dashboard.web import actions as acts
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
 from lagloss_server.incidents.actions import matched_words, silences
 from lagloss_server.incidents.incident import Incident, incident

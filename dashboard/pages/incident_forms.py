@@ -20,11 +20,11 @@ from dashboard.pages.act_links import Do
 from dashboard.pages.base import Part, alert, live
 from dashboard.pages.incident_acts import ACTS, Act, Submitted, Typed
 from dashboard.pages.notices import Failed
-from dashboard.web.current_user import LOCAL, asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.zones import Zone, utc
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
+from dashboard.request.current_user import LOCAL, asking
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.errors import LaglossError
 from lagloss_server.errors import AlreadyAcknowledged
 from lagloss_server.times import parse_time_s

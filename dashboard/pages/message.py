@@ -17,11 +17,11 @@ from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
 from dashboard.pages.message_parts import message_part
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.lru_cache import Remembered
 from dashboard.queries.message import MessageRead, Where, read_message
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell, pipeline_nav
+from dashboard.queries.services import Services
+from dashboard.request.links import Address
 from lagloss.wire.format import MAX_ID_BYTES
 from lagloss_server.errors import BadTime, UnknownPipeline
 from lagloss_server.model.window_result import rfc3339

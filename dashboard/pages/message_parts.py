@@ -12,9 +12,9 @@ from dashboard.figures.gantt import gantt
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.queries.message import MessageRead, Where
 from dashboard.queries.message_timeline import stays
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import rfc3339

@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.pages.base import Part, alert
 from dashboard.queries.condition import Condition, Freshness
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition

@@ -11,14 +11,14 @@ from dash import html
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, aria
+from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Minute, Standing, State
 from dashboard.reports.wording import left
-from dashboard.web import links
-from dashboard.web.fast_html import Light, element, link
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.store.store import DAY_S

@@ -16,14 +16,14 @@ from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
 from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.queries.alerts import read_open
 from dashboard.queries.incident_filters import Filters
 from dashboard.queries.panels import Panels, read_panels
-from dashboard.web.current_user import asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import WHILE_BUSY, Shell, pipeline_nav
-from dashboard.web.span import shown_span
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops

@@ -19,9 +19,9 @@ from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import Terms, is_held, told_percentile
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla

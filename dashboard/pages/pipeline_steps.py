@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from dashboard.figures.frame import SLOWEST
 from dashboard.figures.time_axis import drawn_s
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.span import MAX_SPAN_S, Span, shown_span
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import MAX_SPAN_S, Span, shown_span
 from lagloss.wire.format import WINDOW_S
 
 _WIDER: Final = 3

@@ -10,16 +10,15 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
-from dashboard.pages import notices
+from dashboard.pages import notices, shell
 from dashboard.pages.base import NAME, Page, Part, alert, aria, live, moment_picker, step
 from dashboard.pages.report_parts import report_part
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
 from dashboard.reports import Report, make_report
 from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
-from dashboard.web import shell
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import RANGES_S, Span
+from dashboard.request.links import Address
+from dashboard.request.span import RANGES_S, Span
 from lagloss.errors import UsageError
 from lagloss_server.errors import UnknownPipeline
 

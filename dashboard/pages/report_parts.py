@@ -15,9 +15,9 @@ from dashboard.reports.model import Figures
 from dashboard.reports.parts import Cell, Section, Table
 from dashboard.reports.sections import sections
 from dashboard.reports.wording import STATUSES, local_day
-from dashboard.web import links
-from dashboard.web.links import API, Address
-from dashboard.web.span import Span
+from dashboard.request import links
+from dashboard.request.links import API, Address
+from dashboard.request.span import Span
 
 _ASKED: Final = ("range", "from", "to", "zone")
 

@@ -12,16 +12,16 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.pages.window_difference import draw_difference
 from dashboard.pages.window_layout import EVERYTHING, Id, layout, start_of
 from dashboard.pages.window_matrix import draw_matrix
 from dashboard.pages.window_table import talks_table
 from dashboard.pages.window_verdict import revisions_part, state_notice, verdict_part
+from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import WHILE_BUSY, Shell
-from dashboard.web.zones import Zone
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone
 from lagloss_server.errors import UnknownPipeline
 
 

@@ -6,11 +6,11 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.base import Part
+from dashboard.queries.services import Services
 from dashboard.queries.window import count_difference
 from dashboard.queries.window_cache import UNREADABLE
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.services import Services
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.window_result import rfc3339

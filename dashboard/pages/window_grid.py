@@ -11,8 +11,8 @@ from dashboard import format as words
 from dashboard.pages.base import Part
 from dashboard.pages.window_table import ANY_OUT, table_rows
 from dashboard.queries.window import WindowRead
-from dashboard.web import links
-from dashboard.web.links import Address
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.window_result import rfc3339

@@ -9,12 +9,11 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.pages.base import Part, alert, aria, live, moment
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.shell import pipeline_nav
-from dashboard.web.zones import utc
-from lagloss.sdk.packing import window_start_of
-from lagloss.wire.format import WINDOW_S
+from dashboard.pages.shell import pipeline_nav
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import utc
+from lagloss.wire.format import WINDOW_S, window_start_of
 from lagloss_server.errors import BadTime
 from lagloss_server.times import parse_time_s
 

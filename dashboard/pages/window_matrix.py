@@ -10,11 +10,11 @@ from dash import html
 
 from dashboard.pages.base import Part, alert
 from dashboard.pages.window_grid import matrix_grid, missing_grid
+from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
 from dashboard.queries.window_cache import UNREADABLE
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.services import Services
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss.wire.format import share_of
 from lagloss_server import format as fmt
 from lagloss_server.queries.matrix import Only, Presence

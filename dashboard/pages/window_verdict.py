@@ -13,7 +13,7 @@ from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Change, Revision, WindowRead
-from dashboard.web.zones import Zone, utc
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 from lagloss_server.rules.freshness import due_ms
 

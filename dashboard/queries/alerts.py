@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, func, select
 
 from dashboard.queries.deliveries import Leader, Receiver, count_outcomes, read_leader, read_receivers
 from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss_server.incidents.actions import Silence, pipeline_labels, silences
 from lagloss_server.incidents.changes import Record, read_record
 from lagloss_server.incidents.incident import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
 from lagloss_server.model.window_result import rfc3339

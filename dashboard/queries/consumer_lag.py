@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
 from dashboard.queries.series import bucket_s
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Row, case, func, select
 
 from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.store.schema import alerting as alert_tables

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement
 
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 
 PAGE_SIZE: Final = 50
 MAX_PAGE: Final = 10_000

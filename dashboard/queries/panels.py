@@ -10,7 +10,7 @@ from dashboard.queries.condition import Condition, Freshness, condition, read_fr
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
 from dashboard.queries.sla_periods import Terms, terms_of
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
 from lagloss_server.store.store import Store

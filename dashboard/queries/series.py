@@ -12,7 +12,7 @@ from dashboard.queries import buckets, sums
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.lru_cache import Remembered
 from dashboard.queries.sums import Rolled
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph

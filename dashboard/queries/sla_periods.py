@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from dashboard.queries.buckets import Bucket
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, LagSla, Sla, StoredPipeline, in_force
 from lagloss_server.rules.sla import is_late

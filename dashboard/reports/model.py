@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dashboard.reports.ranges import CalendarSpan
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.span import Span
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import Span
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.window_result import Interval, rfc3339

@@ -8,8 +8,8 @@ from datetime import date, datetime, timedelta
 from math import ceil
 from typing import Final, Literal
 
-from dashboard.web.span import MAX_SPAN_S, RANGES_S, last
-from dashboard.web.zones import Zone
+from dashboard.request.span import MAX_SPAN_S, RANGES_S, last
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import BadSpan
 from lagloss_server.times import parse_time_s

@@ -8,7 +8,7 @@ from typing import Final
 from dashboard.format import Look
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarSpan
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
 

@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboard.web.links import STATIC
+from dashboard.request.links import STATIC
 
 _LEVEL: Final = 6
 """Of gzip: 9 takes three times as long for a hundredth less."""

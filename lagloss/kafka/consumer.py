@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits
+from lagloss.kafka.in_flight import HANDLER, Handling, handling_now, set_current
 from lagloss.kafka.lanes import KafkaLanes
-from lagloss.sdk.in_flight import HANDLER, Handling, handling_now, set_current
 
 if TYPE_CHECKING:
     from lagloss.kafka.node import KafkaNode

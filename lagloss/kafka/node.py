@@ -20,9 +20,9 @@ from confluent_kafka import Message
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.consumer import NodeConsumer
+from lagloss.kafka.in_flight import BATCH, Handling, handling_now
 from lagloss.kafka.producer import NodeProducer
 from lagloss.sdk.emitter import Emitter
-from lagloss.sdk.in_flight import BATCH, Handling, handling_now
 
 __all__ = ["KafkaNode", "NodeConsumer", "NodeProducer", "carrier_of"]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from confluent_kafka import KafkaError, Message, Producer
 
 from lagloss.identity import ID_HEADER, REPLAY_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of, replay_of
-from lagloss.sdk.in_flight import Handling, current, handling_now
+from lagloss.kafka.in_flight import Handling, current, handling_now
 
 if TYPE_CHECKING:
     from lagloss.kafka.node import KafkaNode

@@ -28,7 +28,7 @@ from lagloss.sdk.buffer import Intake, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable
 from lagloss.sdk.process_hooks import CLOSE_S, farewell, welcome
 from lagloss.sdk.shipper import Identity, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
@@ -36,6 +36,7 @@ from lagloss.sdk.spool.journal import Head
 from lagloss.sdk.spool.recovery import Successor
 from lagloss.sdk.spool.spool import MAX_BYTES, Spool
 from lagloss.sdk.stats import EmitterStats
+from lagloss.wire.format import window_start_of
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 

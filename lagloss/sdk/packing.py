@@ -28,6 +28,7 @@ from lagloss.wire.format import (
     encode_block,
     pack_ids,
     partitions_of,
+    window_start_of,
 )
 from lagloss.wire.sketch import Sketch, bin_keys
 
@@ -169,11 +170,6 @@ class Refused:
     def drop(self, place: str, replay: str | None, event_ms: float, beacons: int = 1) -> None:
         key = TallyKey(place, replay, window_start_of(event_ms))
         self.dropped[key] = self.dropped.get(key, 0) + beacons
-
-
-def window_start_of(event_ms: float) -> int:
-    """The start of the window that holds this event time, in epoch seconds."""
-    return int(event_ms // WINDOW_MS) * WINDOW_S
 
 
 class Reader:

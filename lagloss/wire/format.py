@@ -219,6 +219,11 @@ def partitions_of(id_hash: U64, partitions: int) -> npt.NDArray[np.int64]:
     return ((high * n + ((low * n) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
 
 
+def window_start_of(event_ms: float) -> int:
+    """The start of the window that holds this event time, in epoch seconds."""
+    return int(event_ms // (WINDOW_S * 1000)) * WINDOW_S
+
+
 def block_key(pipeline: str, window_start: int) -> bytes:
     return f"{pipeline}/{window_start}".encode()
 

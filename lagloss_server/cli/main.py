@@ -273,7 +273,7 @@ def _sample_note(sample: float) -> str:
 
 
 def _window_start(moment: str) -> int:
-    from lagloss.sdk.packing import window_start_of
+    from lagloss.wire.format import window_start_of
 
     return window_start_of(parse_time_s(moment) * 1000)
 

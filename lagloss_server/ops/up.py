@@ -19,10 +19,10 @@ from rich.table import Table
 
 from lagloss.errors import EXIT_OK
 from lagloss_server.errors import AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss_server.instances import remove_endpoints, write_endpoints
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.instances import remove_endpoints, write_endpoints
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.prepare import prepare
 from lagloss_server.ops.processes import choose_port

@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as ClientError
 from kafka.net import KafkaNetSocket
 
-from lagloss.kafka.commits import Partition
+from lagloss.broker.partition_bounds import Key
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For one answer; a question needs up to three where nothing is known yet."""
@@ -77,7 +77,7 @@ class Groups:
         self._client: _Client | None = None
         self._guard = threading.RLock()
 
-    def committed(self, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
+    def committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
         """What each group has committed, by partition; nothing of one that does not exist."""
         found = self._ask("list_group_offsets", sorted(groups)) if groups else {}
         return {

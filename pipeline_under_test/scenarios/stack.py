@@ -12,9 +12,9 @@ from types import TracebackType
 from typing import Final, Self
 
 from lagloss_server.errors import ServerNotReady
+from lagloss_server.instances import read_endpoints
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.instances import read_endpoints
 from lagloss_server.ops.processes import log_tail, spawn, terminate
 from lagloss_server.settings import Settings
 

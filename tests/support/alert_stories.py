@@ -15,11 +15,11 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from alerting.delivery.notification import Notification
-from alerting.delivery.outbox import Claimed, Outbox
 from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification import Notification
 from alerting.incidents.notification_plan import Habits
 from alerting.incidents.notifier import Teller
+from alerting.incidents.outbox import Claimed, Outbox
 from alerting.incidents.repository import expanded
 from alerting.incidents.routing import Escalation, Route
 from lagloss.errors import LaglossError

@@ -14,8 +14,8 @@ from fastapi import FastAPI, Request, Response, WebSocket, WebSocketDisconnect
 from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from dashboard.login import protect
-from dashboard.web.current_user import asking, require_operator
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking, require_operator
 from lagloss_server.errors import NotAllowed
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import as_text, message
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
+from alerting.incidents.notification import Notification
 from lagloss_server.fields import DurationMs
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line

@@ -16,10 +16,10 @@ from typing import Annotated, Final
 import apprise
 from pydantic import Field
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import Message, as_text, message
 from alerting.delivery.transports.config import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
+from alerting.incidents.notification import Notification
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome, Sent, TryLater
 from lagloss_server.net.secret import Secret

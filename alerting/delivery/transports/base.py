@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from alerting.delivery.notification import Notification
+from alerting.incidents.notification import Notification
 from lagloss_server.net.outcome import Outcome
 
 

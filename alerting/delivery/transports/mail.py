@@ -10,10 +10,10 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import as_html, as_text, message
 from alerting.delivery.transports.config import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
+from alerting.incidents.notification import Notification
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, hand_in
 from lagloss_server.net.outcome import Outcome, TryLater
 from lagloss_server.net.smtp import SmtpServer

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from alerting.delivery.notification import Action, Notification
 from alerting.delivery.rendering import Section, message
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import Answer, HttpTarget, by_status
+from alerting.incidents.notification import Action, Notification
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import Line, Message, Section, Tone, message
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import Answer, HttpTarget, by_status
+from alerting.incidents.notification import Notification
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, TryLater
 from lagloss_server.net.secret import Secret

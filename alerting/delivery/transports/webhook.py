@@ -9,9 +9,9 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import HttpTarget
+from alerting.incidents.notification import Notification
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome
 from lagloss_server.net.secret import Secret

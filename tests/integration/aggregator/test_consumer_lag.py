@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, select
 from tenacity import retry, retry_if_exception_type, stop_after_delay
 
-from aggregator.consumer_lag.lag import ConsumerLags, NodeGroup, PartitionLag
+from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.watch import ConsumerLagWatch, keep
 from aggregator.metrics import Metrics
+from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.broker.topics import create_topics
 from lagloss.identity import REPLAY_HEADER, Identity
 from lagloss_server.model.definition import parse_definition

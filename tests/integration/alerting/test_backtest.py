@@ -16,7 +16,7 @@ from alerting.backtest.backtest import try_rules, with_rules
 from alerting.backtest.replay import CLOCK_RULES, UNTRIED
 from alerting.cli.main import app
 from alerting.rules import rules_of
-from alerting.rules.view_cache import Readings
+from alerting.views.view_cache import Readings
 from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store

@@ -14,12 +14,12 @@ import pytest
 from sqlalchemy import text
 
 from alerting import service as worker
-from alerting.delivery.notification import Notification
-from alerting.delivery.outbox import Outbox
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.incidents import evaluator as evaluating
 from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification import Notification
 from alerting.incidents.notifier import Teller
+from alerting.incidents.outbox import Outbox
 from alerting.metrics import Metrics
 from alerting.rules import Document, Rule, Unit, rules_of
 from alerting.rules.assessment import Assessment, Place

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, update
 
 from alerting.rules import rules_of
 from alerting.rules.view import View, Waiting
-from alerting.rules.view_cache import Readings
+from alerting.views.view_cache import Readings
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.schema.core import Emitter, Window
 from lagloss_server.store.store import DAY_S, Store

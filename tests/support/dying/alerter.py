@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from alerting import __main__
-from alerting.delivery.outbox import Outbox
 from alerting.delivery.transports.webhook import WebhookTransport
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Teller
+from alerting.incidents.outbox import Outbox
 from tests.support.dying.processes import Die, around, death
 
 

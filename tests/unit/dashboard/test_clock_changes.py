@@ -13,9 +13,9 @@ from dashboard.pages.report import Ids, _navigated, elsewhere
 from dashboard.reports.model import BurnPoint
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.wording import hours
-from dashboard.web.links import Address
-from dashboard.web.span import asked_span
-from dashboard.web.zones import Zone
+from dashboard.request.links import Address
+from dashboard.request.span import asked_span
+from dashboard.request.zones import Zone
 from tests.support.report_figures import report
 
 NOW_S = datetime(2026, 11, 21, 12, tzinfo=UTC).timestamp()

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from lagloss_server.errors import NotConfigured, SeveralRunning
-from lagloss_server.ops.instances import (
+from lagloss_server.instances import (
     ENDPOINTS_FILE,
     find_running,
     read_endpoints,
@@ -109,7 +109,7 @@ def _start(data_dir: Path, kafka: str) -> subprocess.Popen[str]:
     script = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from lagloss_server.ops.instances import remove_endpoints, write_endpoints\n"
+        "from lagloss_server.instances import remove_endpoints, write_endpoints\n"
         "write_endpoints(Path(sys.argv[1]), {'kafka': sys.argv[2], 'database': 'postgresql://x'})\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()\n"

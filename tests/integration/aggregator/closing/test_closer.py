@@ -17,7 +17,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy import select
 
-from aggregator.closing import quarantine
+from aggregator import quarantine
 from aggregator.maintenance.tasks import WINDOWS_A_ROUND
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.sdk.emitter import Emitter

@@ -12,7 +12,7 @@ from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from sqlalchemy import func, select
 
-from aggregator.closing import quarantine
+from aggregator import quarantine
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import DatabaseRestored, ReportFollower
 from aggregator.reports.undeclared import LIMITS

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from alerting.delivery.notification import Action, Notification
 from alerting.delivery.transports.alertmanager import AlertmanagerConfig, AlertmanagerTransport
+from alerting.incidents.notification import Action, Notification
 from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes.alertmanager import Alertmanager, run_alertmanager
 from tests.fakes.http_receiver import HttpReceiver, Reply

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from alerting.delivery.notification import Action, Notification
 from alerting.delivery.transports.base import Transport
 from alerting.delivery.transports.http import MAX_BODY_BYTES
 from alerting.delivery.transports.kinds import KINDS, build
+from alerting.incidents.notification import Action, Notification
 from lagloss_server.net.outcome import Refused, Sent, TryLater
 from tests.fakes.http_receiver import HttpReceiver, Reply
 from tests.fakes.notifications import INCIDENT, notification

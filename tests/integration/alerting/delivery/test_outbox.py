@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from sqlalchemy import text, update
 
-from alerting.delivery import outbox
-from alerting.delivery.outbox import Claimed, Outbox
+from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification_plan import Habits
 from alerting.incidents.notifier import Teller
+from alerting.incidents.outbox import Claimed, Outbox
 from alerting.incidents.routing import Route
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater

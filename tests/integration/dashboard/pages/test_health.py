@@ -16,8 +16,8 @@ from dashboard.pages.health_parts import sections, verdict
 from dashboard.queries import health_pipelines
 from dashboard.queries.health import Health, read_health
 from dashboard.queries.reports_topic import Ends, ReportsTopic
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone
 from lagloss.broker.topics import REPORTS, create_topics
 from lagloss.wire.format import EmitterReport, encode_report
 from lagloss_server.errors import UnknownPipeline

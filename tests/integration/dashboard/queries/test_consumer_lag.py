@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
-from aggregator.consumer_lag.lag import NodeGroup, PartitionLag
 from aggregator.consumer_lag.watch import keep
+from aggregator.node_groups import NodeGroup, PartitionLag
 from dashboard.queries.consumer_lag import ConsumerLag, LagNow, Of, read_consumer_lag, read_lag_now
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store, ensure_days

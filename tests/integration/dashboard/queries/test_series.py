@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete
 
+from aggregator.closing import rollup_marks
 from aggregator.maintenance import rollups
 from dashboard.queries.annotations import MAX_INCIDENTS, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition
 from dashboard.queries.panels import read_panels
 from dashboard.queries.series import MAX_BUCKETS, Series, bucket_s, read_series
-from dashboard.web.span import MAX_SPAN_S, Span
+from dashboard.request.span import MAX_SPAN_S, Span
 from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
@@ -69,7 +70,7 @@ def fill(store: Store, minutes: list[int], *, roll_up: bool = True) -> dict[int,
             window = document(chain(), start, lags_ms=lags, lost=lost, verdict="loss" if lost else "ok")
             store_window(connection, window, start, notify=False)
             stored[start] = window
-        rollups.mark(connection, [("chain", start) for start in minutes], 0)
+        rollup_marks.put_hours(connection, [("chain", start) for start in minutes], 0)
     now_ms, left = next(_moments), int(roll_up)
     while left:  # days are marked when their hours are computed, and settle like these
         _, left = rollups.roll_up(store.engine, now_ms)

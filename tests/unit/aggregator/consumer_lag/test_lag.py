@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aggregator.consumer_lag.lag import Input, Log, NodeGroup, PartitionLag, next_offset, offset_lag
+from aggregator.consumer_lag.lag import Input, Log, next_offset, offset_lag
 from aggregator.consumer_lag.record_times import Place, Waiting
 from aggregator.metrics import Metrics
+from aggregator.node_groups import NodeGroup, PartitionLag
 
 OFFSETS = st.integers(0, 60)
 LOGS = st.builds(lambda start, length: Log(start, start + length), OFFSETS, OFFSETS)

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from alerting.delivery.body import MAX_EXAMPLES, Evidence, incident_body
+from alerting.incidents.body import MAX_EXAMPLES, Evidence, incident_body
 from alerting.rules.assessment import Place
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.net.backoff import backoff_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from alerting.delivery.body import incident_body
+from alerting.incidents.body import incident_body
 from lagloss_server.incidents.changes import Record
 from tests.unit.alerting.delivery.test_body import DASHBOARD, OPEN
 

@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import as_html, as_text, message
 from alerting.delivery.transports import slack
 from alerting.delivery.transports.mail import compose
 from alerting.delivery.transports.pagerduty import event
+from alerting.incidents.notification import Notification
 from lagloss_server.net.one_line import one_line
 from tests.fakes import pagerduty as fake_pagerduty
 from tests.fakes import slack as fake_slack

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from alerting.delivery import sender as sending
-from alerting.delivery.notification import Notification
-from alerting.delivery.outbox import Claimed, Outbox
 from alerting.delivery.sender import HeldLead, Sender
+from alerting.incidents.notification import Notification
+from alerting.incidents.outbox import Claimed, Outbox
 from alerting.metrics import Metrics
 from lagloss_server.net.outcome import Outcome, Sent
 

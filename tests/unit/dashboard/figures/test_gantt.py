@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dashboard.figures.gantt import gantt
 from dashboard.queries.message_timeline import stays
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss_server.model.graph import Graph
 from lagloss_server.queries.message_trace import Beacon
 from tests.support.window_documents import chain, clicks

@@ -24,8 +24,8 @@ from dashboard.queries.consumer_lag import ConsumerLag, LagBucket, Of
 from dashboard.queries.pipeline_status import Hour, Targets
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import Terms, terms_of
-from dashboard.web.span import Span
-from dashboard.web.zones import Zone
+from dashboard.request.span import Span
+from dashboard.request.zones import Zone
 from lagloss_server.model.definition import Definition, StoredPipeline, parse_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops

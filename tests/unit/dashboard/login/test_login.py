@@ -20,7 +20,7 @@ from dashboard.login.next_path import HOME, checked_next, wanted
 from dashboard.login.provider import ProviderError, trusted_metadata
 from dashboard.login.sessions import Lifetime
 from dashboard.login.throttle import PER_ADDRESS, PER_NAME, Throttle
-from dashboard.web.current_user import Person
+from dashboard.request.current_user import Person
 from lagloss_server.errors import BadLogin, OpenToAll
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings

@@ -13,8 +13,8 @@ from plotly.utils import PlotlyJSONEncoder
 
 from dashboard.pages.band import band, broken, failures
 from dashboard.queries.alerts import OpenIncident
-from dashboard.web.current_user import Person
-from dashboard.web.links import Address
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
 from dashboard.web.runbook_page import runbook_html
 from lagloss_server.incidents.actions import Silence
 from lagloss_server.incidents.deliveries import Delivery

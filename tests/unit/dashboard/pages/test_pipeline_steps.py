@@ -13,9 +13,9 @@ from dashboard.pages import pipeline_parts, pipeline_steps
 from dashboard.queries import buckets
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import Term, Terms
-from dashboard.web.links import Address
-from dashboard.web.span import Span, asked_span
-from dashboard.web.zones import Zone
+from dashboard.request.links import Address
+from dashboard.request.span import Span, asked_span
+from dashboard.request.zones import Zone
 from lagloss_server.model.graph import Graph
 from tests.support.window_documents import chain, document
 

@@ -7,7 +7,7 @@ import dataclasses
 from dashboard.pages.window_grid import footers, missing_row, shown_points
 from dashboard.pages.window_table import ANY_OUT
 from dashboard.queries.window import WindowRead
-from dashboard.web.links import Address
+from dashboard.request.links import Address
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.model.graph import Graph
 from lagloss_server.queries.matrix import Presence

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
+from dashboard.pages import fast_html as light
 from dashboard.pages.overview_parts import table, totals
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.queries.condition import condition as condition_of
 from dashboard.queries.overview import Overview
 from dashboard.queries.pipeline_status import Hour, Minute, Standing, State, Targets, worst_first
-from dashboard.web import fast_html as light
-from dashboard.web.links import Address
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Interval
 from lagloss_server.rules.error_budget import Budget

@@ -164,7 +164,7 @@ def test_without_pango_the_other_forms_still_work() -> None:
         "def missing(self, name, *rest): raise OSError(f'cannot load library {name}')\n"
         "cffi.FFI.dlopen = missing\n"
         "from dashboard.reports import render\n"
-        "from lagloss.errors import PangoMissing\n"
+        "from lagloss_server.errors import PangoMissing\n"
         "from tests.support.report_figures import report\n"
         "assert render(report(), 'html')\n"
         "try:\n    render(report(), 'pdf')\n"

@@ -9,11 +9,11 @@ from typing import Any, cast
 
 import pytest
 
-from dashboard.web import actions as acts
-from dashboard.web import backtesting
-from dashboard.web.backtesting import backtest
-from dashboard.web.current_user import LOCAL, Person, answer_for
-from dashboard.web.span import Span
+from dashboard import actions as acts
+from dashboard import backtesting
+from dashboard.backtesting import backtest
+from dashboard.request.current_user import LOCAL, Person, answer_for
+from dashboard.request.span import Span
 from lagloss.errors import LaglossError
 from lagloss_server.errors import BacktestBusy, BacktestFailed, BadSilence, BadText, NotAllowed, NotEnoughData
 from lagloss_server.settings import Settings

@@ -12,7 +12,7 @@ from lagloss import Emitter, MemoryOutlet
 from lagloss.identity import Identity
 from lagloss.kafka import commits
 from lagloss.kafka.commits import COMPACT_AT, Commits, OffsetTracker
-from lagloss.sdk.in_flight import Handling, current, current_identity, handling_now
+from lagloss.kafka.in_flight import Handling, current, current_identity, handling_now
 
 PLACE = ("orders", 0)
 IDENTITY = Identity("a", 1_700_000_000_000)

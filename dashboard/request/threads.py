@@ -26,7 +26,7 @@ _GLANCES: Final = 2
 
 
 class Threads:
-    """The pools of one process. What runs there sees who is asking (`dashboard.web.current_user`)."""
+    """The pools of one process. What runs there sees who is asking (`dashboard.request.current_user`)."""
 
     def __init__(self) -> None:
         self._reads = ThreadPoolExecutor(_READS, "read")

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import structlog
 
-from dashboard.web.current_user import LOCAL, require_operator
+from dashboard.request.current_user import LOCAL, require_operator
 from lagloss_server.errors import BadSilence, BadText
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import receiver_check as rehearsal

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode
 
-from dashboard.web.span import Span
-from dashboard.web.zones import Zone
+from dashboard.request.span import Span
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window_result import rfc3339
 

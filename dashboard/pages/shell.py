@@ -11,8 +11,8 @@ from dash import Output, dcc, html
 from dashboard.login import Account
 from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria, moment_picker
-from dashboard.web import links, zones
-from dashboard.web.span import RANGES_S
+from dashboard.request import links, zones
+from dashboard.request.span import RANGES_S
 
 REFRESH_MS: Final = 5_000
 

@@ -15,7 +15,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Notification:
-    """`id` is the same at every attempt. `body` is `alerting.delivery.body.incident_body`'s."""
+    """`id` is the same at every attempt. `body` is `alerting.incidents.body.incident_body`'s."""
 
     id: int
     action: Action

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException
 
 from dashboard.queries.window_cache import LoggedWindows
-from dashboard.web.threads import Threads
+from dashboard.request.threads import Threads
 from lagloss.broker import topics
 from lagloss.errors import KafkaUnreachable
 from lagloss_server.queries.beacon_log import BeaconLog

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Sequence
 from typing import IO, Any, Final
 
-from dashboard.web.current_user import require_operator
-from dashboard.web.span import Span
+from dashboard.request.current_user import require_operator
+from dashboard.request.span import Span
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
 from lagloss_server.model.window_result import rfc3339

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, and_, func, select
 
-from alerting.rules.tally_minutes import Minutes
 from alerting.rules.view import HORIZON_S, View, Waiting
-from alerting.rules.window_cache import StoredWindows
 from alerting.rules.windows import Windows
+from alerting.views.tally_minutes import Minutes
+from alerting.views.window_cache import StoredWindows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.graph import Graph

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, insert, select, text
 
-from alerting.delivery.notification import Notification
+from alerting.incidents.notification import Notification
 from alerting.incidents.notification_plan import Order, Told
 from alerting.incidents.repository import take_turn
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater

@@ -1,0 +1,1 @@
+"""What rules judge, read from PostgreSQL and kept from look to look."""
