@@ -36,7 +36,7 @@ def record(connection: Connection, topic: str, bad: Sequence[BadRow]) -> None:
                 "first_bytes": bytes(value or b"")[:FIRST_BYTES],
             }
     if rows:
-        connection.execute(insert(tables.table_of(tables.Quarantined)).on_conflict_do_nothing(), list(rows.values()))
+        connection.execute(insert(tables.table_of(tables.QuarantinedRow)).on_conflict_do_nothing(), list(rows.values()))
 
 
 def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], int]) -> None:
@@ -47,7 +47,7 @@ def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], in
     counted: Counter[tuple[str, int]] = Counter()
     for (reason, moment_ms), number in found.items():
         counted[reason, moment_ms // 1000 // HOUR_S * HOUR_S] += number
-    table = tables.table_of(tables.QuarantineCount)
+    table = tables.table_of(tables.QuarantineCountRow)
     rows = [
         {"topic": topic, "reason": reason, "hour": hour, "bucket": "", "count": number}
         for (reason, hour), number in sorted(counted.items())
@@ -61,7 +61,7 @@ def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], in
 
 def count_windows(connection: Connection, topic: str, found: Mapping[tuple[str, int], Mapping[BadReason, int]]) -> None:
     """How many bad records there are under the keys of these windows, by reason, in place of what was known of them."""
-    table = tables.table_of(tables.QuarantineCount)
+    table = tables.table_of(tables.QuarantineCountRow)
     buckets = {window: "{}/{}".format(*window) for window in found}
     connection.execute(delete(table).where(table.c.topic == topic, is_any(table.c.bucket, buckets.values())))
     rows = [
@@ -81,7 +81,7 @@ def count_windows(connection: Connection, topic: str, found: Mapping[tuple[str, 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:
     """How many bad records there were, by topic and reason."""
-    table = tables.table_of(tables.QuarantineCount)
+    table = tables.table_of(tables.QuarantineCountRow)
     total = func.sum(table.c.count)
     rows = connection.execute(select(table.c.topic, table.c.reason, total).group_by(table.c.topic, table.c.reason))
     return {(topic, reason): int(number) for topic, reason, number in rows}
@@ -89,7 +89,7 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
 
 def _room(connection: Connection, topic: str, reasons: Iterable[BadReason]) -> dict[str, int]:
     """How many more rows may be kept in this hour, by reason."""
-    table = tables.Quarantined
+    table = tables.QuarantinedRow
     room: dict[str, int] = dict.fromkeys(reasons, KEPT_AN_HOUR)
     if not room:
         return room

@@ -22,7 +22,7 @@ from alerting.incidents.suppression import Maintenance
 from alerting.metrics import Metrics
 from alerting.service import Alerter
 from lagloss_server.settings import Settings
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 
@@ -97,7 +97,7 @@ def _maintenance(given: MaintenanceSpec) -> Maintenance:
 
 
 def _waiting(engine: Engine, receiver: str) -> float:
-    table = table_of(OutboxMessage)
+    table = table_of(OutboxMessageRow)
     with engine.connect() as connection:
         return connection.execute(
             select(func.count()).where(table.c.receiver == receiver, table.c.done_at.is_(None))

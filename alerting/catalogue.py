@@ -6,7 +6,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.store.schema.core import Pipeline, table_of
+from lagloss_server.store.schema.core import PipelineRow, table_of
 from lagloss_server.store.store import Store
 
 
@@ -27,7 +27,7 @@ class Catalogue:
         Raises:
             ValidationError: its newest definition is none that this version of lagloss understands.
         """
-        table = table_of(Pipeline)
+        table = table_of(PipelineRow)
         newest = select(table.c.version, table.c.deleted_at).where(table.c.name == name)
         with self._store.engine.connect() as connection:
             row = connection.execute(newest.order_by(table.c.version.desc()).limit(1)).one_or_none()

@@ -17,7 +17,7 @@ from alerting.incidents.evaluator import Evaluator
 from alerting.leader_election import AWAY, Lead, leading, pause_s
 from alerting.metrics import Metrics
 from alerting.rounds import Rounds
-from lagloss_server.store.schema.alerting import Incident, Receiver
+from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 
 STOP_S: Final = 12.0
@@ -172,13 +172,13 @@ class Alerter:
         one of them comes back: it is told then of what is open then."""
         with engine.begin() as connection:
             connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
-            connection.execute(delete(table_of(Receiver)))
+            connection.execute(delete(table_of(ReceiverRow)))
             if self._receivers:
-                connection.execute(insert(Receiver), list(self._receivers))
+                connection.execute(insert(ReceiverRow), list(self._receivers))
             outbox.drop_but_of(connection, [str(receiver["name"]) for receiver in self._receivers])
 
     def _count_open(self) -> None:
-        table = table_of(Incident)
+        table = table_of(IncidentRow)
         columns = (table.c.pipeline, table.c.kind, table.c.severity)
         with self._evaluator.store.engine.connect() as connection:
             rows = connection.execute(

@@ -69,14 +69,14 @@ def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, roll
     first_s = last_s - minutes_days * DAY_S + WINDOW_S
     for name in names:
         store.apply(chain(name, nodes), 0)
-    windows = tables.table_of(tables.Window)
+    windows = tables.table_of(tables.WindowRow)
     with store.engine.begin() as connection:
         ensure_days(connection, range(first_s, last_s + WINDOW_S, WINDOW_S))
         for name in names:
             _copy(connection, windows, _window_rows(name, shapes, range(first_s, last_s + 1, WINDOW_S)))
         rollups = _rollups(shapes, last_s - rollup_days * DAY_S, last_s)
         for name in names:
-            _copy(connection, tables.table_of(tables.Rollup), ({"pipeline": name, **row} for row in rollups))
+            _copy(connection, tables.table_of(tables.RollupRow), ({"pipeline": name, **row} for row in rollups))
         _add_emitters(connection, names, nodes)
         _mark(connection, names, last_s)
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -205,7 +205,7 @@ def _rollup_row(period: Period, start_s: int, rollup: Rollup) -> Row:
 def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> None:
     now_ms = int(time.time() * 1_000)
     connection.execute(
-        insert(tables.Emitter),
+        insert(tables.EmitterRow),
         [
             {
                 "pipeline": name, "emitter": _emitter(name, f"node-{number}"), "node": f"node-{number}",
@@ -222,7 +222,7 @@ def _mark(connection: Connection, names: Sequence[str], last_s: int) -> None:
     """The hour and day of the newest window are to be computed anew, as they are while windows are closed."""
     starts = {period: period_of(period, last_s) for period in PERIOD_S}
     connection.execute(
-        insert(tables.RollupDirty),
+        insert(tables.RollupDirtyRow),
         [
             {"pipeline": name, "period": period, "start": start, "dirty_since": last_s * 1_000}
             for name in names

@@ -30,7 +30,7 @@ class Audit:
 
     def position(self, held: Mapping[int, Watermarks]) -> dict[int, int]:
         """The first offset of each partition that is still there and that nobody has looked at."""
-        table = tables.Audited
+        table = tables.AuditedRow
         with self._engine.connect() as connection:
             rows = connection.execute(select(table.topic_partition, table.next_offset))
             seen = {row.topic_partition: row.next_offset for row in rows}
@@ -47,7 +47,7 @@ class Audit:
             for partition, offset in position.items()
         ]
         if rows:
-            upsert = insert(tables.Audited)
+            upsert = insert(tables.AuditedRow)
             columns = {name: upsert.excluded[name] for name in ("next_offset", "topic_id")}
             connection.execute(upsert.on_conflict_do_update(index_elements=["topic_partition"], set_=columns), rows)
 

@@ -80,7 +80,7 @@ class ChecksumWatch:
         return used
 
     def _carries(self, pipeline: str, window_start_s: int, checkpoint: str) -> bool:
-        tally = tables.Tally
+        tally = tables.TallyRow
         with self._engine.connect() as connection:
             ranges = connection.execute(
                 select(tally.ranges)

@@ -39,7 +39,7 @@ class Told:
 
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:
     """How far the clock of any emitter that is neither closed nor silent is from the broker's."""
-    emitter = tables.Emitter
+    emitter = tables.EmitterRow
     largest = select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(~emitter.closed, is_heard(now_ms))
     return int(connection.execute(largest).scalar_one())
 
@@ -50,7 +50,7 @@ def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
     tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
     ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
     changed: dict[tuple[str, int], int] = {}
-    tally = tables.table_of(tables.Tally)
+    tally = tables.table_of(tables.TallyRow)
     for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
         window = (row.pipeline, row.window_start)
         tallies[window].append(_tally_state(row))
@@ -81,7 +81,7 @@ def _tally_state(row: Any) -> TallyState:
 
 
 def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Column[Any]]) -> Iterator[Any]:
-    table, columns = tables.table_of(tables.Tally), list(columns)
+    table, columns = tables.table_of(tables.TallyRow), list(columns)
     for wanted in chunks(windows):
         yield from connection.execute(
             select(*columns).where(
@@ -92,7 +92,7 @@ def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Colu
 
 
 def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:
-    lane = tables.Lane
+    lane = tables.LaneRow
     rows = connection.execute(
         select(lane.pipeline, lane.checkpoint, lane.until, lane.holder).where(is_any(lane.pipeline, pipelines))
     )
@@ -128,6 +128,6 @@ def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, i
 def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, int], list[tuple[TallyState, Sketch]]]:
     """The tallies of these windows with their lag sketches."""
     found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
-    for row in _tally_rows(connection, windows, tables.table_of(tables.Tally).c):
+    for row in _tally_rows(connection, windows, tables.table_of(tables.TallyRow).c):
         found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.unpacked(row.sketch)))
     return found

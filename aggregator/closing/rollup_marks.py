@@ -23,7 +23,7 @@ def put(connection: Connection, period: Period, starts: Iterable[tuple[str, int]
         for pipeline, start in sorted(starts)
     ]
     if rows:
-        marks = tables.table_of(tables.RollupDirty)
+        marks = tables.table_of(tables.RollupDirtyRow)
         # an update, though it changes nothing: it holds the row until this transaction ends
         connection.execute(
             insert(marks)

@@ -19,7 +19,7 @@ class SilenceWatch:
 
     def touched(self, caught_up_ms: int) -> set[tuple[str, int]]:
         """Windows in which an emitter has fallen silent, or speaks again, since the last look: (pipeline, start)."""
-        emitter = tables.Emitter
+        emitter = tables.EmitterRow
         with self._engine.connect() as connection:
             rows = connection.execute(
                 select(emitter.pipeline, emitter.emitter, emitter.appended_at).where(is_silent(caught_up_ms))
@@ -33,7 +33,7 @@ class SilenceWatch:
 
 def _windows_around(connection: Connection, pipeline: str, emitter: bytes, last_ms: int) -> set[tuple[str, int]]:
     """From the oldest window it changed shortly before its last report to the last in which it is still expected."""
-    tally = tables.Tally
+    tally = tables.TallyRow
     disturbed = connection.execute(
         select(func.min(tally.window_start)).where(
             tally.pipeline == pipeline, tally.emitter == emitter, tally.changed_at >= last_ms - DISTURBED_MS

@@ -26,7 +26,7 @@ class Change(NamedTuple):
 
 def read_changes(connection: Connection, after_basis: int, pipelines: Collection[str] | None = None) -> list[Change]:
     """Windows with a tally that changed after this basis, and after their own."""
-    tally, window = tables.table_of(tables.Tally), tables.table_of(tables.Window)
+    tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
     basis = func.max(tally.c.changed_basis)
     query = (
         select(
@@ -49,7 +49,7 @@ def read_changes(connection: Connection, after_basis: int, pipelines: Collection
 
 def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
     """For each pipeline with closed windows: pipeline, the first and last of them, and how many there are."""
-    table = tables.Window
+    table = tables.WindowRow
     return list(
         connection.execute(
             select(
@@ -78,7 +78,7 @@ def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) 
 
 def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[Any]:
     """Closed windows that time alone may change: pipeline, window_start, basis, deadline."""
-    table = tables.Window
+    table = tables.WindowRow
     return list(
         connection.execute(
             select(table.pipeline, table.window_start, table.basis, table.deadline).where(
@@ -90,7 +90,7 @@ def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[A
 
 def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int], str]:
     """closed or sealed, of those of these windows that were ever closed."""
-    table = tables.Window
+    table = tables.WindowRow
     states: dict[tuple[str, int], str] = {}
     for some in chunks(windows):
         rows = connection.execute(
@@ -104,7 +104,7 @@ def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int
 
 def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:
     """The windows with from <= start < to that were ever closed, oldest first."""
-    table = tables.Window
+    table = tables.WindowRow
     rows = connection.execute(
         select(table.pipeline, table.window_start)
         .where(table.pipeline == pipeline, table.window_start >= from_s, table.window_start < to_s)

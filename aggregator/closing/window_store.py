@@ -52,7 +52,7 @@ class Closing:
 
 def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
     """The stored facts of these windows, with their missing ids, and the basis up to which they hold."""
-    table, names = tables.table_of(tables.Window), tables.table_of(tables.MissingMessage)
+    table, names = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
     missing: dict[tuple[str, int], list[MissingId]] = {}
     found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
     for some in chunks(windows):
@@ -91,9 +91,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
         if old is not None and changed:
             replaced.append(old)
     if rows:
-        upsert = insert(tables.table_of(tables.Window))
+        upsert = insert(tables.table_of(tables.WindowRow))
         everything = {name: upsert.excluded[name] for name in rows[0]}
-        table = tables.table_of(tables.Window)
+        table = tables.table_of(tables.WindowRow)
         newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
         connection.execute(
             upsert.on_conflict_do_update(
@@ -120,7 +120,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
 
 def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any]:
     """The rows of these windows as they are, locked, always in the same order."""
-    table = tables.table_of(tables.Window)
+    table = tables.table_of(tables.WindowRow)
     before: dict[tuple[str, int], Any] = {}
     for some in chunks(sorted(windows)):
         rows = connection.execute(
@@ -162,7 +162,7 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
 
 
 def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
-    history = tables.table_of(tables.WindowRevision)
+    history = tables.table_of(tables.WindowRevisionRow)
     if not replaced:
         return
     rows = [
@@ -182,7 +182,7 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
 
 
 def _replace_missing(connection: Connection, found: Sequence[Closing], before: Collection[tuple[str, int]]) -> None:
-    table = tables.table_of(tables.MissingMessage)
+    table = tables.table_of(tables.MissingMessageRow)
     for some in chunks([closing.window for closing in found if closing.window in before]):
         connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
     rows = [

@@ -114,7 +114,7 @@ def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -
         }
         for lag in found
     ]
-    table = tables.table_of(tables.ConsumerLag)
+    table = tables.table_of(tables.ConsumerLagRow)
     upsert = insert(table)
     newer: dict[str, Any] = {name: upsert.excluded[name] for name in ("asked_at", "offsets", "behind_ms")}
     highest = {

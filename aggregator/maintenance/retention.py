@@ -68,15 +68,15 @@ class Retention:
         self._drop_days(CONSUMER_LAG, minutes_s, partial(self._drop, CONSUMER_LAG))
         for table, old in self._old_rows(now_ms).items():
             self._delete_rows(table, partial(_delete_some, table, old))
-        self._delete_rows(tables.table_of(tables.Emitter), partial(_forget_emitters, changeable_s))
-        self._delete_rows(tables.table_of(tables.Lane), partial(self._forget_unknown_lanes, changeable_s))
+        self._delete_rows(tables.table_of(tables.EmitterRow), partial(_forget_emitters, changeable_s))
+        self._delete_rows(tables.table_of(tables.LaneRow), partial(self._forget_unknown_lanes, changeable_s))
         with self._engine.connect() as connection:
             for table in tables.PARTITIONED:
                 self._metrics.days_kept.labels(table.name).set(len(days_of(connection, table)))
 
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
         """Tables whose rows go by age alone, and which rows."""
-        rollup, bad, asked = tables.Rollup, tables.Quarantined, tables.RecomputeRequest
+        rollup, bad, asked = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
         return {
             tables.table_of(rollup): rollup.start < oldest_day(now_ms, self._settings.keep_rollups_days),
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
@@ -144,7 +144,7 @@ class Retention:
     def _forget_unknown_lanes(self, changeable_s: int, connection: Connection) -> int:
         """Ordered lanes that stood still before any window that can change, and that no definition has a place for.
         Others stay, however old: what waits in a partition that nobody takes in any more is late, not lost (rule 4)."""
-        lane = tables.table_of(tables.Lane)
+        lane = tables.table_of(tables.LaneRow)
         keys = [lane.c.pipeline, lane.c.checkpoint, lane.c.lane, lane.c.holder]
         old = connection.execute(select(*keys).where(lane.c.holder == b"", lane.c.appended_at < changeable_s * 1000))
         known = self._watch.checkpoints
@@ -194,10 +194,10 @@ def _drop_partition(table: Table, day: int, connection: Connection) -> None:
 def _drop_rolled_up(day: int, connection: Connection) -> str | None:
     """Drop a day of windows unless a roll-up of it is marked. Nobody can mark one while the table is locked."""
     connection.execute(text(f'LOCK TABLE "{WINDOW.name}" IN ACCESS EXCLUSIVE MODE'))
-    if connection.execute(select(exists().where(_in_day(tables.RollupDirty.start, day)))).scalar_one():
+    if connection.execute(select(exists().where(_in_day(tables.RollupDirtyRow.start, day)))).scalar_one():
         return "a roll-up to be made"
-    pruned = insert(tables.Pruned).values(table_name=WINDOW.name, before_s=(day + 1) * DAY_S)
-    newer = func.greatest(pruned.excluded.before_s, tables.Pruned.before_s)
+    pruned = insert(tables.PrunedRow).values(table_name=WINDOW.name, before_s=(day + 1) * DAY_S)
+    newer = func.greatest(pruned.excluded.before_s, tables.PrunedRow.before_s)
     connection.execute(pruned.on_conflict_do_update(index_elements=["table_name"], set_={"before_s": newer}))
     _drop_partition(WINDOW, day, connection)
     return None
@@ -233,7 +233,7 @@ def _forget_emitters(changeable_s: int, connection: Connection) -> int:
 
     The newest of each node's that closed stays: it says that the node was ended, not that it never was (rule 10).
     """
-    emitter, later, tally, lane = tables.Emitter, aliased(tables.Emitter), tables.Tally, tables.Lane
+    emitter, later, tally, lane = tables.EmitterRow, aliased(tables.EmitterRow), tables.TallyRow, tables.LaneRow
     expected_to = emitter.appended_at + EXPECTED_FOR_MS
     oldest = select(func.min(tally.window_start)).where(tally.pipeline == emitter.pipeline).scalar_subquery()
     closed_later = exists().where(

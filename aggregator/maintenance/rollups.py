@@ -28,7 +28,7 @@ MARKS_A_ROUND = 200
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
     """One round over the marked roll-ups that have settled, oldest change first: how many were computed, and how many
     are marked now, settled or not."""
-    marks, ends, done = tables.RollupDirty, time.monotonic() + ROUND_S, 0
+    marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
     with engine.connect() as connection:
         settled = connection.execute(
             select(marks.pipeline, marks.period, marks.start)
@@ -48,9 +48,9 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
 
 def pruned_before(connection: Connection) -> int:
     """Windows that start before this (epoch s) were dropped by retention: they are never closed or rolled up again."""
-    pruned = tables.Pruned
+    pruned = tables.PrunedRow
     found = connection.execute(
-        select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
+        select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
     ).scalar_one_or_none()
     return 0 if found is None else int(found)
 
@@ -61,13 +61,13 @@ def _restate(connection: Connection, pipeline: str, period: Period, start: int, 
     The mark is deleted first: a closing that is about to commit holds its row, so we wait for it and then see its
     window; one that comes later waits for us and marks anew.
     """
-    marks = tables.RollupDirty
+    marks = tables.RollupDirtyRow
     connection.execute(delete(marks).where(marks.pipeline == pipeline, marks.period == period, marks.start == start))
     parts = _windows(connection, pipeline, start) if period == "hour" else _hours(connection, pipeline, start)
     if not parts or (period == "hour" and start < pruned_before(connection)):
         return
     total = Rollup.merged(parts)
-    table, packed = tables.table_of(tables.Rollup), total.pack()
+    table, packed = tables.table_of(tables.RollupRow), total.pack()
     here = (table.c.pipeline == pipeline) & (table.c.period == period) & (table.c.start == start)
     if connection.execute(select(table.c.packed).where(here)).scalar_one_or_none() == packed:
         return
@@ -87,7 +87,7 @@ def _restate(connection: Connection, pipeline: str, period: Period, start: int, 
 
 
 def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
-    window = tables.Window
+    window = tables.WindowRow
     rows = connection.execute(
         select(window.document, window.facts)
         .where(
@@ -101,7 +101,7 @@ def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
 
 
 def _hours(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
-    hour = tables.Rollup
+    hour = tables.RollupRow
     rows = connection.execute(
         select(hour.packed)
         .where(

@@ -98,7 +98,7 @@ class Upkeep:
 
         How far it has come stands in its row, so that whoever is the closer next goes on there.
         """
-        request = tables.table_of(tables.RecomputeRequest)
+        request = tables.table_of(tables.RecomputeRequestRow)
         with self._engine.connect() as connection:
             row = connection.execute(
                 select(request).where(request.c.answer.is_(None)).order_by(request.c.id).limit(1)

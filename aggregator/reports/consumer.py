@@ -127,7 +127,7 @@ class ReportFollower:
                 {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
                 for partition, offset in followed.positions.items()
             ]
-            upsert = insert(tables.ReportsPosition).values(places)
+            upsert = insert(tables.ReportsPositionRow).values(places)
             connection.execute(
                 upsert.on_conflict_do_update(
                     index_elements=["topic_partition"],
@@ -137,14 +137,14 @@ class ReportFollower:
 
 
 def _read_positions(connection: Connection) -> dict[int, int]:
-    table = tables.ReportsPosition
+    table = tables.ReportsPositionRow
     rows = connection.execute(select(table.topic_partition, table.next_offset))
     return {row.topic_partition: row.next_offset for row in rows}
 
 
 def _read_strangers(connection: Connection) -> Strangers:
     """The names kept, without those first named so long ago that the log has forgotten it, too."""
-    table = tables.table_of(tables.Stranger)
+    table = tables.table_of(tables.StrangerRow)
     connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
     rows = connection.execute(select(table))
     return Strangers({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
@@ -155,7 +155,7 @@ def _insert_strangers(connection: Connection, strangers: Strangers) -> None:
         {**name._asdict(), "emitter": emitter, "since": since}
         for name, (emitter, since) in sorted(strangers.fresh.items())
     ]
-    _execute(connection, insert(tables.table_of(tables.Stranger)).on_conflict_do_nothing(), rows)
+    _execute(connection, insert(tables.table_of(tables.StrangerRow)).on_conflict_do_nothing(), rows)
     strangers.fresh.clear()
 
 
@@ -168,7 +168,7 @@ def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str,
 
 def _skews(connection: Connection, followed: Followed) -> dict[tuple[str, bytes], Skew]:
     """What these reports and those before them tell of the clocks of their emitters."""
-    table = tables.table_of(tables.Emitter)
+    table = tables.table_of(tables.EmitterRow)
     skews = dict(followed.skews)
     accounts = list(followed.skews)
     for at in range(0, len(accounts), 1_000):
@@ -202,7 +202,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
         }
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     ]
-    table = tables.table_of(tables.Emitter)
+    table = tables.table_of(tables.EmitterRow)
     upsert = insert(table)
     newer = upsert.excluded.seq > table.c.seq
     replaced: dict[str, Any] = {
@@ -228,7 +228,7 @@ def _upsert_lanes(connection: Connection, followed: Followed) -> None:
         }
         for (pipeline, checkpoint, lane, holder), (progress, record) in followed.lanes.items()
     ]
-    table = tables.table_of(tables.Lane)
+    table = tables.table_of(tables.LaneRow)
     upsert = insert(table)
     found = upsert.excluded
     names = ("until", "appended_at", "topic_partition", "topic_offset")
@@ -266,7 +266,7 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
         }
         for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
     ]
-    table = tables.table_of(tables.Tally)
+    table = tables.table_of(tables.TallyRow)
     upsert = insert(table)
     found = upsert.excluded
     changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(

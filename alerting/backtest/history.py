@@ -14,10 +14,10 @@ from alerting.rules.windows import Reader
 from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.store.schema.core import Window, WindowRevision, table_of
+from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
-_WINDOW: Final = table_of(Window)
-_REVISION: Final = table_of(WindowRevision)
+_WINDOW: Final = table_of(WindowRow)
+_REVISION: Final = table_of(WindowRevisionRow)
 Document = dict[str, Any]
 
 

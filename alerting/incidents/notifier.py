@@ -117,7 +117,7 @@ class Teller:
 
 
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
-    table = table_of(alert_tables.Silence)
+    table = table_of(alert_tables.SilenceRow)
     rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
     found = []
     for row in rows:
@@ -136,7 +136,7 @@ def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
     upstream = pipeline.definition.spec.alerts.upstream
     if not upstream:
         return set()
-    table = table_of(alert_tables.Incident)
+    table = table_of(alert_tables.IncidentRow)
     rows = connection.execute(
         select(table.c.pipeline).where(
             table.c.pipeline.in_(upstream),

@@ -18,7 +18,7 @@ from alerting.incidents.notification import Notification
 from alerting.incidents.notification_plan import Order, Told
 from alerting.incidents.repository import take_turn
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 
 GROUP_AT_MOST: Final = 50
@@ -144,7 +144,7 @@ class Claimed:
 
 def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Told]]:
     """What was queued or sent of these incidents, oldest first, without what was dropped."""
-    table = table_of(OutboxMessage)
+    table = table_of(OutboxMessageRow)
     rows = connection.execute(
         select(table)
         .where(table.c.incident_id.in_(list(incidents)), table.c.outcome.is_distinct_from("dropped"))
@@ -162,7 +162,7 @@ def queue(connection: Connection, incident: uuid.UUID, body: dict[str, Any], ord
     for order in orders:
         connection.execute(_SUPERSEDE, {"incident": incident, "receiver": order.receiver})
         connection.execute(
-            insert(OutboxMessage).values(
+            insert(OutboxMessageRow).values(
                 receiver=order.receiver,
                 incident_id=incident,
                 action=order.action,

@@ -9,11 +9,11 @@ from sqlalchemy import Connection, delete, insert, select
 
 from alerting.rules import Rule
 from alerting.rules.assessment import Begun
-from lagloss_server.store.schema.alerting import PendingBreach
+from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import names_not_deleted
 
-_table = table_of(PendingBreach)
+_table = table_of(PendingBreachRow)
 
 
 def write(connection: Connection, pipeline: str, found: Sequence[tuple[Rule, Begun]]) -> None:

@@ -15,7 +15,7 @@ from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 
-_table = table_of(alert_tables.Incident)
+_table = table_of(alert_tables.IncidentRow)
 
 
 def known(incident: Incident) -> KnownIncident:

@@ -8,7 +8,7 @@ from typing import Final
 
 from sqlalchemy import Connection, select
 
-from lagloss_server.store.schema.core import Tally, table_of
+from lagloss_server.store.schema.core import TallyRow, table_of
 from lagloss_server.store.store import read_basis
 
 LOOK_BACK_S: Final = 90_000
@@ -26,7 +26,7 @@ class Minutes:
 
     def refresh(self, connection: Connection, now_s: float) -> None:
         """Takes in what the follower has committed since. The connection is in a REPEATABLE READ transaction."""
-        tally, basis = table_of(Tally), read_basis(connection)
+        tally, basis = table_of(TallyRow), read_basis(connection)
         if basis == self._basis:
             return
         if basis < self._basis:  # the reports topic is another one now

@@ -14,7 +14,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.freshness import STALE_AFTER_S
-from lagloss_server.store.schema.core import Emitter, MissingMessage, Tally
+from lagloss_server.store.schema.core import EmitterRow, MissingMessageRow, TallyRow
 from lagloss_server.store.store import DAY_S, Store
 
 
@@ -74,8 +74,10 @@ class Readings:
 
 def _reported_s(connection: Connection, pipeline: str) -> dict[str, float]:
     """When the last report of each node was appended."""
-    last = func.max(Emitter.appended_at)
-    rows = connection.execute(select(Emitter.node, last).where(Emitter.pipeline == pipeline).group_by(Emitter.node))
+    last = func.max(EmitterRow.appended_at)
+    rows = connection.execute(
+        select(EmitterRow.node, last).where(EmitterRow.pipeline == pipeline).group_by(EmitterRow.node)
+    )
     return {node: appended_at / 1_000 for node, appended_at in rows}
 
 
@@ -84,14 +86,14 @@ def _expected(connection: Connection, pipeline: str, now_s: float) -> frozenset[
     a moment later than it did yesterday is not missed."""
     then_s = now_s - DAY_S
     before_s = then_s - STALE_AFTER_S
-    ran = and_(Emitter.started_at <= before_s * 1_000, Emitter.appended_at >= then_s * 1_000)
-    running = select(Emitter.node).where(Emitter.pipeline == pipeline, ran).distinct()
+    ran = and_(EmitterRow.started_at <= before_s * 1_000, EmitterRow.appended_at >= then_s * 1_000)
+    running = select(EmitterRow.node).where(EmitterRow.pipeline == pipeline, ran).distinct()
     minutes = {int(moment) // WINDOW_S * WINDOW_S for moment in (before_s, then_s)}
     told = (
-        select(Tally.node)
-        .where(Tally.pipeline == pipeline, Tally.window_start.in_(minutes))
-        .group_by(Tally.node)
-        .having(func.count(Tally.window_start.distinct()) == len(minutes))
+        select(TallyRow.node)
+        .where(TallyRow.pipeline == pipeline, TallyRow.window_start.in_(minutes))
+        .group_by(TallyRow.node)
+        .having(func.count(TallyRow.window_start.distinct()) == len(minutes))
     )
     return frozenset(connection.execute(running.union(told)).scalars())
 
@@ -102,7 +104,7 @@ def _waiting(connection: Connection, definition: Definition, windows: Windows, s
         return ()
     pending = windows.since(windows.first_at(seen_from_s))
     starts = pending.starts[pending.column("pending") > 0].tolist()
-    row = MissingMessage
+    row = MissingMessageRow
     found = connection.execute(
         select(row.places, func.count(), func.min(row.last_seen_ms))
         .where(row.pipeline == definition.name, row.window_start.in_(starts), row.kind == "pending")

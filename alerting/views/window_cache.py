@@ -16,14 +16,14 @@ from sqlalchemy import ColumnElement, Connection, Integer, Row, and_, func, lite
 from alerting.rules.budget import LONGEST_S
 from alerting.rules.windows import Reader, Windows
 from lagloss_server.model.definition import Definition
-from lagloss_server.store.schema.core import Window, table_of
+from lagloss_server.store.schema.core import WindowRow, table_of
 
 HOUR_S: Final = 3_600
 CONTEXT_S: Final = 2 * HOUR_S
 """Windows with documents before those that are spoken of: enough for any k of n."""
 
 Digest = tuple[int, ...]
-_WINDOW = table_of(Window)
+_WINDOW = table_of(WindowRow)
 
 
 _DIGEST: Final = (

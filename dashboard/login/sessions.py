@@ -12,13 +12,13 @@ from sqlalchemy import Connection, delete, insert, select, update
 from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import Session
+from lagloss_server.store.schema.login import SessionRow
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import SECRET_BYTES, hash_secret
 
 _SEEN_EVERY: Final = timedelta(minutes=1)
 """A request writes that there was one only if the last such note is older."""
-_session: Final = table_of(Session)
+_session: Final = table_of(SessionRow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from lagloss_server.store.store import Store
 
 Document = dict[str, Any]
 
-_pending_table = table_of(alert_tables.PendingBreach)
+_pending_table = table_of(alert_tables.PendingBreachRow)
 
 
 @dataclass(frozen=True, slots=True)

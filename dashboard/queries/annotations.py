@@ -78,7 +78,7 @@ def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident,
 
 
 def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
-    row = tables.Pipeline
+    row = tables.PipelineRow
     asked = select(row.version, row.applied_at).where(
         row.name == pipeline, row.applied_at >= span.from_s * 1_000, row.applied_at < span.to_s * 1_000
     )
@@ -90,7 +90,7 @@ def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
 
 
 def _starts(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
-    row = tables.Emitter
+    row = tables.EmitterRow
     asked = (
         select(row.node, row.started_at)
         .where(row.pipeline == pipeline, row.started_at >= span.from_s * 1_000, row.started_at < span.to_s * 1_000)

@@ -86,7 +86,7 @@ def names_of(pipelines: Sequence[str]) -> TableValuedAlias:
 
 
 def _newest_window(name: ColumnElement[str]) -> LateralFromClause:
-    window = tables.Window
+    window = tables.WindowRow
     return (
         select(window.window_start, window.verdict)
         .where(window.pipeline == name)
@@ -97,7 +97,7 @@ def _newest_window(name: ColumnElement[str]) -> LateralFromClause:
 
 
 def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
-    tally = tables.Tally
+    tally = tables.TallyRow
     return (
         select(tally.window_start)
         .where(tally.pipeline == name)
@@ -108,7 +108,7 @@ def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
 
 
 def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
-    emitter, now_ms = tables.Emitter, int(now_s * 1_000)
+    emitter, now_ms = tables.EmitterRow, int(now_s * 1_000)
     heard = is_heard(now_ms)
     is_open = ~emitter.closed & is_lately(now_ms)
     return (
@@ -126,7 +126,7 @@ def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
 
 def is_lately(now_ms: int) -> ColumnElement[bool]:
     """Whether an emitter was heard within the last day: those before are not missed any more."""
-    return tables.Emitter.appended_at >= now_ms - DAY_S * 1_000
+    return tables.EmitterRow.appended_at >= now_ms - DAY_S * 1_000
 
 
 def condition(fresh: Freshness, grace_ms: int, now_s: float, has_windows: bool, *, ends_now: bool = True) -> Condition:

@@ -106,7 +106,7 @@ def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) 
 
 def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[tuple[str, str], LagNow]:
     """What was last known within two minutes, by pipeline and node."""
-    row = tables.ConsumerLag
+    row = tables.ConsumerLagRow
     asked = (
         select(row.pipeline, row.node, _of_all(func.sum, row.offsets), _of_all(func.max, row.behind_ms))
         .where(tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - NOW_S)
@@ -124,7 +124,7 @@ def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttrib
 
 def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
     """Minute by minute."""
-    row = tables.ConsumerLag
+    row = tables.ConsumerLagRow
     of: list[Any] = [row.node, row.consumer_group]
     inputs: list[Any] = [row.topic, row.topic_partition]
     return (

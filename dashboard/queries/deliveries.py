@@ -19,8 +19,8 @@ from lagloss_server.store.store import Store
 
 Document = dict[str, Any]
 
-_receiver_table = table_of(alert_tables.Receiver)
-_leader_table = table_of(alert_tables.Leader)
+_receiver_table = table_of(alert_tables.ReceiverRow)
+_leader_table = table_of(alert_tables.LeaderRow)
 _FIRST: Final = ("failed", "waiting", "sent", "dropped")
 """Outcomes in the order in which somebody wants to know of them."""
 _OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")

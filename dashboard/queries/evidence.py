@@ -38,7 +38,7 @@ def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) ->
     """What is known now, by node and emitter. Empty for a window whose tallies are gone, and where only a definition
     that changed makes a node unsure: `window --json` names the nodes all the same."""
     now_ms = int(now_s * 1_000)
-    window, tally, emitter = tables.Window, tables.Tally, tables.Emitter
+    window, tally, emitter = tables.WindowRow, tables.TallyRow, tables.EmitterRow
     here = (tally.pipeline == pipeline, tally.window_start == window_start_s)
     columns = (tally.emitter, tally.node, tally.checkpoint, tally.replay, tally.beacons, tally.dropped)
     packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == window_start_s)

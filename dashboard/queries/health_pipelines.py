@@ -133,7 +133,7 @@ def read_closings(
 
 def _read_first_tally(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
     """Of pipelines without a closed window, where the first is to come."""
-    names, tally = names_of(pipelines), tables.Tally
+    names, tally = names_of(pipelines), tables.TallyRow
     first = (
         select(tally.window_start)
         .where(tally.pipeline == names.c.name)
@@ -171,7 +171,7 @@ def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[st
 
 def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Node]:
     """Every node that ever reported: what is bad first, then by when it was last heard."""
-    row, now_ms = tables.Emitter, int(now_s * 1_000)
+    row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     silent, lately = is_silent(now_ms), is_lately(now_ms)
     asked: Select[*tuple[Any, ...]] = (
         select(
@@ -203,7 +203,7 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
 
 def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[SilentEmitter]:
     """Emitters that fell silent within a day, the last first; of very many the last `SILENT_LISTED`."""
-    row, now_ms = tables.Emitter, int(now_s * 1_000)
+    row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     asked = (
         select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, is_awaited(now_ms))
         .where(tables.is_any(row.pipeline, pipelines), is_silent(now_ms), is_lately(now_ms))
@@ -219,7 +219,7 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
 
 def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Host]:
     """The hosts of emitters that were heard in the last hour: the clock that is furthest off first."""
-    row = tables.Emitter
+    row = tables.EmitterRow
     asked: Select[*tuple[Any, ...]] = (
         select(
             row.host,

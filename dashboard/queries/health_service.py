@@ -123,9 +123,9 @@ class Recompute:
 
 
 def read_reports(connection: Connection, ends: Ends) -> Reports:
-    row = tables.ReportsPosition
+    row = tables.ReportsPositionRow
     positions: dict[int, int] = dict(_all(connection, select(row.topic_partition, row.next_offset)))
-    newest_ms: int | None = connection.execute(select(func.max(tables.Emitter.appended_at))).scalar()
+    newest_ms: int | None = connection.execute(select(func.max(tables.EmitterRow.appended_at))).scalar()
     behind = None
     if ends.offsets is not None:
         behind = sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.offsets.items())
@@ -134,7 +134,7 @@ def read_reports(connection: Connection, ends: Ends) -> Reports:
 
 def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
     """By topic and reason, most first."""
-    counted, kept = tables.QuarantineCount, tables.Quarantined
+    counted, kept = tables.QuarantineCountRow, tables.QuarantinedRow
     sample = (
         select(kept.first_bytes, kept.found_at)
         .where(kept.topic == counted.topic, kept.reason == counted.reason)
@@ -161,7 +161,7 @@ def read_strangers(
 ) -> list[StrangeName]:
     """Pipelines that nobody has applied, and checkpoints that their pipeline's newest definition does not have: the
     newest first. Replays and lanes stand in no definition."""
-    row = tables.Stranger
+    row = tables.StrangerRow
     is_unknown = (row.kind == "pipeline") & row.pipeline.not_in(names_not_deleted())
     is_checkpoint = (row.kind == "checkpoint") & tables.is_any(row.pipeline, definitions)
     asked = (
@@ -190,7 +190,7 @@ def read_sizes(connection: Connection) -> list[Size]:
         "WHERE c.relname = ANY(:names) AND c.relkind IN ('r', 'p') "
         "AND c.relnamespace = current_schema()::regnamespace ORDER BY bytes DESC, c.relname"
     )
-    pruned: dict[str, int] = dict(_all(connection, select(tables.Pruned.table_name, tables.Pruned.before_s)))
+    pruned: dict[str, int] = dict(_all(connection, select(tables.PrunedRow.table_name, tables.PrunedRow.before_s)))
     names = [table.name for table in tables.Base.metadata.sorted_tables]
     return [
         Size(row.relname, row.bytes, row.partitions, pruned.get(row.relname))
@@ -199,7 +199,7 @@ def read_sizes(connection: Connection) -> list[Size]:
 
 
 def read_alerting(connection: Connection) -> Alerting:
-    leader, row = alert_tables.Leader, alert_tables.Receiver
+    leader, row = alert_tables.LeaderRow, alert_tables.ReceiverRow
     receivers = tuple(
         {"name": name, "kind": kind, "fallback": is_fallback}
         for name, kind, is_fallback in _all(connection, select(row.name, row.kind, row.is_fallback).order_by(row.name))
@@ -210,7 +210,7 @@ def read_alerting(connection: Connection) -> Alerting:
 
 def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:
     """Requests that are not answered yet, oldest first."""
-    row = tables.RecomputeRequest
+    row = tables.RecomputeRequestRow
     asked = (
         select(row.pipeline, row.from_s, row.to_s, row.requested_at, row.progress)
         .where(row.answer.is_(None), tables.is_any(row.pipeline, pipelines))

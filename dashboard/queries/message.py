@@ -141,7 +141,7 @@ def hashes_of(asked: str) -> list[int]:
 
 
 def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[MissingMessage, ...]:
-    missing = tables.table_of(tables.MissingMessage)
+    missing = tables.table_of(tables.MissingMessageRow)
     signed = [signed64(id_hash) for id_hash in ids]
     with store.engine.connect() as connection:
         rows = connection.execute(

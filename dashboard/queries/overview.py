@@ -147,7 +147,7 @@ def _first_hour(now_s: float) -> int:
 def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
     """The newest closed window of each. `changed_s`: the newest before it with another verdict; `first_s`: the oldest
     one; both no further back than `LOOKED_BACK_S`."""
-    window, names = tables.Window, names_of(pipelines)
+    window, names = tables.WindowRow, names_of(pipelines)
     newest = (
         select(
             window.window_start,
@@ -182,7 +182,7 @@ def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
 
 
 def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, list[_Found]]:
-    row = tables.Rollup
+    row = tables.RollupRow
     asked: Select[*tuple[Any, ...]] = select(row.pipeline, row.start, row.e2e_p95_ms, row.messages, row.lost_min).where(
         tables.is_any(row.pipeline, pipelines), row.period == "hour", row.start >= _first_hour(now_s)
     )

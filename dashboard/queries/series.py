@@ -92,7 +92,7 @@ def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span, now
 
 
 def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span) -> dict[int, Bucket]:
-    window, of = tables.Window, sums.database(store)
+    window, of = tables.WindowRow, sums.database(store)
     within = (
         window.pipeline == stored.name,
         window.window_start >= span.from_s,

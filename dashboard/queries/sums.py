@@ -38,7 +38,7 @@ class Rolled:
 
 def read_rolled(store: Store, pipeline: str, from_s: int, to_s: int) -> Rolled:
     """The roll-ups that overlap [from_s, to_s)."""
-    rollup, mark = tables.Rollup, tables.RollupDirty
+    rollup, mark = tables.RollupRow, tables.RollupDirtyRow
     first_s = period_of("day", from_s)
     with store.engine.connect() as connection:
         computed = connection.execute(
@@ -63,7 +63,7 @@ def database(store: Store) -> str:
 
 def read_packed(engine: Engine, pipeline: str, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
     """These roll-ups as they are stored."""
-    row = tables.Rollup
+    row = tables.RollupRow
     found: list[tuple[Key, bytes]] = []
     for period in PERIOD_S:
         starts = [start for kind, start in keys if kind == period]

@@ -126,7 +126,7 @@ def count_difference(store: Store, pipeline: str, start_s: int, source: str, tar
         UnknownPipeline, UnknownCheckpoint.
     """
     graph = check_known(store, pipeline, start_s, source, target)
-    window = tables.Window
+    window = tables.WindowRow
     packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == start_s)
     with store.engine.connect() as connection:
         raw = connection.execute(packed).scalar_one_or_none()

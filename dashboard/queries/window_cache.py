@@ -99,7 +99,7 @@ class LoggedWindows:
 
 
 def _read_stamp(store: Store, pipeline: str, window_start_s: int) -> Stamp:
-    window, tally = tables.Window, tables.Tally
+    window, tally = tables.WindowRow, tables.TallyRow
     revision = select(window.revision).where(window.pipeline == pipeline, window.window_start == window_start_s)
     told = select(func.max(tally.changed_basis), func.sum(tally.beacons)).where(
         tally.pipeline == pipeline, tally.window_start == window_start_s

@@ -26,7 +26,7 @@ from lagloss_server.store.store import ALERTS_CHANNEL, Store
 from lagloss_server.times import moment
 
 MAX_SILENCE_S: Final = 86_400
-silence_table = table_of(alert_tables.Silence)
+silence_table = table_of(alert_tables.SilenceRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
 
 def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
     """The labels of the newest definition of each pipeline."""
-    pipeline = tables.table_of(tables.Pipeline)
+    pipeline = tables.table_of(tables.PipelineRow)
     own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
     return {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
 

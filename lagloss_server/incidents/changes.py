@@ -17,7 +17,7 @@ from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 from lagloss_server.times import moment
 
-change_table = table_of(alert_tables.IncidentChange)
+change_table = table_of(alert_tables.IncidentChangeRow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ FAILED_FOR: Final = timedelta(days=7)
 """Deliveries that failed longer ago are not brought up any more."""
 MAX_FAILED: Final = 200
 
-outbox_table = table_of(alert_tables.OutboxMessage)
+outbox_table = table_of(alert_tables.OutboxMessageRow)
 WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
 
 

@@ -27,7 +27,7 @@ _ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
 
 Document = dict[str, Any]
 
-incident_table = table_of(alert_tables.Incident)
+incident_table = table_of(alert_tables.IncidentRow)
 WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
     incident_table.c[name] for name in ("state", "severity", "opened_at", "id")
 )
@@ -277,7 +277,7 @@ def example_words(example: Mapping[str, Any]) -> str:
 
 def _own_runbooks(connection: Connection) -> dict[str, str]:
     """Where pipelines have runbooks of their own, by the newest definition: addresses that a kind is put behind."""
-    pipeline = table_of(tables.Pipeline)
+    pipeline = table_of(tables.PipelineRow)
     base = pipeline.c.definition["spec"]["alerts"]["runbook"].astext
     found: dict[str, str | None] = {}
     for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):

@@ -22,8 +22,8 @@ from lagloss_server.times import moment
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2
 
-receiver_table = table_of(alert_tables.Receiver)
-leader_table = table_of(alert_tables.Leader)
+receiver_table = table_of(alert_tables.ReceiverRow)
+leader_table = table_of(alert_tables.LeaderRow)
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,7 +247,7 @@ def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tupl
 
 def _tallied_windows(store: Store, pipeline: str) -> dict[int, int]:
     """The windows that the log may hold blocks of, and how many beacons they have."""
-    tally = tables.Tally
+    tally = tables.TallyRow
     with store.engine.connect() as connection:
         rows = connection.execute(
             select(tally.window_start, func.sum(tally.beacons))
@@ -260,7 +260,7 @@ def _tallied_windows(store: Store, pipeline: str) -> dict[int, int]:
 def _ranges_of(
     store: Store, pipeline: str, starts: Sequence[int], partitions: frozenset[int] | None = None
 ) -> list[OffsetRange]:
-    tally = tables.Tally
+    tally = tables.TallyRow
     with store.engine.connect() as connection:
         rows = connection.execute(
             select(tally.ranges).where(
@@ -293,7 +293,7 @@ def _partitions_of(ids: Iterable[int], counts: range) -> frozenset[int]:
 
 
 def _hosts(store: Store, pipeline: str) -> dict[bytes, str]:
-    emitter = tables.Emitter
+    emitter = tables.EmitterRow
     with store.engine.connect() as connection:
         rows = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
         return {found.emitter: found.host for found in rows}

@@ -82,7 +82,7 @@ class Reading:
 
     def _take(self, period: Period, ranges: Ranges, usable: Callable[[str, int], bool]) -> Ranges:
         """Takes the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
-        length, row = PERIOD_S[period], tables.Rollup
+        length, row = PERIOD_S[period], tables.RollupRow
         asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
         within = (row.pipeline == asked.c.name, row.start >= asked.c.from_s, row.start < asked.c.to_s)
         rows = self.connection.execute(
@@ -129,7 +129,7 @@ class Reading:
                 yield place, self.memory.put((of, place, versions[place]), found)
 
     def _rollups(self, period: Period, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
-        row, asked = tables.Rollup, _asked_places(places)
+        row, asked = tables.RollupRow, _asked_places(places)
         packed = func.substring(row.packed, 1, COUNTS_BYTES) if self.counts_only else row.packed
         unpack = Rollup.unpack_counts if self.counts_only else Rollup.unpack
         here = (row.pipeline == asked.c.name, row.period == period, row.start == asked.c.start)
@@ -137,7 +137,7 @@ class Reading:
             yield (name, start), unpack(found)
 
     def _take_minutes(self, ranges: Ranges) -> None:
-        window, asked = tables.Window, _asked(ranges)
+        window, asked = tables.WindowRow, _asked(ranges)
         columns = (window.pipeline, window.window_start, window.revision, window.closed_at)
         rows = self.connection.execute(select(*columns).where(*_within(asked)))
         versions = {(name, start): (revision, closed_at) for name, start, revision, closed_at in rows}
@@ -145,7 +145,7 @@ class Reading:
             self._add(name, start, found)
 
     def _minutes(self, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
-        window, asked = tables.Window, _asked_places(places)
+        window, asked = tables.WindowRow, _asked_places(places)
         here = (window.pipeline == asked.c.name, window.window_start == asked.c.start)
         columns = (window.pipeline, window.window_start, window.document, window.facts)
         for name, start, document, facts in self.connection.execute(select(*columns).where(*here)):
@@ -153,7 +153,7 @@ class Reading:
 
     def _count_minutes(self, ranges: Ranges) -> None:
         """Adds minutes up where they are stored."""
-        window, asked = tables.Window, _asked(_each(ranges, self._parted))
+        window, asked = tables.WindowRow, _asked(_each(ranges, self._parted))
         sums = [func.sum(getattr(window, name)) for name in COUNTS]
         rows = self.connection.execute(
             select(asked.c.name, asked.c.from_s, window.verdict, func.count(), *sums)
@@ -166,7 +166,7 @@ class Reading:
 
     def _cuts(self, ranges: Ranges) -> dict[str, list[int]]:
         """By stretch: the minutes of these ranges, which are gone, that an hour's roll-up holds."""
-        hour, row = PERIOD_S["hour"], tables.Rollup
+        hour, row = PERIOD_S["hour"], tables.RollupRow
         cuts = {name: [0] * len(found) for name, found in self._found.items()}
         if not any(ranges.values()):
             return cuts
@@ -185,14 +185,14 @@ class Reading:
         return cuts
 
     def _marked(self, period: Period) -> set[tuple[str, int]]:
-        mark = tables.RollupDirty
+        mark = tables.RollupDirtyRow
         asked = select(mark.pipeline, mark.start).where(tables.is_any(mark.pipeline, self.edges), mark.period == period)
         return {(name, start) for name, start in self.connection.execute(asked)}
 
     def _pruned_before(self) -> int:
         """Windows that start before this were dropped (see `aggregator.maintenance.retention`)."""
-        pruned = tables.Pruned
-        asked = select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
+        pruned = tables.PrunedRow
+        asked = select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
         return self.connection.execute(asked).scalar() or 0
 
     def _stretch(self, name: str, moment_s: int) -> int:
@@ -232,7 +232,7 @@ def _asked_places(places: Iterable[Place]) -> TableValuedAlias:
 
 def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
     """The windows of the ranges that are asked for."""
-    window = tables.Window
+    window = tables.WindowRow
     return (
         window.pipeline == asked.c.name,
         window.window_start >= asked.c.from_s,

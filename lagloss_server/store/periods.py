@@ -130,7 +130,7 @@ def first_known_of(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
     Of an hour whose minutes are gone: windows go on without a gap from a pipeline's first, so it began that many
     minutes before the hour's end.
     """
-    window, row = tables.Window, tables.Rollup
+    window, row = tables.WindowRow, tables.RollupRow
     asked = tables.rows_of(((name,) for name in pipelines), name=Text())
     minute = (
         select(window.window_start)

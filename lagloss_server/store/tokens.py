@@ -68,7 +68,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
     token = Token(secrets.token_hex(6), pipeline, scope, rate, hash_secret(secret), int(time.time() * 1000))
     with store.engine.begin() as connection:
         connection.execute(
-            insert(tables.Token).values(
+            insert(tables.TokenRow).values(
                 id=token.id,
                 pipeline=pipeline,
                 scope=scope,
@@ -82,7 +82,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
 
 def read(connection: Connection) -> list[Token]:
     """All tokens, revoked ones too, oldest first."""
-    table = tables.table_of(tables.Token)
+    table = tables.table_of(tables.TokenRow)
     return [
         Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
         for row in connection.execute(select(table).order_by(table.c.created_at, table.c.id))
@@ -95,7 +95,7 @@ def revoke(store: Store, token_id: str) -> None:
     Raises:
         UnknownToken: there is none, or it was revoked before.
     """
-    table = tables.table_of(tables.Token)
+    table = tables.table_of(tables.TokenRow)
     is_it = (table.c.id == token_id) & table.c.revoked_at.is_(None)
     with store.engine.begin() as connection:
         if not connection.execute(update(table).where(is_it).values(revoked_at=int(time.time() * 1000))).rowcount:

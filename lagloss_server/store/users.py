@@ -18,8 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.model.roles import Role
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import Session
-from lagloss_server.store.schema.login import User as UserRow
+from lagloss_server.store.schema.login import SessionRow, UserRow
 from lagloss_server.store.store import Store
 
 LOCAL_LOGIN: Final = "local"
@@ -32,7 +31,7 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _HASHER: Final = PasswordHasher()
 """The parameters of RFC 9106 for servers with little memory, as argon2-cffi has them: 64 MiB, about 50 ms."""
 _user: Final = table_of(UserRow)
-_session: Final = table_of(Session)
+_session: Final = table_of(SessionRow)
 
 
 @dataclass(frozen=True, slots=True)

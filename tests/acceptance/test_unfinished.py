@@ -17,7 +17,7 @@ from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.store.schema.core import Lane
+from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
 from pipeline_under_test.event import Event
 from pipeline_under_test.scenarios.loss_watch import LossWatch
@@ -85,7 +85,9 @@ class World:
         """How far each lane of a place has come."""
         with self.store.engine.connect() as connection:
             rows = connection.execute(
-                select(Lane.until).where(Lane.pipeline == self.settings.pipeline, Lane.checkpoint == checkpoint)
+                select(LaneRow.until).where(
+                    LaneRow.pipeline == self.settings.pipeline, LaneRow.checkpoint == checkpoint
+                )
             )
             return [row.until for row in rows]
 

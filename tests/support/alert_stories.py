@@ -25,7 +25,7 @@ from alerting.incidents.routing import Escalation, Route
 from lagloss.errors import LaglossError
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
-from lagloss_server.store.schema.alerting import Incident, IncidentChange, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, close_window, only_loss, rows
 
@@ -170,7 +170,7 @@ class Story:
             incident_actions.unsilence(self.store, found.id, "ann")
 
     def acknowledge(self) -> None:
-        is_open = [row for row in rows(self.store, Incident) if row.state == "open"]
+        is_open = [row for row in rows(self.store, IncidentRow) if row.state == "open"]
         if is_open:
             with suppress(LaglossError):  # somebody has already
                 incident_actions.acknowledge(self.store, str(self.random.choice(is_open).id), "ann")
@@ -257,7 +257,7 @@ class Story:
 
     def check(self) -> None:
         """What holds at any moment."""
-        incidents = rows(self.store, Incident)
+        incidents = rows(self.store, IncidentRow)
         is_open = [(row.pipeline, row.rule) for row in incidents if row.state == "open"]
         assert len(is_open) == len(set(is_open)), "of a rule, one incident is open"
         held: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -282,22 +282,24 @@ class Story:
                 assert knows or refused, f"{receiver} heard {action} of {incident} before it opened"
                 knows = knows and action != "resolve"
         reopened = [
-            row for row in rows(self.store, IncidentChange) if (row.incident_id, row.change) == (incident, "reopened")
+            row
+            for row in rows(self.store, IncidentChangeRow)
+            if (row.incident_id, row.change) == (incident, "reopened")
         ]
         assert episodes <= 1 + len(reopened), f"{receiver} heard of {incident} again after its end"
 
     def _queued(self, incident: UUID, receiver: str) -> list[Any]:
         return [
-            row for row in rows(self.store, OutboxMessage) if (row.incident_id, row.receiver) == (incident, receiver)
+            row for row in rows(self.store, OutboxMessageRow) if (row.incident_id, row.receiver) == (incident, receiver)
         ]
 
     def check_end(self) -> None:
         """What holds once all is sent: who is routed knows of what is open, and nobody of anything else."""
         self.check()
-        before = len(rows(self.store, OutboxMessage))
+        before = len(rows(self.store, OutboxMessageRow))
         assert self.look(Evaluator(self.store, self.teller)) == [], "an alerter made anew changes nothing"
-        assert len(rows(self.store, OutboxMessage)) == before, "and tells nothing"
-        for row in rows(self.store, Incident):
+        assert len(rows(self.store, OutboxMessageRow)) == before, "and tells nothing"
+        for row in rows(self.store, IncidentRow):
             for receiver in RECEIVERS:
                 heard = self.heard.get((row.id, receiver), [])
                 actions = [
@@ -320,7 +322,7 @@ class Story:
             closed = sorted(minute for (of, minute), (_, history) in self.windows.items() if of == name and not history)
             held = {
                 start
-                for row in rows(self.store, Incident)
+                for row in rows(self.store, IncidentRow)
                 if (row.pipeline, row.rule) == (name, "loss")
                 for start in expanded(row.detail["breaches"])
             }

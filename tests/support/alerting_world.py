@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from alerting.incidents.evaluator import Evaluator
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.store.schema.alerting import Incident, IncidentChange, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.support.window_documents import CHAIN, document, store_missing, store_window
 
@@ -155,9 +155,9 @@ def close_windows(store: Store, verdicts: str, first: int = 0, **more: Any) -> N
         close_window(store, first + number, verdict, lost, **more)
 
 
-def rows(store: Store, table: type[Incident] | type[IncidentChange] | type[OutboxMessage]) -> list[Any]:
+def rows(store: Store, table: type[IncidentRow] | type[IncidentChangeRow] | type[OutboxMessageRow]) -> list[Any]:
     """All rows, in the order in which they came."""
-    order = table.opened_at if table is Incident else table.id
+    order = table.opened_at if table is IncidentRow else table.id
     with store.engine.connect() as connection:
         return list(connection.execute(select(table.__table__).order_by(order)))
 

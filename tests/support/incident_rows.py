@@ -8,7 +8,13 @@ from uuid import UUID, uuid4
 
 from sqlalchemy import Connection, insert
 
-from lagloss_server.store.schema.alerting import Incident, IncidentChange, Leader, OutboxMessage, Receiver
+from lagloss_server.store.schema.alerting import (
+    IncidentChangeRow,
+    IncidentRow,
+    LeaderRow,
+    OutboxMessageRow,
+    ReceiverRow,
+)
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 FIRST = int(NOON.timestamp()) - 180
@@ -59,7 +65,7 @@ def store_incident(
         "target": 0.01,
     }
     values = {**row, "id": id_, "opened_at": opened_at, "resolved_at": resolved_at, "detail": told, **columns}
-    connection.execute(insert(Incident).values(**values))
+    connection.execute(insert(IncidentRow).values(**values))
     store_change(connection, id_, "opened", opened_at)
     if resolved_at is not None:
         store_change(connection, id_, "resolved", resolved_at)
@@ -68,7 +74,7 @@ def store_incident(
 
 def store_change(connection: Connection, incident: UUID, change: str, at: datetime, by: str | None = None) -> None:
     connection.execute(
-        insert(IncidentChange).values(
+        insert(IncidentChangeRow).values(
             incident_id=incident,
             at=at,
             change=change,
@@ -93,7 +99,7 @@ def store_delivery(
 ) -> None:
     """A notification that was done a second after it was queued, or (outcome None) waits."""
     connection.execute(
-        insert(OutboxMessage).values(
+        insert(OutboxMessageRow).values(
             receiver=receiver,
             incident_id=incident,
             action="trigger",
@@ -111,8 +117,8 @@ def store_delivery(
 
 
 def store_receiver(connection: Connection, name: str, kind: str = "webhook") -> None:
-    connection.execute(insert(Receiver).values(name=name, kind=kind, is_fallback=False))
+    connection.execute(insert(ReceiverRow).values(name=name, kind=kind, is_fallback=False))
 
 
 def store_leader(connection: Connection, host: str, well_at: datetime) -> None:
-    connection.execute(insert(Leader).values(only=True, backend=1, host=host, led_at=well_at, well_at=well_at))
+    connection.execute(insert(LeaderRow).values(only=True, backend=1, host=host, led_at=well_at, well_at=well_at))

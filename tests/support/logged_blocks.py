@@ -91,7 +91,7 @@ class Logged:
         with self.store.engine.begin() as connection:
             ensure_days(connection, [self.start_s])
             connection.execute(
-                tables.table_of(tables.Tally).insert().values(**row, **counts, **places, **changed, **who)
+                tables.table_of(tables.TallyRow).insert().values(**row, **counts, **places, **changed, **who)
             )
 
     def tell_of_everything(self) -> None:

@@ -68,7 +68,7 @@ class Stored:
 
     def seal(self, *starts_s: int) -> None:
         with self.store.engine.begin() as connection:
-            window = tables.Window
+            window = tables.WindowRow
             connection.execute(update(window).where(window.window_start.in_(starts_s)).values(state="sealed"))
 
     def report(

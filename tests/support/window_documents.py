@@ -164,14 +164,14 @@ def store_window(connection: Connection, window: dict[str, Any], start_s: int, n
     ensure_days(connection, [start_s])
     kept = {key: value for key, value in window.items() if key not in ("state", "revision", "closed_at", "history")}
     connection.execute(
-        tables.Window.__table__.delete().where(
-            tables.Window.pipeline == window["pipeline"], tables.Window.window_start == start_s
+        tables.WindowRow.__table__.delete().where(
+            tables.WindowRow.pipeline == window["pipeline"], tables.WindowRow.window_start == start_s
         )
     )
     closed_ms = (start_s + 121) * 1000
     on_time, on_time_of = on_time_counts(window)
     connection.execute(
-        tables.Window.__table__.insert().values(
+        tables.WindowRow.__table__.insert().values(
             pipeline=window["pipeline"],
             window_start=start_s,
             state=window["state"],
@@ -216,7 +216,7 @@ def store_missing(
     ensure_days(connection, [start_s])
     hashed = xxhash.xxh3_64_intdigest(message_id.encode())
     connection.execute(
-        tables.MissingMessage.__table__.insert().values(
+        tables.MissingMessageRow.__table__.insert().values(
             pipeline=pipeline,
             window_start=start_s,
             id_hash=hashed - (1 << 64) if hashed >> 63 else hashed,

@@ -285,7 +285,7 @@ def test_rows_hold_the_newest_and_the_highest_whatever_the_rounds_and_however_of
     @given(rounds)
     def check(told: list[tuple[int | None, int | None, bool]]) -> None:
         with store.engine.begin() as connection:
-            connection.execute(delete(tables.ConsumerLag))
+            connection.execute(delete(tables.ConsumerLagRow))
             for at, (offsets, behind_ms, twice) in enumerate(told):
                 lag = PartitionLag(NodeGroup("orders", "mid", "g"), "in", 0, offsets, behind_ms)
                 for _ in range(1 + twice):
@@ -336,6 +336,6 @@ def failures(metrics: Metrics) -> float | None:
 
 def stored(store: Store) -> list[dict[str, Any]]:
     """The rows there are, oldest first."""
-    table = tables.table_of(tables.ConsumerLag)
+    table = tables.table_of(tables.ConsumerLagRow)
     with store.engine.connect() as connection:
         return [dict(row) for row in connection.execute(select(table).order_by(table.c.asked_at)).mappings()]

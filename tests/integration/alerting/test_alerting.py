@@ -13,7 +13,7 @@ from alerting.incidents.notification_plan import Habits
 from alerting.incidents.notifier import Teller
 from alerting.incidents.routing import Escalation, Route
 from lagloss_server.incidents import actions as incident_actions
-from lagloss_server.store.schema.alerting import Incident, IncidentChange, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import (
     START,
@@ -35,11 +35,11 @@ def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
 
 
 def queued(store: Store) -> list[tuple[str, str, str]]:
-    return [(row.receiver, row.action, row.change) for row in rows(store, OutboxMessage)]
+    return [(row.receiver, row.action, row.change) for row in rows(store, OutboxMessageRow)]
 
 
 def happened(store: Store) -> list[str]:
-    return [row.change for row in rows(store, IncidentChange)]
+    return [row.change for row in rows(store, IncidentChangeRow)]
 
 
 def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_in_order(
@@ -71,9 +71,9 @@ def test_an_incident_is_opened_updated_and_resolved_and_each_is_posted_once_and_
         assert updated["breach"]["worst"] == pytest.approx(0.4)
         assert resolved["incident"]["resolved_because"] == "recovered"
         assert resolved["breach"]["worst"] == pytest.approx(0.4)
-        [incident] = rows(watched, Incident)
+        [incident] = rows(watched, IncidentRow)
         assert (incident.state, incident.first_window, incident.last_window) == ("resolved", START + 60, START + 180)
-        wait_for(lambda: all(row.outcome == "sent" for row in rows(watched, OutboxMessage)), what="the records")
+        wait_for(lambda: all(row.outcome == "sent" for row in rows(watched, OutboxMessageRow)), what="the records")
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=20)
         assert process.returncode == 0, output
@@ -111,7 +111,7 @@ def test_an_incident_revised_away_says_so_and_a_window_that_is_lossy_again_is_ne
     assert evaluate(watched, by) == ["loss opened"]
     close_windows(watched, "oo", revision=2)
     assert evaluate(watched, by) == ["loss resolved"]
-    [incident] = rows(watched, Incident)
+    [incident] = rows(watched, IncidentRow)
     assert incident.detail["resolved_because"] == "revised"
     assert len(incident.detail["notes"]) == 2
     close_windows(watched, "ll", revision=3)
@@ -121,7 +121,7 @@ def test_an_incident_revised_away_says_so_and_a_window_that_is_lossy_again_is_ne
         ("hook", "resolve", "resolved"),
         ("hook", "trigger", "reopened"),
     ]
-    assert len(rows(watched, Incident)) == 1
+    assert len(rows(watched, IncidentRow)) == 1
 
 
 def test_a_window_revised_in_an_open_incident_is_told(watched: Store) -> None:
@@ -131,7 +131,7 @@ def test_a_window_revised_in_an_open_incident_is_told(watched: Store) -> None:
     close_window(watched, 1, "ok", revision=2)
     assert evaluate(watched, by) == ["loss updated"]
     assert queued(watched)[-1] == ("hook", "update", "updated")
-    assert "revised" in rows(watched, OutboxMessage)[-1].body["notes"][0]
+    assert "revised" in rows(watched, OutboxMessageRow)[-1].body["notes"][0]
 
 
 def test_loss_within_15_minutes_is_the_same_incident_and_later_a_new_one(watched: Store) -> None:
@@ -143,10 +143,12 @@ def test_loss_within_15_minutes_is_the_same_incident_and_later_a_new_one(watched
     close_windows(watched, "ooo", first=7)
     assert evaluate(watched, by) == ["loss resolved"]
     with watched.engine.begin() as connection:
-        connection.execute(Incident.__table__.update().values(resolved_at=datetime.now(UTC) - timedelta(seconds=901)))
+        connection.execute(
+            IncidentRow.__table__.update().values(resolved_at=datetime.now(UTC) - timedelta(seconds=901))
+        )
     close_windows(watched, "ll", first=10)
     assert evaluate(watched, by) == ["loss opened"]
-    assert len(rows(watched, Incident)) == 2
+    assert len(rows(watched, IncidentRow)) == 2
 
 
 def test_an_alerter_made_anew_changes_nothing(watched: Store) -> None:
@@ -167,7 +169,7 @@ def test_a_rule_that_is_taken_away_ends_its_incident(watched: Store) -> None:
     evaluate(watched, by)
     watched.apply(only_loss("loss: off"))
     assert evaluate(watched, by) == ["loss resolved"]
-    assert rows(watched, Incident)[0].detail["resolved_because"] == "rule removed"
+    assert rows(watched, IncidentRow)[0].detail["resolved_because"] == "rule removed"
     assert queued(watched)[-1][1] == "resolve"
 
 
@@ -178,7 +180,7 @@ def test_a_pipeline_that_is_deleted_takes_its_incidents_with_it(watched: Store) 
     watched.delete("chain")
     assert by.end_incidents_of_deleted() == ["loss resolved"]
     assert by.end_incidents_of_deleted() == []
-    assert rows(watched, Incident)[0].detail["resolved_because"] == "deleted"
+    assert rows(watched, IncidentRow)[0].detail["resolved_because"] == "deleted"
     assert queued(watched)[-1] == ("hook", "resolve", "resolved")
 
 
@@ -188,7 +190,7 @@ def test_a_silence_keeps_an_incident_to_itself_until_it_ends(watched: Store) -> 
     close_windows(watched, "ll")
     evaluate(watched, by)
     assert queued(watched) == []
-    row = rows(watched, Incident)[0]
+    row = rows(watched, IncidentRow)[0]
     assert (row.withheld_kind, row.withheld_ref, row.withheld_reason) == ("silence", silence.id, "known")
     incident_actions.unsilence(watched, silence.id, "ann")
     evaluate(watched, by)
@@ -202,7 +204,7 @@ def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(watched: Sto
     close_windows(watched, "ll")
     evaluate(watched, by)
     assert ("boss", "trigger", "escalated") in queued(watched)
-    incident = rows(watched, Incident)[0]
+    incident = rows(watched, IncidentRow)[0]
     incident_actions.acknowledge(watched, str(incident.id), "ann", "on it")
     evaluate(watched, by)
     assert {(receiver, action) for receiver, action, _ in queued(watched)[-2:]} == {
@@ -212,7 +214,7 @@ def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(watched: Sto
     before = queued(watched)
     evaluate(watched, by)
     assert queued(watched) == before
-    assert rows(watched, OutboxMessage)[-1].body["incident"]["acknowledged_by"] == "ann"
+    assert rows(watched, OutboxMessageRow)[-1].body["incident"]["acknowledged_by"] == "ann"
 
 
 def test_of_two_faults_with_one_cause_one_is_told_and_the_other_when_it_outlasts_the_first(watched: Store) -> None:
@@ -220,10 +222,10 @@ def test_of_two_faults_with_one_cause_one_is_told_and_the_other_when_it_outlasts
     by = evaluator(watched)
     close_windows(watched, "LL")
     assert evaluate(watched, by) == ["loss opened", "on-time opened"]
-    assert [row.body["incident"]["rule"] for row in rows(watched, OutboxMessage)] == ["loss"]
+    assert [row.body["incident"]["rule"] for row in rows(watched, OutboxMessageRow)] == ["loss"]
     close_windows(watched, "ooo", first=2, pending=100)
     evaluate(watched, by)
-    told = [(row.body["incident"]["rule"], row.action) for row in rows(watched, OutboxMessage)]
+    told = [(row.body["incident"]["rule"], row.action) for row in rows(watched, OutboxMessageRow)]
     assert sorted(told[1:]) == [("loss", "resolve"), ("on-time", "trigger")]
 
 
@@ -236,7 +238,7 @@ def test_a_blind_pipeline_silences_those_that_follow_it(watched: Store) -> None:
     close_windows(watched, "LL")
     for _ in range(2):
         evaluate(watched, by)
-    found = [row for row in rows(watched, Incident) if row.rule in ("loss", "blind/evidence")]
+    found = [row for row in rows(watched, IncidentRow) if row.rule in ("loss", "blind/evidence")]
     withheld = {row.pipeline: (row.withheld_kind, row.withheld_ref) for row in found}
     assert withheld["orders"] == (None, None)
     assert withheld["chain"] == ("upstream", "orders")
@@ -249,8 +251,8 @@ def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(watched: Stor
     by = evaluator(watched)
     for _ in range(3):
         evaluate(watched, by)
-    assert len({row.body["incident"]["pipeline"] for row in rows(watched, OutboxMessage)}) == 1
-    assert sorted(bool(row.withheld_kind) for row in rows(watched, Incident) if row.rule == "blind/evidence") == [
+    assert len({row.body["incident"]["pipeline"] for row in rows(watched, OutboxMessageRow)}) == 1
+    assert sorted(bool(row.withheld_kind) for row in rows(watched, IncidentRow) if row.rule == "blind/evidence") == [
         False,
         True,
     ]
@@ -262,7 +264,7 @@ def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched
     evaluate(watched, by)
     with watched.engine.begin() as connection:
         long_ago = datetime.now(UTC) - timedelta(minutes=6)
-        connection.execute(OutboxMessage.__table__.update().values(created_at=long_ago, attempts=9))
+        connection.execute(OutboxMessageRow.__table__.update().values(created_at=long_ago, attempts=9))
     evaluate(watched, by)
     assert queued(watched)[-1] == ("mail", "trigger", "fallback")
-    assert "hook has not taken" in rows(watched, OutboxMessage)[-1].body["notes"][-1]
+    assert "hook has not taken" in rows(watched, OutboxMessageRow)[-1].body["notes"][-1]

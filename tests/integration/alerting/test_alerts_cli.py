@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from alerting.cli.incidents import app
 from lagloss.errors import LaglossError
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.support.incident_rows import EXAMPLE, NOON, WHERE, store_delivery, store_incident, store_receiver
 from tests.support.window_documents import chain
@@ -171,9 +171,9 @@ def test_a_test_tells_what_the_receiver_said(store: Store) -> None:
 
 def record(store: Store, outcome: str, error: str | None) -> None:
     """What an alerter does with the message that waits."""
-    waits = OutboxMessage.done_at.is_(None)
+    waits = OutboxMessageRow.done_at.is_(None)
     answer = (
-        update(OutboxMessage)
+        update(OutboxMessageRow)
         .where(waits)
         .values(outcome=outcome, attempts=1, last_error=error, done_at=datetime.now(UTC))
     )

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from lagloss_server.ops.processes import choose_port
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.fakes.prometheus import Prometheus, complaints, run_prometheus
 from tests.support.alerting_world import alerter, close_windows, only_loss, rows, somebody
@@ -42,7 +42,7 @@ def running(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) 
         alerter(module_database_url, receiver.url, LAGLOSS_ALERTING_PORT=port),
     ):
         close_windows(store, "ll")
-        wait_for(lambda: [row.outcome for row in rows(store, OutboxMessage)] == ["sent"], what="the opening")
+        wait_for(lambda: [row.outcome for row in rows(store, OutboxMessageRow)] == ["sent"], what="the opening")
         yield Running(address, prometheus)
     store.close()
 

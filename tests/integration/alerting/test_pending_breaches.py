@@ -9,7 +9,7 @@ from sqlalchemy import select
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Teller
-from lagloss_server.store.schema.alerting import PendingBreach
+from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, close_window, close_windows, evaluate
@@ -22,7 +22,7 @@ def evaluator(watched: Store) -> Evaluator:
 
 def pending(store: Store) -> list[dict[str, Any]]:
     with store.engine.connect() as connection:
-        return [dict(row) for row in connection.execute(select(table_of(PendingBreach))).mappings()]
+        return [dict(row) for row in connection.execute(select(table_of(PendingBreachRow))).mappings()]
 
 
 def test_a_first_breach_is_pending_until_the_second_opens_an_incident(watched: Store, evaluator: Evaluator) -> None:

@@ -28,7 +28,7 @@ from alerting.service import Alerter
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
 from lagloss_server.net.outcome import Outcome, Sent
-from lagloss_server.store.schema.alerting import Incident, OutboxMessage, Silence
+from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow, SilenceRow
 from lagloss_server.store.store import Store
 from tests.integration.alerting.test_alerting import EVERYTHING, evaluate, evaluator
 from tests.support.alerting_world import close_windows, only_loss, rows
@@ -153,7 +153,7 @@ def test_a_connection_that_is_ended_in_one_evaluation_keeps_no_other_pipeline_fr
 
     in_trouble(end_transaction)
     with running(store, database_url):
-        wait_for(lambda: [row.pipeline for row in rows(store, Incident)] == ["chain"], what="the other's incident")
+        wait_for(lambda: [row.pipeline for row in rows(store, IncidentRow)] == ["chain"], what="the other's incident")
 
 
 def test_a_definition_that_cannot_be_read_keeps_no_other_pipeline_from_being_told(
@@ -163,7 +163,7 @@ def test_a_definition_that_cannot_be_read_keeps_no_other_pipeline_from_being_tol
         bad = {"definition": json.dumps({"apiVersion": "lagloss/v9"})}
         connection.execute(text("UPDATE pipeline SET definition = :definition WHERE name = 'bad'"), bad)
     with running(store, database_url):
-        wait_for(lambda: [row.pipeline for row in rows(store, Incident)] == ["chain"], what="the other's incident")
+        wait_for(lambda: [row.pipeline for row in rows(store, IncidentRow)] == ["chain"], what="the other's incident")
 
 
 def test_the_incident_of_the_last_pipeline_ends_when_that_is_deleted(store: Store, database_url: str) -> None:
@@ -172,7 +172,7 @@ def test_the_incident_of_the_last_pipeline_ends_when_that_is_deleted(store: Stor
     evaluate(store, evaluator(store))
     store.delete("chain")
     with running(store, database_url):
-        wait_for(lambda: rows(store, Incident)[0].state == "resolved", what="the end")
+        wait_for(lambda: rows(store, IncidentRow)[0].state == "resolved", what="the end")
 
 
 def test_a_silence_that_cannot_be_understood_silences_nobody(store: Store) -> None:
@@ -180,10 +180,10 @@ def test_a_silence_that_cannot_be_understood_silences_nobody(store: Store) -> No
     with store.engine.begin() as connection:
         values = {"id": "s", "matchers": ["no matcher"], "reason": "r", "author": "a"}
         moments = {"starts_at": text("now() - interval '1 h'"), "ends_at": text("now() + interval '1 h'")}
-        connection.execute(Silence.__table__.insert().values(**values, **moments))  # type: ignore[attr-defined]
+        connection.execute(SilenceRow.__table__.insert().values(**values, **moments))  # type: ignore[attr-defined]
     close_windows(store, "ll")
     evaluate(store, evaluator(store))
-    assert [row.action for row in rows(store, OutboxMessage)] == ["trigger"]
+    assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger"]
 
 
 def test_a_transport_that_raises_is_tried_again_with_backoff_and_its_error_tells_no_secret(
@@ -194,8 +194,8 @@ def test_a_transport_that_raises_is_tried_again_with_backoff_and_its_error_tells
     lead = HeldLead()
     sender = Sender(Outbox(store.engine, "hook", None), FailingTransport(), lead, Metrics())
     with running(store, database_url, [sender], lead):
-        wait_for(lambda: any(row.attempts == 2 for row in rows(store, OutboxMessage)), what="the second attempt")
-    assert rows(store, OutboxMessage)[0].last_error == "the transport failed (KeyError)"
+        wait_for(lambda: any(row.attempts == 2 for row in rows(store, OutboxMessageRow)), what="the second attempt")
+    assert rows(store, OutboxMessageRow)[0].last_error == "the transport failed (KeyError)"
 
 
 def test_told_to_end_while_a_receiver_hangs_it_waits_no_longer_than_it_may_and_the_message_is_due_again(
@@ -210,6 +210,6 @@ def test_told_to_end_while_a_receiver_hangs_it_waits_no_longer_than_it_may_and_t
         assert hangs.asked.wait(20)
         began_s = time.monotonic()
     assert time.monotonic() - began_s < 5
-    assert [row.outcome for row in rows(store, OutboxMessage)] == [None]
+    assert [row.outcome for row in rows(store, OutboxMessageRow)] == [None]
     hangs.answers.set()
-    wait_for(lambda: rows(store, OutboxMessage)[0].outcome == "sent", what="the record")
+    wait_for(lambda: rows(store, OutboxMessageRow)[0].outcome == "sent", what="the record")

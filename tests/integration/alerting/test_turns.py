@@ -13,7 +13,7 @@ from sqlalchemy import text
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Teller
 from lagloss_server.incidents import actions as incident_actions
-from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.integration.alerting.test_alerting import EVERYTHING, evaluate, evaluator, happened
 from tests.support.alerting_world import close_window, close_windows, only_loss, rows
@@ -82,12 +82,12 @@ def test_of_two_evaluations_at_once_one_opens_the_incident_and_the_other_finds_i
     teller = TellingMeanwhile((EVERYTHING,), meanwhile=other)
     assert evaluate(store, Evaluator(store, teller)) == ["loss opened"]
     assert other.end() == []
-    assert [row.action for row in rows(store, OutboxMessage)] == ["trigger"]
+    assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger"]
 
 
 def test_who_acknowledges_during_an_evaluation_has_acknowledged(store: Store, database_url: str) -> None:
     evaluate(store, evaluator(store))
-    [incident] = rows(store, Incident)
+    [incident] = rows(store, IncidentRow)
     close_window(store, 2, "loss", 400)
     slow = ReadMeanwhile(database_url)
     slow.meanwhile = acknowledging = Meanwhile(
@@ -95,6 +95,6 @@ def test_who_acknowledges_during_an_evaluation_has_acknowledged(store: Store, da
     )
     assert evaluate(store, evaluator(slow)) == ["loss updated"]
     assert acknowledging.end() == incident.id
-    assert rows(store, Incident)[0].acknowledged_by == "ann"
+    assert rows(store, IncidentRow)[0].acknowledged_by == "ann"
     assert happened(store) == ["opened", "updated", "acknowledged"]
     slow.close()

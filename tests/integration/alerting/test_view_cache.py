@@ -13,7 +13,7 @@ from alerting.rules import rules_of
 from alerting.rules.view import View, Waiting
 from alerting.views.view_cache import Readings
 from lagloss_server.model.definition import StoredPipeline
-from lagloss_server.store.schema.core import Emitter, Window
+from lagloss_server.store.schema.core import EmitterRow, WindowRow
 from lagloss_server.store.store import DAY_S, Store
 from tests.support.alert_views import defined
 from tests.support.stored_windows import Stored
@@ -86,7 +86,7 @@ def test_a_window_that_becomes_history_is_seen_no_more_though_its_result_stays(s
         store_window(connection, document(pipeline.definition, NOW_S, verdict="loss", lost={"mid": (9, 9)}), NOW_S)
     assert len(readings.view(pipeline, NOW_S).windows) == 1
     with store.engine.begin() as connection:
-        connection.execute(update(Window).values(history=True))
+        connection.execute(update(WindowRow).values(history=True))
     view = readings.view(pipeline, NOW_S)
     assert (len(view.windows), view.newest_end_s) == (0, NOW_S + 60)
 
@@ -139,7 +139,7 @@ def test_a_node_is_expected_to_report_if_it_did_yesterday_at_this_time_and_three
         emitter("gone", then - 9_000, then + 5),  # no node of this version
     ]
     with store.engine.begin() as connection:
-        connection.execute(insert(Emitter), rows)
+        connection.execute(insert(EmitterRow), rows)
     view = Readings(store).view(pipeline, NOW_S)
     assert view.expected == {"src"}
     assert view.reported_s == {"src": NOW_S - 4, "mid": NOW_S - 500, "snk": then - 5, "gone": then + 5}

@@ -293,7 +293,7 @@ def test_tallies_are_the_newest_of_each_account(chain: Chain) -> None:
     for _ in range(3):
         chain.send("src", "in", IDS)
         chain.settle()
-    tally = tables.Tally
+    tally = tables.TallyRow
     with chain.store.engine.connect() as connection:
         counts = connection.execute(
             select(tally.beacons).where(tally.pipeline == chain.name, tally.checkpoint == "src.in")

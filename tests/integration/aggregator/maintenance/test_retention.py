@@ -241,13 +241,13 @@ def work_in_hand(until_ms: int) -> list[Progress]:
 
 def emitters(pruned: Pruned) -> set[str]:
     with pruned.store.engine.connect() as connection:
-        return {name.decode().strip() for name in connection.execute(select(tables.Emitter.emitter)).scalars()}
+        return {name.decode().strip() for name in connection.execute(select(tables.EmitterRow.emitter)).scalars()}
 
 
 def lanes(pruned: Pruned) -> set[str]:
     """The lanes: an ordered one's name, or whose work in hand it is."""
     with pruned.store.engine.connect() as connection:
-        rows = connection.execute(select(tables.Lane.lane, tables.Lane.holder))
+        rows = connection.execute(select(tables.LaneRow.lane, tables.LaneRow.holder))
         return {row.lane or row.holder.decode().strip() for row in rows}
 
 
@@ -284,18 +284,18 @@ def test_rows_without_partitions_go_by_age(pruned: Pruned) -> None:
     with pruned.store.engine.begin() as connection:
         for at, days in enumerate((6, 8)):
             bad = {"topic": "t", "topic_partition": 0, "topic_offset": at, "reason": "not_avro", "first_bytes": b""}
-            connection.execute(insert(tables.Quarantined).values(found_at=ago(days), **bad))
+            connection.execute(insert(tables.QuarantinedRow).values(found_at=ago(days), **bad))
             asked: dict[str, Any] = {"pipeline": "chain", "from_s": 0, "to_s": 60, "requested_at": ago(days)}
-            connection.execute(insert(tables.RecomputeRequest).values(asked))
-            connection.execute(insert(tables.RecomputeRequest).values(**asked, answer={"windows": 1}))
+            connection.execute(insert(tables.RecomputeRequestRow).values(asked))
+            connection.execute(insert(tables.RecomputeRequestRow).values(**asked, answer={"windows": 1}))
     for days in (728, 732):
         pruned.close(days_ago(days))
     pruned.roll_up()
-    assert pruned.count(tables.Rollup) == 4
+    assert pruned.count(tables.RollupRow) == 4
     pruned.retention.round(NOW_MS)
-    assert (pruned.count(tables.Quarantined), pruned.count(tables.RecomputeRequest)) == (1, 3)
+    assert (pruned.count(tables.QuarantinedRow), pruned.count(tables.RecomputeRequestRow)) == (1, 3)
     assert set(pruned.store.rollups("chain", "hour", 0, TODAY_S)) == {days_ago(728)}
-    assert pruned.count(tables.Rollup) == 2
+    assert pruned.count(tables.RollupRow) == 2
 
 
 def test_upkeep_rolls_up_and_prunes_beside_closing(pruned: Pruned) -> None:

@@ -107,13 +107,13 @@ def test_20_000_names_of_a_broken_emitter_are_cut_off_and_spoil_nobody_else(
         ]
     )
     limits = {kind: limit.an_emitter for kind, limit in LIMITS.items()}
-    assert rows_of(store, tables.Tally) == limits["checkpoint"] + 3
-    assert rows_of(store, tables.Lane) == limits["lane"] + 1
-    assert rows_of(store, tables.Emitter) == limits["pipeline"] + 2
+    assert rows_of(store, tables.TallyRow) == limits["checkpoint"] + 3
+    assert rows_of(store, tables.LaneRow) == limits["lane"] + 1
+    assert rows_of(store, tables.EmitterRow) == limits["pipeline"] + 2
     # a report is counted once: 20 with checkpoints, 18 with lanes beyond the limit, 100 of the pipelines beyond it
     assert counts(store) == {"too_many_names": 20 + 18 + 100, "unknown_pipeline": 100, "unknown_checkpoint": 1}
     with store.engine.connect() as connection:
-        tally = tables.Tally
+        tally = tables.TallyRow
         good = connection.execute(select(tally.checkpoint).where(tally.emitter == GOOD)).scalars()
         assert set(good) == {"src.in", "src.out", "src.not-applied-yet"}
 
@@ -126,13 +126,13 @@ def test_the_limit_of_names_holds_over_batches_and_restarts(store: Store, follow
     follower.follow(records([report(seq=2, checkpoints=names)], first=1), known)
     again = ReportFollower(store.engine, "reports", "topic-1")
     again.follow(records([report(seq=3, checkpoints=names)], first=2), known)
-    assert rows_of(store, tables.Tally) == limit
+    assert rows_of(store, tables.TallyRow) == limit
     assert counts(store) == {"unknown_checkpoint": 1, "too_many_names": 2}
     # what is known by now needs no room, and what was kept goes on being followed
     applied = {"flooded": frozenset(["src.in", "src.out", names[-1]])}
     again.follow(records([report(seq=4, checkpoints=[names[0], names[-1]])], first=3), applied)
     with store.engine.connect() as connection:
-        found = connection.execute(select(tables.Tally.checkpoint, tables.Tally.seq))
+        found = connection.execute(select(tables.TallyRow.checkpoint, tables.TallyRow.seq))
         seqs = {row.checkpoint: row.seq for row in found}
     assert (seqs[names[0]], seqs[names[-1]], seqs[names[1]]) == (4, 4, 3)
 
@@ -152,7 +152,7 @@ def test_a_report_that_no_table_could_hold_is_set_aside_and_the_next_is_followed
     fields: dict[str, Any], store: Store, follower: ReportFollower
 ) -> None:
     assert follower.follow(records([report(**fields), report(BROKEN)]), {}) == 2
-    assert rows_of(store, tables.Emitter) == 1
+    assert rows_of(store, tables.EmitterRow) == 1
     assert counts(store) == {"header_invalid": 1, "unknown_pipeline": 1}
 
 
@@ -164,7 +164,7 @@ def test_1_500_bad_records_in_an_hour_are_counted_in_full_and_1_000_of_them_kept
     follower.follow(bad, {})
     follower.follow(bad, {})
     assert counts(store) == {"not_avro": 1_500}
-    assert rows_of(store, tables.Quarantined) == quarantine.KEPT_AN_HOUR
+    assert rows_of(store, tables.QuarantinedRow) == quarantine.KEPT_AN_HOUR
 
 
 def test_bad_records_are_counted_in_the_hour_in_which_they_were_appended(
@@ -172,7 +172,7 @@ def test_bad_records_are_counted_in_the_hour_in_which_they_were_appended(
 ) -> None:
     hours = [0, 0, 3_600_000, 7_199_999]
     follower.follow([ReportRecord(0, at, ms, b"garbage") for at, ms in enumerate(hours)], {})
-    count = tables.QuarantineCount
+    count = tables.QuarantineCountRow
     with store.engine.connect() as connection:
         found = connection.execute(select(count.hour, count.count.label("number"))).all()
     assert {row.hour: row.number for row in found} == {0: 2, 3600: 2}

@@ -31,4 +31,4 @@ def test_another_topic_is_followed_from_its_start(store: Store) -> None:
     assert notice_recreated_topics(store.engine, "beacons-1", "reports-2")
     assert ReportFollower(store.engine, "reports", "reports-2").positions() == {}
     with store.engine.connect() as connection:
-        assert connection.execute(select(tables.Tally.pipeline)).all() == []
+        assert connection.execute(select(tables.TallyRow.pipeline)).all() == []

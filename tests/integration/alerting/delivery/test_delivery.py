@@ -12,7 +12,7 @@ import psutil
 import pytest
 from sqlalchemy import text, update
 
-from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.support.alerting_world import (
     Somebody,
@@ -28,13 +28,13 @@ from tests.support.kafka_log import wait_for
 
 
 def outcomes(store: Store) -> list[str | None]:
-    return [row.outcome for row in rows(store, OutboxMessage)]
+    return [row.outcome for row in rows(store, OutboxMessageRow)]
 
 
 def let_claims_run_out(store: Store) -> None:
     """As waiting for them would."""
     with store.engine.begin() as connection:
-        connection.execute(update(OutboxMessage).values(next_attempt_at=text("clock_timestamp()")))
+        connection.execute(update(OutboxMessageRow).values(next_attempt_at=text("clock_timestamp()")))
 
 
 @pytest.mark.slow
@@ -48,7 +48,7 @@ def test_killed_between_any_two_steps_it_tells_at_least_once_of_one_incident(
             assert process.wait(30) == -signal.SIGKILL, point
         assert marker.read_text() == point
         let_claims_run_out(watched)
-        assert len(rows(watched, Incident)) == (0 if point == "before the commit" else 1)
+        assert len(rows(watched, IncidentRow)) == (0 if point == "before the commit" else 1)
     assert outcomes(watched) == ["sent"]
     with alerter(database_url, receiver.url):
         close_windows(watched, "ooo", first=2)
@@ -64,7 +64,7 @@ def test_a_busy_receiver_is_tried_again_and_told_once(database_url: str, watched
     with alerter(database_url, receiver.url):
         close_windows(watched, "ll")
         wait_for(lambda: outcomes(watched) == ["sent"], what="the record")
-        [message] = rows(watched, OutboxMessage)
+        [message] = rows(watched, OutboxMessageRow)
         assert (message.attempts, message.last_error) == (2, None)
         assert len({webhook_id for webhook_id, _ in receiver.came}) == 1
 
@@ -79,7 +79,7 @@ def test_what_a_receiver_refuses_is_not_sent_again_and_goes_to_the_fallback_with
         with alerter(database_url, LAGLOSS_ALERTING_FILE=file):
             close_windows(watched, "ll")
             wait_for(lambda: outcomes(watched) == ["failed", "sent"], what="the fallback")
-            refused = rows(watched, OutboxMessage)[0]
+            refused = rows(watched, OutboxMessageRow)[0]
             assert (refused.last_error, refused.attempts) == ("HTTP 410", 1)
             assert other.bodies[0]["notes"] == ["receiver hook has refused this: HTTP 410"]
             close_windows(watched, "ooo", first=2)
@@ -148,7 +148,7 @@ def test_an_alerter_that_is_stopped_with_the_lead_in_its_hands_loses_it_and_send
         close_windows(watched, "ll", first=5)
         wait_for(lambda: receiver.types[2:] == ["reopened"], what="the next")
         assert leader_among(watched, processes) is not stopped
-        assert len(rows(watched, OutboxMessage)) == 3
+        assert len(rows(watched, OutboxMessageRow)) == 3
 
 
 def test_a_lost_database_connection_is_made_again(database_url: str, watched: Store, receiver: Somebody) -> None:
@@ -167,8 +167,8 @@ def test_without_a_receiver_incidents_are_recorded_and_whoever_is_named_later_he
 ) -> None:
     close_windows(watched, "ll")
     with alerter(database_url):
-        wait_for(lambda: bool(rows(watched, Incident)), what="the incident")
-    assert rows(watched, OutboxMessage) == []
+        wait_for(lambda: bool(rows(watched, IncidentRow)), what="the incident")
+    assert rows(watched, OutboxMessageRow) == []
     with alerter(database_url, receiver.url):
         wait_for(lambda: receiver.types == ["opened"], what="the opening")
 

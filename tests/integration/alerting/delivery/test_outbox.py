@@ -16,7 +16,7 @@ from alerting.incidents.outbox import Claimed, Outbox
 from alerting.incidents.routing import Route
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
-from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.integration.alerting.test_turns import Meanwhile, TellingMeanwhile
 from tests.support.alerting_world import close_window, close_windows, evaluate, only_loss, rows
@@ -49,12 +49,12 @@ def record(store: Store, claimed: Claimed, outcome: Any, receiver: str = "hook")
 
 
 def messages(store: Store, receiver: str) -> list[tuple[str, str | None]]:
-    return [(row.action, row.outcome) for row in rows(store, OutboxMessage) if row.receiver == receiver]
+    return [(row.action, row.outcome) for row in rows(store, OutboxMessageRow) if row.receiver == receiver]
 
 
 def make_due(store: Store) -> None:
     with store.engine.begin() as connection:
-        connection.execute(update(OutboxMessage).values(next_attempt_at=text("clock_timestamp()")))
+        connection.execute(update(OutboxMessageRow).values(next_attempt_at=text("clock_timestamp()")))
 
 
 def queue_tests(store: Store, groups: list[str]) -> list[int]:
@@ -114,7 +114,7 @@ def test_whose_claim_has_run_out_records_nothing(store: Store) -> None:
     claim(store)
     for outcome in (Sent(), Refused("HTTP 400"), TryLater("HTTP 503")):
         record(store, slow, outcome)
-    [row] = rows(store, OutboxMessage)
+    [row] = rows(store, OutboxMessageRow)
     assert (row.outcome, row.last_error, row.attempts) == (None, None, 2)
 
 
@@ -141,7 +141,7 @@ def test_of_a_group_only_those_are_given_up_that_are_a_day_old(store: Store) -> 
             {"age": GIVE_UP_AFTER_S + 1, "id": old},
         )
     record(store, claim(store), TryLater("HTTP 503"))
-    found = {row.id: (row.outcome, row.last_error) for row in rows(store, OutboxMessage)}
+    found = {row.id: (row.outcome, row.last_error) for row in rows(store, OutboxMessageRow)}
     assert found[old] == ("failed", "given up after 1 attempts in a day; the last: HTTP 503")
     assert found[new] == (None, "HTTP 503")
 
@@ -159,12 +159,12 @@ def test_what_is_refused_after_the_end_is_told_to_the_fallback_with_its_end(stor
         close_windows(store, "ooo", first=2)
         evaluate(store, by)
         with store.engine.begin() as connection:  # longer ago than evaluation looks back
-            connection.execute(update(Incident).values(last_window=Incident.last_window - 90_000))
+            connection.execute(update(IncidentRow).values(last_window=IncidentRow.last_window - 90_000))
     record(store, refused, Refused("HTTP 410"))
     evaluate(store, by)
     by.end_incidents_of_deleted()
     assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
-    [end] = [row for row in rows(store, OutboxMessage) if (row.receiver, row.action) == ("mail", "resolve")]
+    [end] = [row for row in rows(store, OutboxMessageRow) if (row.receiver, row.action) == ("mail", "resolve")]
     assert end.body["incident"]["state"] == "resolved"
 
 
@@ -239,4 +239,4 @@ def test_what_is_over_within_one_look_is_not_told_where_an_incident_that_was_ope
     for minute in range(2, 5):
         close_window(store, minute, "unknown", reasons=("evidence:mid",))
     assert evaluate(store, by) == ["on-time opened", "on-time resolved"]
-    assert {row.body["incident"]["rule"] for row in rows(store, OutboxMessage)} == {"loss"}
+    assert {row.body["incident"]["rule"] for row in rows(store, OutboxMessageRow)} == {"loss"}

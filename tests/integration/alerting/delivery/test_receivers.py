@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lagloss_server.incidents import actions as incident_actions
-from lagloss_server.store.schema.alerting import Incident, OutboxMessage
+from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
 from tests.fakes.alertmanager import run_alertmanager
 from tests.fakes.mail import Mailbox, smtp_server
@@ -38,12 +38,12 @@ def test_every_kind_of_receiver_hears_of_one_incident_from_its_opening_to_its_en
         with alerter(database_url, LAGLOSS_ALERTING_FILE=file, PD_KEY=KEY):
 
             def all_sent(of_each: int) -> bool:
-                outcomes = [row.outcome for row in rows(watched, OutboxMessage)]
+                outcomes = [row.outcome for row in rows(watched, OutboxMessageRow)]
                 return outcomes == ["sent"] * of_each * len(receivers)
 
             close_windows(watched, "ll")
             wait_for(lambda: all_sent(1), what="the opening")
-            [incident] = rows(watched, Incident)
+            [incident] = rows(watched, IncidentRow)
             key = str(incident.id)
             assert pager.alerts == {key: "triggered"}
             [alert] = alertmanager.alerts()

@@ -17,13 +17,13 @@ from websockets.sync.client import ClientConnection, connect
 from dashboard.login.throttle import PER_ADDRESS
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import Session, User
+from lagloss_server.store.schema.login import SessionRow, UserRow
 from lagloss_server.store.store import Store
 from tests.support.login_world import NAVIGATION, PASSWORD, SCRIPT_HASH, browser_like, log_in, serving
 
 REVOKED_WITHIN_S = 10
-_session = table_of(Session)
-_user = table_of(User)
+_session = table_of(SessionRow)
+_user = table_of(UserRow)
 
 
 @pytest.fixture(scope="module")

@@ -25,7 +25,7 @@ from sqlalchemy import delete, select
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import Session
+from lagloss_server.store.schema.login import SessionRow
 from lagloss_server.store.store import Store
 from tests.support.kafka_log import wait_for
 from tests.support.login_world import NAVIGATION, browser_like, serving
@@ -37,7 +37,7 @@ PEOPLE = [
     {"sub": "4", "groups": ["staff"]},
     {"sub": "5", "preferred_username": "bad\u202ename", "groups": ["staff"]},
 ]
-_session = table_of(Session)
+_session = table_of(SessionRow)
 
 
 def settings(issuer: str, **changed: str) -> dict[str, str]:

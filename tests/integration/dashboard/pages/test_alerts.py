@@ -14,7 +14,7 @@ from sqlalchemy import insert, text
 
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import incident as incidents
-from lagloss_server.store.schema.alerting import PendingBreach
+from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.store import DAY_S, Store, make_days_ahead
 from tests.support.alerting_world import START, alerter, close_windows, only_loss, somebody
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
@@ -58,7 +58,7 @@ def served(module_database_url: str) -> Iterator[Served]:
         store_leader(connection, "host-a", now - hour)
         at_s = int(now.timestamp()) // 60 * 60 - 120
         connection.execute(
-            insert(PendingBreach).values(
+            insert(PendingBreachRow).values(
                 pipeline="chain", rule="lag", kind="lag", severity="critical", breaches=1, needed=2, of=3,
                 first_window=at_s, last_window=at_s, text="end-to-end lag p95 9 s, target 5 s",
             )

@@ -19,7 +19,7 @@ from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.schema.alerting import Incident, IncidentChange
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
 from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident
@@ -57,7 +57,7 @@ def store(module_database_url: str) -> Iterator[Store]:
             lag = {"offsets": 10, "offsets_max": 5_210, "behind_ms": 90, "behind_max_ms": 12_000}
             of = {"node": "event-norm", "consumer_group": "clicks.event-norm", "topic": "in", "topic_partition": 0}
             row = {"pipeline": "clicks", "window_start": start_s, "asked_at": 1_000 * start_s, **of, **lag}
-            connection.execute(insert(tables.ConsumerLag).values(row))
+            connection.execute(insert(tables.ConsumerLagRow).values(row))
         detail = {"text": "<b>3.2 %</b> lost <img src=x onerror=alert(1)>"}
         opened_at = datetime.fromtimestamp(lossy(), UTC)
         store_incident(connection, pipeline="clicks", opened_at=opened_at, detail=detail)
@@ -175,7 +175,7 @@ def test_a_refresh_keeps_zoom_hidden_traces_and_scroll_and_shows_new_minutes(
         assert drawn_range(page) == was_drawn
         assert page.evaluate("window.scrollY") == 300
     with store.engine.begin() as connection:
-        connection.execute(delete(tables.Window).where(tables.Window.window_start == now() - 120))
+        connection.execute(delete(tables.WindowRow).where(tables.WindowRow.window_start == now() - 120))
 
 
 def test_the_worst_minutes_are_links_for_who_does_not_click_on_figures(url: str, browser: Browser) -> None:
@@ -301,7 +301,7 @@ def test_incidents_go_when_they_are_over(url: str, store: Store, browser: Browse
         open_page(page, url)
         expect(page.locator("#pipeline-incidents")).to_contain_text("1 open incident")
         with store.engine.begin() as connection:
-            for table in (IncidentChange, Incident):
+            for table in (IncidentChangeRow, IncidentRow):
                 connection.execute(delete(table))
         expect(page.locator("#pipeline-incidents")).to_be_empty()
 

@@ -102,7 +102,7 @@ def write_windows(store: Store) -> None:
     )
     with store.engine.begin() as connection:
         store_window(connection, window, closed(), notify=False)
-        connection.execute(update(tables.table_of(tables.Window)).values(facts=patterns().pack()))
+        connection.execute(update(tables.table_of(tables.WindowRow)).values(facts=patterns().pack()))
         gone = document(chain(), sealed(), verdict="loss", messages=50, lost={"mid": (1, 1)}, counts={"src.in": 50})
         store_window(connection, {**gone, "state": "sealed"}, sealed(), notify=False)
         store_window(connection, document(chain(), idle(), verdict="idle", messages=0), idle(), notify=False)
@@ -112,7 +112,7 @@ def write_windows(store: Store) -> None:
             before = document(chain(), closed(), verdict="unknown", messages=10, pending=pending)
             kept = {key: value for key, value in before.items() if key not in ("state", "revision", "closed_at")}
             connection.execute(
-                tables.table_of(tables.WindowRevision)
+                tables.table_of(tables.WindowRevisionRow)
                 .insert()
                 .values(
                     pipeline="chain",
@@ -124,7 +124,7 @@ def write_windows(store: Store) -> None:
             )
         silent = {"seq": 1, "started_at": 0, "sent_at": 0, "appended_at": 1_000 * (closed() + 30), "final_through": 0}
         who = {"pipeline": "chain", "emitter": SILENT, "node": "snk", "host": "web-1", "closed": False}
-        connection.execute(tables.table_of(tables.Emitter).insert().values(**who, **silent))
+        connection.execute(tables.table_of(tables.EmitterRow).insert().values(**who, **silent))
 
 
 @pytest.fixture(scope="module")

@@ -41,7 +41,7 @@ def shared(module_database_url: str) -> Iterator[Store]:
 
 def fill(store: Store, rounds: list[Round]) -> None:
     with store.engine.begin() as connection:
-        connection.execute(delete(tables.ConsumerLag))
+        connection.execute(delete(tables.ConsumerLagRow))
         for at, found in rounds:
             keep(connection, 1_000 * at, found)
 

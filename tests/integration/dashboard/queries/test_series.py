@@ -26,7 +26,7 @@ from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.schema.alerting import Incident, IncidentChange
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
 from lagloss_server.store.store import Store, ensure_days
 from tests.support.incident_rows import store_incident
 from tests.support.window_documents import CHAIN, chain, document, facts, store_window
@@ -54,7 +54,14 @@ def shared(module_database_url: str) -> Iterator[Store]:
 def store(shared: Store) -> Store:
     """The module's database, without what was stored of the pipeline."""
     with shared.engine.begin() as connection:
-        for table in (tables.Window, tables.Rollup, tables.RollupDirty, tables.Emitter, IncidentChange, Incident):
+        for table in (
+            tables.WindowRow,
+            tables.RollupRow,
+            tables.RollupDirtyRow,
+            tables.EmitterRow,
+            IncidentChangeRow,
+            IncidentRow,
+        ):
             connection.execute(delete(table))
     return shared
 
@@ -185,7 +192,9 @@ def test_a_window_that_was_revised_and_a_roll_up_computed_anew_are_read_again(st
     assert read(store, MIDNIGHT, MIDNIGHT + 2 * DAY).buckets[0].messages == 1_000
     with store.engine.begin() as connection:
         anew = Rollup.of_window(revised, facts(revised))
-        connection.execute(tables.table_of(tables.Rollup).update().values(computed_at=NOW * 2_000, packed=anew.pack()))
+        connection.execute(
+            tables.table_of(tables.RollupRow).update().values(computed_at=NOW * 2_000, packed=anew.pack())
+        )
     assert read(store, MIDNIGHT, MIDNIGHT + 2 * DAY).buckets[0].messages == 77
 
 
@@ -200,9 +209,9 @@ def test_open_minutes_are_told_by_their_tallies(store: Store) -> None:
     start = NOW - 120
     with store.engine.begin() as connection:
         ensure_days(connection, [start])
-        connection.execute(delete(tables.Tally))
+        connection.execute(delete(tables.TallyRow))
         connection.execute(
-            tables.table_of(tables.Tally).insert().values(
+            tables.table_of(tables.TallyRow).insert().values(
                 pipeline="chain", window_start=start, emitter=b"e" * 16, checkpoint="src.in", replay="", node="src",
                 seq=1, sample=1 << 32, beacons=7, payload_bytes=0, id_sum=0, dropped=0, sketch=[[10_000], [7]],
                 ranges=[], changed_at=0, changed_basis=0,
@@ -212,7 +221,7 @@ def test_open_minutes_are_told_by_their_tallies(store: Store) -> None:
     assert (bucket.verdict, bucket.messages, bucket.lost, bucket.loss_ratio) == ("open", 7, None, None)
     assert dict(bucket.seen) == {"src.in": 7}
     with store.engine.begin() as connection:
-        connection.execute(delete(tables.Tally))
+        connection.execute(delete(tables.TallyRow))
 
 
 def test_what_happened_in_a_span_is_told_and_nothing_else(store: Store) -> None:
@@ -222,7 +231,7 @@ def test_what_happened_in_a_span_is_told_and_nothing_else(store: Store) -> None:
         store_incident(connection, pipeline="other", opened_at=opened)
         for number, minute in enumerate((0, 0, 9)):
             connection.execute(
-                tables.table_of(tables.Emitter).insert().values(
+                tables.table_of(tables.EmitterRow).insert().values(
                     pipeline="chain", emitter=bytes([number]) * 16, node="mid", host="h", seq=1,
                     started_at=(MIDNIGHT + 60 * minute) * 1_000, sent_at=0, closed=False, final_through=0,
                     appended_at=0,

@@ -76,7 +76,7 @@ def store_rollups(connection: Connection, pipeline: str, rows: list[tuple[Period
         | found.headline()
         for period, start, found in rows
     ]
-    connection.execute(insert(tables.Rollup), kept)
+    connection.execute(insert(tables.RollupRow), kept)
 
 
 def store_month(store: Store, span: CalendarSpan) -> int:

@@ -21,7 +21,7 @@ from lagloss_server.net.outcome import GIVE_UP_AFTER_S
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.reports import ReportRun
+from lagloss_server.store.schema.reports import ReportRunRow
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.support.kafka_log import wait_for
@@ -70,7 +70,7 @@ def scheduler(store: Store, file: ReportsFile, make: Callable[..., Part] | None 
 
 def runs(store: Store) -> list[tuple[int, str | None, int, str | None]]:
     """Due (epoch s), outcome, attempts and error of each run, oldest first."""
-    table = table_of(ReportRun)
+    table = table_of(ReportRunRow)
     with store.engine.connect() as connection:
         rows = connection.execute(select(table).order_by(table.c.due_at)).all()
     return [(int(row.due_at.timestamp()), row.outcome, row.attempts, row.last_error) for row in rows]
@@ -331,7 +331,7 @@ def emits(store: Store) -> None:
     now_ms = int(time.time() * 1_000)
     with store.engine.begin() as connection:
         connection.execute(
-            tables.table_of(tables.Emitter).insert().values(
+            tables.table_of(tables.EmitterRow).insert().values(
                 pipeline="chain", emitter=b"0" * 16, node="src", host="h", seq=1, started_at=0, sent_at=now_ms,
                 closed=False, final_through=0, appended_at=now_ms,
             )

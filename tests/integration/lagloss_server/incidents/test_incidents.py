@@ -32,7 +32,7 @@ from lagloss_server.incidents import response_times as incident_times
 from lagloss_server.incidents.actions import silence_table
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.incidents.response_times import Times
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.store import ALERTS_CHANNEL, Store
 from tests.support.incident_rows import NOON, store_change, store_delivery, store_incident, store_leader, store_receiver
 from tests.support.window_documents import chain
@@ -269,7 +269,7 @@ def answer(store: Store, outcome: str | None, error: str | None = None, done: bo
     at = datetime.now(UTC) if done else None
     with store.engine.begin() as connection:
         connection.execute(
-            update(OutboxMessage).values(attempts=1, outcome=outcome, done_at=at, last_error=error, claim=ONE)
+            update(OutboxMessageRow).values(attempts=1, outcome=outcome, done_at=at, last_error=error, claim=ONE)
         )
 
 

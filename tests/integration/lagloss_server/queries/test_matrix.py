@@ -131,7 +131,7 @@ def test_blocks_of_an_emitter_that_died_are_found_around_its_last_report(seen: S
     with seen.store.engine.begin() as connection:
         report = {"seq": 1, "host": "", "started_at": 0, "sent_at": now_ms, "appended_at": now_ms, "final_through": 0}
         row = {"pipeline": seen.name, "emitter": bytes(16), "node": "snk", "closed": False, **report}
-        connection.execute(tables.table_of(tables.Emitter).insert().values(**row))
+        connection.execute(tables.table_of(tables.EmitterRow).insert().values(**row))
     log = BeaconLog(seen.bootstrap, seen.topic)
     found = [read_window(seen.store, log, seen.name, seen.start_s, now_ms + ms).ids("snk.in") for ms in (0, LATER_MS)]
     log.close()

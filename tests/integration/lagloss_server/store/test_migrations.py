@@ -17,7 +17,7 @@ from alerting.incidents.routing import Route
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.store import Store, ensure_days
 from tests.support.alerting_world import START, close_windows, only_loss, rows
 from tests.support.incident_rows import store_incident
@@ -84,7 +84,7 @@ def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: s
     assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss updated"]]
     close_windows(store, "ooo", first=2)
     assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss resolved"]]
-    assert [row.action for row in rows(store, OutboxMessage)] == ["trigger", "update", "resolve"]
+    assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger", "update", "resolve"]
 
 
 def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(database_url: str, store: Store) -> None:
@@ -101,7 +101,7 @@ def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(dat
     alembic.command.upgrade(config(database_url), "head")
     expected = before.headline()
     with store.engine.connect() as connection:
-        after = connection.execute(select(tables.table_of(tables.Rollup))).all()
+        after = connection.execute(select(tables.table_of(tables.RollupRow))).all()
     assert len(after) == 2
     for row in after:
         assert {name: getattr(row, name) for name in expected} == expected

@@ -58,7 +58,7 @@ def write(store: Store, starts: Sequence[int]) -> None:
 
 
 def read_minutes(store: Store) -> dict[int, Rollup]:
-    window = tables.Window
+    window = tables.WindowRow
     with store.engine.connect() as connection:
         rows = connection.execute(select(window.window_start, window.document, window.facts))
         return {row.window_start: Rollup.of_window(row.document, WindowFacts.unpack(row.facts)) for row in rows}
@@ -66,7 +66,7 @@ def read_minutes(store: Store) -> dict[int, Rollup]:
 
 def spoil(store: Store, period: Period, start: int) -> None:
     """Make a roll-up as wrong as it can be, so that nobody may have used it."""
-    row = tables.Rollup
+    row = tables.RollupRow
     with store.engine.begin() as connection:
         here = (row.period == period) & (row.start == start)
         connection.execute(update(row).where(here).values(packed=Rollup(windows=9, messages=10**9).pack()))
@@ -75,7 +75,7 @@ def spoil(store: Store, period: Period, start: int) -> None:
 def mark(store: Store, period: Period, start: int) -> None:
     with store.engine.begin() as connection:
         values = {"pipeline": "chain", "period": period, "start": start, "dirty_since": NOW_MS}
-        connection.execute(insert(tables.RollupDirty).values(**values))
+        connection.execute(insert(tables.RollupDirtyRow).values(**values))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def world(module_database_url: str) -> Iterator[World]:
     spoil(store, "day", period_of("day", STALE))
     mark(store, "hour", STALE)
     with store.engine.begin() as connection:
-        row = tables.Rollup
+        row = tables.RollupRow
         connection.execute(delete(row).where(row.start.in_([LOST, period_of("day", LOST)])))
     yield World(store, read_minutes(store))
     store.close()
@@ -145,8 +145,8 @@ def test_where_minutes_are_gone_what_a_rim_cuts_off_an_hour_is_left_out_and_said
     write(store, range(BEGIN, BEGIN + 3 * HOUR_S, 60))
     roll_up_all(store)
     with store.engine.begin() as connection:
-        connection.execute(delete(tables.Window))
-        connection.execute(insert(tables.Pruned).values(table_name="window", before_s=BEGIN + DAY_S))
+        connection.execute(delete(tables.WindowRow))
+        connection.execute(insert(tables.PrunedRow).values(table_name="window", before_s=BEGIN + DAY_S))
     mark(store, "hour", BEGIN + HOUR_S)  # all there is of it
     whole, cut = series(store, "chain", [BEGIN, BEGIN + 2 * HOUR_S, BEGIN + 2 * HOUR_S + 900])
     assert (whole.total.windows, whole.cut) == (120, 0)
@@ -163,5 +163,5 @@ def test_a_pipeline_began_with_its_first_window_that_anything_is_kept_of(store: 
     roll_up_all(store)
     assert first_known(store, "chain") == BEGIN + 1_800
     with store.engine.begin() as connection:
-        connection.execute(delete(tables.Window))
+        connection.execute(delete(tables.WindowRow))
     assert first_known(store, "chain") == BEGIN + 1_800

@@ -18,11 +18,11 @@ from lagloss_server.cli.main import app
 from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import User
+from lagloss_server.store.schema.login import UserRow
 from lagloss_server.store.store import Store
 
 PASSWORD = "correct horse battery"
-_user = table_of(User)
+_user = table_of(UserRow)
 
 
 @pytest.fixture(scope="module")
