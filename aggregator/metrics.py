@@ -12,7 +12,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from aggregator.node_groups import PartitionLag
-from aggregator.outage import Server, Trouble
+from aggregator.outage import Outage, Server
 from lagloss_server.model.window_result import WindowResult
 
 
@@ -39,7 +39,7 @@ class _ConsumerLags(Collector):
         yield from (offsets, seconds)
 
 
-class Metrics:
+class AggregatorMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._windows = Counter(
@@ -120,7 +120,7 @@ class Metrics:
         """What is known now, in place of what was: of a partition that is gone nothing is left."""
         self._consumer_lags.newest = newest
 
-    def waiting(self, trouble: Callable[[], Trouble | None]) -> None:
+    def waiting(self, trouble: Callable[[], Outage | None]) -> None:
         """`trouble()` tells what is waited for at the moment when the metrics are read."""
 
         def seconds(server: Server) -> float:

@@ -39,14 +39,14 @@ _CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Outage:
     """Why nothing is followed or closed; `since_s` in epoch s."""
 
     server: Server
     text: str
     since_s: float
 
-    def lasting(self, before: Trouble | None) -> Trouble:
+    def lasting(self, before: Outage | None) -> Outage:
         """This trouble as the continuation of the one before: since the first, if it is the same server's."""
         return replace(self, since_s=before.since_s) if before is not None and before.server == self.server else self
 
@@ -54,11 +54,11 @@ class Trouble:
         return f"waiting for {self.server} since {rfc3339(self.since_s)}: {self.text}"
 
 
-def trouble_with(error: BaseException, now_s: float) -> Trouble:
+def trouble_with(error: BaseException, now_s: float) -> Outage:
     """Whose trouble a TRANSIENT error is. Spark passes on what its tasks and its stream of reports ran into."""
     told = str(error)
     if isinstance(error, LeaseHeld):
-        return Trouble("lease", told, now_s)
+        return Outage("lease", told, now_s)
     server: Server = "spark"
     if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in told or "DatabaseRestored" in told:
         server = "postgresql"
@@ -66,4 +66,4 @@ def trouble_with(error: BaseException, now_s: float) -> Trouble:
         server = "kafka"
     causes = _CAUSE.findall(told)
     first_line = told.strip().partition("\n")[0]
-    return Trouble(server, causes[-1] if causes else f"{type(error).__name__}: {first_line}", now_s)
+    return Outage(server, causes[-1] if causes else f"{type(error).__name__}: {first_line}", now_s)

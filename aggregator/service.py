@@ -14,17 +14,17 @@ from sqlalchemy import Connection, text
 from aggregator import quarantine
 from aggregator.closing import report_state as told
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.consumer_lag.watch import ConsumerLagWatch
 from aggregator.kernel.session import check_session, start_session
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
-from aggregator.maintenance.tasks import Upkeep
-from aggregator.metrics import Metrics
-from aggregator.outage import TRANSIENT, LeaseHeld, Trouble, trouble_with
+from aggregator.maintenance.tasks import MaintenanceLoop
+from aggregator.metrics import AggregatorMetrics
+from aggregator.outage import TRANSIENT, LeaseHeld, Outage, trouble_with
 from aggregator.reports.catchup import Catchup
-from aggregator.reports.consumer import ReportFollower, following
+from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -46,9 +46,9 @@ class Aggregator:
         self, settings: Settings, beacons: str = BEACONS, reports: str = REPORTS, sampling: str = SAMPLING
     ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = AggregatorMetrics()
         self.ready = threading.Event()
-        self.trouble: Trouble | None = None
+        self.trouble: Outage | None = None
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
         self.metrics.waiting(lambda: self.trouble)
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
@@ -85,7 +85,7 @@ class Aggregator:
         finally:
             spark.stop()
 
-    def _wait_for(self, error: BaseException) -> Trouble:
+    def _wait_for(self, error: BaseException) -> Outage:
         """Say whom we wait for, and since when."""
         self.trouble = trouble_with(error, time.time()).lasting(self.trouble)
         self.ready.set()
@@ -109,15 +109,18 @@ class Aggregator:
                     return
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
-            follower = ReportFollower(store.engine, self._reports, reports.topic_id())
+            follower = ReportConsumer(store.engine, self._reports, reports.topic_id())
             notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
-            watch = Watch(store.engine, store, self.metrics)
+            watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
             closer = Closer(store.engine, watch, reader, beacons, self.metrics, self.settings.verify_share)
             retention = Retention(store.engine, closer, watch, self.metrics, self.settings)
             announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
-            upkeep, catchup = Upkeep(store.engine, closer, watch, retention, self.metrics, announcer), Catchup()
+            upkeep, catchup = (
+                MaintenanceLoop(store.engine, closer, watch, retention, self.metrics, announcer),
+                Catchup(),
+            )
             lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics)
             stack.enter_context(closing(lag_watch)).start()
             stream = stack.enter_context(

@@ -9,7 +9,7 @@ import threading
 
 import structlog
 
-from alerting.assembly import Alerting, build
+from alerting.assembly import AlertingSetup, build
 from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.net.health_server import serve_health
@@ -39,7 +39,7 @@ def main() -> int:
     return 1 if ended_by_itself else 0
 
 
-def _run_until_signal(alerting: Alerting) -> bool:
+def _run_until_signal(alerting: AlertingSetup) -> bool:
     """Whether the alerter ended without being told to (it should not; its traceback is in the log)."""
     # The handler only writes a byte: setting an Event there may interrupt a wait on it in this thread and lock up.
     # Blocking the signals and sigwait would not do: libraries have started threads before that do not block them.

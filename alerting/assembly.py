@@ -14,12 +14,12 @@ from alerting.delivery.sender import HeldLead, Sender
 from alerting.delivery.transports.base import Transport
 from alerting.delivery.transports.kinds import build as build_transport
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notification_plan import Habits
-from alerting.incidents.notifier import Teller
+from alerting.incidents.notification_plan import NotificationPolicy
+from alerting.incidents.notifier import Notifier
 from alerting.incidents.outbox import Outbox
-from alerting.incidents.routing import Escalation, Route
+from alerting.incidents.routing import Escalation, ReceiverRoute
 from alerting.incidents.suppression import Maintenance
-from alerting.metrics import Metrics
+from alerting.metrics import AlertingMetrics
 from alerting.service import Alerter
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.alerting import OutboxMessageRow
@@ -28,11 +28,11 @@ from lagloss_server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Alerting:
+class AlertingSetup:
     """Everything `python -m alerting` runs. `receivers`: by name, what kind they are."""
 
     alerter: Alerter
-    metrics: Metrics
+    metrics: AlertingMetrics
     receivers: Mapping[str, str]
     store: Store
 
@@ -40,12 +40,12 @@ class Alerting:
         self.store.close()
 
 
-def build(settings: Settings) -> Alerting:
+def build(settings: Settings) -> AlertingSetup:
     """Opens nothing that has to answer yet. Raises a LaglossError for settings or a file that make no sense."""
     database_url = settings.require_database()
     file = load_alerting(settings)
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
-    store, metrics, lead = Store(database_url), Metrics(), HeldLead()
+    store, metrics, lead = Store(database_url), AlertingMetrics(), HeldLead()
     dashboard = _dashboard_url(settings)
     evaluator = Evaluator(
         store,
@@ -63,18 +63,18 @@ def build(settings: Settings) -> Alerting:
         {"name": each.name, "kind": each.kind, "is_fallback": each.name == file.fallback} for each in file.receivers
     ]
     alerter = Alerter(database_url, evaluator, senders, lead, receivers, metrics)
-    return Alerting(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
+    return AlertingSetup(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
 
 
-def teller(file: AlertingFile, transports: Mapping[str, Transport]) -> Teller:
+def teller(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
     """The file's routes and maintenance windows, and what its receivers need."""
     resend_s = {name: transport.resend_s for name, transport in transports.items()}
-    habits = Habits(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
-    return Teller([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], habits)
+    habits = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
+    return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], habits)
 
 
-def _route(given: RouteSpec) -> Route:
-    return Route(
+def _route(given: RouteSpec) -> ReceiverRoute:
+    return ReceiverRoute(
         matchers=given.match,
         receivers=given.to,
         goes_on=given.continue_,

@@ -41,7 +41,7 @@ def pause_s(failures: int) -> float:
 
 
 @dataclass(slots=True)
-class Lead:
+class Leadership:
     """This alerter's lead, for as long as the block of `leading` lasts. `backend`: PostgreSQL's name for it."""
 
     connection: psycopg.Connection[Any]
@@ -77,7 +77,7 @@ class Lead:
 
 
 @contextmanager
-def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Lead | None]:
+def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Leadership | None]:
     """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
     away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
     with psycopg.connect(
@@ -96,7 +96,7 @@ def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], Non
             {"backend": backend, "host": socket.gethostname()},
         )
         _log.info("leading")
-        yield Lead(connection, backend)
+        yield Leadership(connection, backend)
 
 
 def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by: Callable[[], None]) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
-class Metrics:
+class AlertingMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)

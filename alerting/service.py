@@ -14,8 +14,8 @@ from alerting.catalogue import Catalogue
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
-from alerting.leader_election import AWAY, Lead, leading, pause_s
-from alerting.metrics import Metrics
+from alerting.leader_election import AWAY, Leadership, leading, pause_s
+from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
@@ -43,7 +43,7 @@ class Alerter:
         senders: Sequence[Sender],
         lead: HeldLead,
         receivers: Sequence[dict[str, object]],
-        metrics: Metrics,
+        metrics: AlertingMetrics,
     ) -> None:
         self._database_url = database_url
         self._evaluator = evaluator
@@ -113,7 +113,7 @@ class Alerter:
         self._lead.backend = backend
         self._metrics.leading.set(backend is not None)
 
-    def _lead_on(self, lead: Lead) -> None:
+    def _lead_on(self, lead: Leadership) -> None:
         """Until told to stop. Raises when the database goes away or the lead is lost."""
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
@@ -133,7 +133,7 @@ class Alerter:
             if rounds.ends():
                 self._watch(lead, "", self._end_round)
 
-    def _watch(self, lead: Lead, pipeline: str, step: Callable[[], None]) -> None:
+    def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
         """A step that fails keeps no other from being done. Raises only when the lead is lost."""
         try:
             step()

@@ -13,7 +13,7 @@ from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from collector.metadata_cache import ASK_AGAIN_S, Knowledge, Known, Snapshot
+from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.tokens import Scope, Token, recognise
 
@@ -36,7 +36,7 @@ class Caller:
 class Access:
     """Answers whether a request may be served, by what is known."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: MetadataCache) -> None:
         self._knowledge = knowledge
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
@@ -76,7 +76,7 @@ class Access:
         if needs == "admin" and caller.token.scope != "admin":
             raise Problem(403, "Not allowed", "expected a token of scope admin")
 
-    async def pipeline(self, caller: Caller, name: str) -> Known | None:
+    async def pipeline(self, caller: Caller, name: str) -> KnownPipeline | None:
         """The pipeline that an admitted caller sends beacons of; None where there is no database to know it from.
 
         Raises:

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.log_writer import MAX_RECORD_BYTES, Record
+from collector.log_writer import MAX_RECORD_BYTES, RecordToWrite
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.packing import AHEAD_S, KEPT_S
 from lagloss.wire.format import (
@@ -43,12 +43,12 @@ class Block:
     value: bytes
     content: BeaconBlock
 
-    def record(self, partitions: int) -> Record:
+    def record(self, partitions: int) -> RecordToWrite:
         """Where it goes: to the partition of its ids, or, if the topic has fewer than it was made for, to one that
         exists."""
         content = self.content
         partition = partition_of(int(content.id_hash[0]), content.partitions) % partitions
-        return Record(BEACONS, block_key(content.pipeline, content.window_start), self.value, partition)
+        return RecordToWrite(BEACONS, block_key(content.pipeline, content.window_start), self.value, partition)
 
 
 def read_blocks(body: bytes) -> list[Block]:
@@ -139,9 +139,9 @@ def check_report(report: EmitterReport) -> None:
             raise Problem(422, "Bad report", detail, position=at, field="tallies")
 
 
-def report_record(report: EmitterReport) -> Record:
+def report_record(report: EmitterReport) -> RecordToWrite:
     """The report on its way; all of an emitter's go to one partition, in order."""
     value = encode_report(report)
     if len(value) > MAX_RECORD_BYTES:
         raise Problem(413, "Report too large", f"expected at most {MAX_RECORD_BYTES} bytes of Avro; send several")
-    return Record(REPORTS, report.emitter, value)
+    return RecordToWrite(REPORTS, report.emitter, value)

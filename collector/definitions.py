@@ -12,7 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from collector.access import Caller
 from collector.bodies import MAX_DEFINITION_BYTES
-from collector.services import JSON, Services, body_document, json_answer, media_type
+from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss_server.errors import BadDefinition, UnknownPipeline
 from lagloss_server.fields import Name
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
@@ -33,7 +33,7 @@ class PipelineJson(BaseModel):
     definition: dict[str, Any]
 
 
-def add_routes(app: FastAPI, services: Services) -> None:
+def add_routes(app: FastAPI, services: CollectorServices) -> None:
     """Adds the routes, on these services."""
     api = Definitions(services)
     refused = documented(401, 403, 404, 422, 503)
@@ -78,7 +78,7 @@ def add_routes(app: FastAPI, services: Services) -> None:
 class Definitions:
     """Handles definitions."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
     async def list_all(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from collector.batches import UNSPECIFIED, Batch, Seen
+from collector.batches import UNSPECIFIED, BeaconBatch, Seen
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.net.problem_details import busy
 
@@ -61,7 +61,7 @@ class Emitters:
     def __len__(self) -> int:
         return len(self._served)
 
-    async def put(self, batch: Batch) -> None:
+    async def put(self, batch: BeaconBatch) -> None:
         """Returns when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
 
         Raises:

@@ -10,15 +10,15 @@ from pydantic import ValidationError
 from collector.blocks import check_report, read_blocks, read_report, report_record
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
-from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
+from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 from lagloss_server.fields import Name
 from lagloss_server.net.problem_details import documented
 
 
-def add_routes(app: FastAPI, services: Services) -> None:
+def add_routes(app: FastAPI, services: CollectorServices) -> None:
     """Adds the routes, on these services."""
-    intake = Intake(services)
+    intake = BeaconIntake(services)
 
     @app.get(
         "/v1/pipelines/{name}/intake",
@@ -59,10 +59,10 @@ def add_routes(app: FastAPI, services: Services) -> None:
         return await services.answered("reports", request, intake.post_report)
 
 
-class Intake:
+class BeaconIntake:
     """Handles blocks and reports."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
     async def post_blocks(self, request: Request) -> Response:

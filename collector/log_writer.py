@@ -29,7 +29,7 @@ IDLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordToWrite:
     """What to put where; without a partition the key decides."""
 
     topic: str
@@ -43,7 +43,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """Where the log holds a record."""
 
     partition: int
@@ -54,10 +54,10 @@ class Position:
 class _Group:
     """Records that are acknowledged together, and who waits for that."""
 
-    records: Sequence[Record]
-    tell: Callable[[list[Position | None]], None]
+    records: Sequence[RecordToWrite]
+    tell: Callable[[list[LogPosition | None]], None]
     left: int = 0
-    positions: list[Position | None] = field(default_factory=list)
+    positions: list[LogPosition | None] = field(default_factory=list)
 
 
 class Writer:
@@ -85,7 +85,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="lagloss-writer", daemon=True)
         self._thread.start()
 
-    async def put(self, records: Sequence[Record]) -> list[Position]:
+    async def put(self, records: Sequence[RecordToWrite]) -> list[LogPosition]:
         """Returns once the broker has acknowledged them all.
 
         Raises:
@@ -93,9 +93,9 @@ class Writer:
                 arrive all the same, which does no harm to those that name their emitter and seq.
         """
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[list[Position | None]] = loop.create_future()
+        waiter: asyncio.Future[list[LogPosition | None]] = loop.create_future()
 
-        def settle(positions: list[Position | None]) -> None:
+        def settle(positions: list[LogPosition | None]) -> None:
             if not waiter.done():
                 waiter.set_result(positions)
 
@@ -164,7 +164,7 @@ class Writer:
             with self._condition:
                 self.waiting_bytes -= group.records[at].held_bytes
             if partition is not None:
-                group.positions[at] = Position(partition, offset)
+                group.positions[at] = LogPosition(partition, offset)
             group.left -= 1
             if not group.left:
                 group.tell(group.positions)
@@ -180,8 +180,8 @@ class Writer:
 
 def _call(
     loop: asyncio.AbstractEventLoop,
-    settle: Callable[[list[Position | None]], None],
-    positions: list[Position | None],
+    settle: Callable[[list[LogPosition | None]], None],
+    positions: list[LogPosition | None],
 ) -> None:
     try:
         loop.call_soon_threadsafe(settle, positions)

@@ -27,7 +27,7 @@ TRUSTED_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPipeline:
     """A pipeline in its newest version; `checkpoints` are those of all versions together."""
 
     name: str
@@ -47,10 +47,10 @@ class Snapshot:
     """Those that hold, by id."""
     guarded: frozenset[str] = frozenset()
     """Pipelines that have, or ever had, a token."""
-    pipelines: Mapping[str, Known] = field(default_factory=dict)
+    pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
 
 
-class Knowledge:
+class MetadataCache:
     """Keeps the newest snapshot. Without a store there are no tokens, and every pipeline is taken as it is named."""
 
     def __init__(self, store: Store | None, trusted_s: float = TRUSTED_S) -> None:
@@ -118,13 +118,13 @@ class Knowledge:
         )
 
 
-def _pipelines(versions: list[StoredPipeline]) -> dict[str, Known]:
+def _pipelines(versions: list[StoredPipeline]) -> dict[str, KnownPipeline]:
     """The pipelines of these versions, which are in ascending order."""
-    found: dict[str, Known] = {}
+    found: dict[str, KnownPipeline] = {}
     for stored in versions:
         graph = Graph(stored.definition)
         before = found[stored.name].checkpoints if stored.name in found else frozenset()
-        found[stored.name] = Known(
+        found[stored.name] = KnownPipeline(
             stored.name,
             stored.version,
             graph.first_node,

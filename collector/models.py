@@ -20,8 +20,8 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from collector.batches import Batch, Numbered, Seen
-from collector.metadata_cache import Known
+from collector.batches import BeaconBatch, Numbered, Seen
+from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.packing import MAX_REASON_CHARS, epoch_ms
 from lagloss.wire.format import (
     MAX_ID_BYTES,
@@ -98,12 +98,12 @@ def read_batch(body: bytes) -> BatchJson:
         raise invalid(error, "batch", "beacon", "beacons") from None
 
 
-def as_batch(raw: BatchJson, known: Known | None) -> Batch:
+def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
     """The batch in the form that is checked and put; a Problem (422) for times and ids that are none."""
     if ("emitter" in raw) != ("seq" in raw):
         raise Problem(422, "Bad batch", "expected emitter and seq, or neither", field="seq")
     node = raw["node"]
-    return Batch(
+    return BeaconBatch(
         raw["pipeline"],
         node,
         raw.get("first", False) if known is None else node == known.first_node,

@@ -20,8 +20,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pydantic import TypeAdapter, ValidationError
 
-from collector.batches import Batch, Seen, check
-from collector.metadata_cache import Known
+from collector.batches import BeaconBatch, Seen, check
+from collector.metadata_cache import KnownPipeline
 from collector.models import BeaconJson, as_seen
 from lagloss_server.fields import Name
 from lagloss_server.net.problem_details import Problem
@@ -58,18 +58,18 @@ class NodeSpans:
     seen: list[Seen] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
-    def batch(self, known: Known | None, rejected: Rejected) -> Batch | None:
+    def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
         """What of them can be taken, if anything; the rest is rejected."""
         first = known is not None and self.node == known.first_node
         good = []
         for seen, span in zip(self.seen, self.spans, strict=True):
             try:
-                check(Batch(self.pipeline, self.node, first, (seen,)), known)
+                check(BeaconBatch(self.pipeline, self.node, first, (seen,)), known)
             except Problem as problem:
                 rejected.add(span, str(problem))
             else:
                 good.append(seen)
-        return Batch(self.pipeline, self.node, first, good) if good else None
+        return BeaconBatch(self.pipeline, self.node, first, good) if good else None
 
 
 def read_request(body: bytes, media_type: str) -> ExportTraceServiceRequest:

@@ -14,8 +14,8 @@ from collector.bodies import Bodies
 from collector.emitters import Emitters
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
-from collector.metadata_cache import Knowledge
-from collector.metrics import Metrics
+from collector.metadata_cache import MetadataCache
+from collector.metrics import CollectorMetrics
 from lagloss_server.net.problem_details import Problem, busy
 
 JSON: Final = "application/json"
@@ -25,16 +25,16 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class CollectorServices:
     """One of each a process."""
 
-    knowledge: Knowledge
+    knowledge: MetadataCache
     access: Access
     bodies: Bodies
     writer: Writer
     emitters: Emitters
     repeats: Repeats
-    metrics: Metrics
+    metrics: CollectorMetrics
 
     def partitions(self) -> int:
         """Of the beacons topic; a Problem (503) while nobody knows."""

@@ -13,7 +13,7 @@ from lagloss_server.errors import BadSilence, BadText
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import receiver_check as rehearsal
 from lagloss_server.incidents.actions import Silence
-from lagloss_server.incidents.receiver_check import Outcome
+from lagloss_server.incidents.receiver_check import CheckOutcome
 from lagloss_server.store.store import Store
 
 MAX_NAME: Final = 100
@@ -64,7 +64,9 @@ def end_silence(store: Store, silence_id: str, author: str | None = None) -> Non
     _log.info("silence_ended", silence=silence_id, by=by)
 
 
-def rehearse(store: Store, receiver: str, author: str | None = None, *, wait_s: float = rehearsal.WAIT_S) -> Outcome:
+def rehearse(
+    store: Store, receiver: str, author: str | None = None, *, wait_s: float = rehearsal.WAIT_S
+) -> CheckOutcome:
     """Sends a test by way of the leading alerter, and waits for what the receiver says.
 
     Raises:

@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class VerdictLook:
     """How a verdict is shown: never by colour alone. `colour` is a Mantine colour name, `hex` for charts."""
 
     word: str
@@ -24,12 +24,12 @@ class Look:
     meaning: str
 
 
-VERDICTS: Final[dict[str, Look]] = {
-    "ok": Look("OK", "✔", "teal", "#12a07c", "circle", "what was lost or is late is within the target"),
-    "loss": Look("LOSS", "✖", "red", "#e03131", "x", "more was lost for certain than the target allows"),
-    "unknown": Look("UNKNOWN", "?", "orange", "#e8890c", "diamond", "the evidence does not allow a verdict yet"),
-    "idle": Look("IDLE", "○", "gray", "#868e96", "circle-open", "no messages, and every emitter says so"),
-    "open": Look("OPEN", "…", "blue", "#4a90d9", "line-ew-open", "not closed yet: live numbers, no verdict"),
+VERDICTS: Final[dict[str, VerdictLook]] = {
+    "ok": VerdictLook("OK", "✔", "teal", "#12a07c", "circle", "what was lost or is late is within the target"),
+    "loss": VerdictLook("LOSS", "✖", "red", "#e03131", "x", "more was lost for certain than the target allows"),
+    "unknown": VerdictLook("UNKNOWN", "?", "orange", "#e8890c", "diamond", "the evidence does not allow a verdict yet"),
+    "idle": VerdictLook("IDLE", "○", "gray", "#868e96", "circle-open", "no messages, and every emitter says so"),
+    "open": VerdictLook("OPEN", "…", "blue", "#4a90d9", "line-ew-open", "not closed yet: live numbers, no verdict"),
 }
 
 

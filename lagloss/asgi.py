@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final, Literal
 
 from lagloss.identity import Carrier, Identities, Missing, Source, from_headers
-from lagloss.kafka.in_flight import Handling, current_identity, handling_now
+from lagloss.kafka.in_flight import InFlightMessage, current_identity, handling_now
 from lagloss.sdk.emitter import Emitter
 
 __all__ = ["BeaconMiddleware", "current_identity"]
@@ -110,12 +110,12 @@ class BeaconMiddleware:
         if identity is None:
             await self.app(scope, receive, send)
             return
-        handling = Handling(self.emitter, identity)
+        handling = InFlightMessage(self.emitter, identity)
         exchange = _Exchange(handling, receive, send, self._answered)
         with handling_now(handling):
             await exchange.run(self.app, scope)
 
-    def _answered(self, handling: Handling, failure: str | None) -> None:
+    def _answered(self, handling: InFlightMessage, failure: str | None) -> None:
         if handling.identity is None:
             return
         if failure is not None:
@@ -128,7 +128,11 @@ class _Exchange:
     """One request and its answer."""
 
     def __init__(
-        self, handling: Handling, receive: Receive, send: Send, answered: Callable[[Handling, str | None], None]
+        self,
+        handling: InFlightMessage,
+        receive: Receive,
+        send: Send,
+        answered: Callable[[InFlightMessage, str | None], None],
     ) -> None:
         self._handling = handling
         self._receive = receive

@@ -17,8 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lagloss.sdk.emitter import Emitter
-from pipeline_under_test.ledger import Entry, Fate
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.ledger import Fate, LedgerEntry
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import (
     COL_SERVICE,
     CONN_FB,
@@ -51,7 +51,7 @@ Times = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Hop:
+class SyntheticHop:
     """How long something usually takes: median in ms, and the spread of its logarithm."""
 
     median_ms: float
@@ -61,11 +61,11 @@ class Hop:
         return random.lognormal(math.log(self.median_ms), self.spread, count)
 
 
-INTAKE: Final = Hop(25, 0.5)
-ANSWER: Final = Hop(8, 0.4)
-QUEUE: Final = Hop(30, 0.6)
-STEP: Final = Hop(6, 0.5)
-DELIVERY: Final = Hop(110, 0.5)
+INTAKE: Final = SyntheticHop(25, 0.5)
+ANSWER: Final = SyntheticHop(8, 0.4)
+QUEUE: Final = SyntheticHop(30, 0.6)
+STEP: Final = SyntheticHop(6, 0.5)
+DELIVERY: Final = SyntheticHop(110, 0.5)
 
 
 def arrivals(minute_of_day: int, rate: float, random: np.random.Generator) -> int:
@@ -82,7 +82,7 @@ def slowness_ms(minute: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Minute:
+class SyntheticMinute:
     """The events of one minute: ids, event times (epoch ms), and who of them goes where and gets lost."""
 
     ids: list[str]
@@ -96,7 +96,7 @@ class Minute:
         """Who of those that were sent to this connector got there."""
         return self.to[node] & ~self.lost_to_ga if node == CONN_GA else self.to[node]
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[LedgerEntry]:
         """What the ledger says of this minute."""
         facts: list[tuple[Fate, npt.NDArray[np.bool_], str]] = [
             ("answered", np.ones(len(self.ids), np.bool_), ""),
@@ -108,10 +108,10 @@ class Minute:
         ]
         for fate, concerned, place in facts:
             for index in np.flatnonzero(concerned):
-                yield Entry(fate, self.ids[index], int(self.event_times_ms[index]), place)
+                yield LedgerEntry(fate, self.ids[index], int(self.event_times_ms[index]), place)
 
 
-def make_minute(number: int, start_s: int, rate: float, prefix: str, random: np.random.Generator) -> Minute:
+def make_minute(number: int, start_s: int, rate: float, prefix: str, random: np.random.Generator) -> SyntheticMinute:
     """Minute `number` of the past, which begins at `start_s` (epoch seconds)."""
     count = arrivals(start_s // WINDOW_S % 1440, rate, random)
     offsets_ms = np.sort(random.integers(0, WINDOW_S * 1000, count))
@@ -122,7 +122,7 @@ def make_minute(number: int, start_s: int, rate: float, prefix: str, random: np.
     only = (1 - BOTH_SHARE) / 2
     to = {CONN_GA: going & (vendor >= only), CONN_FB: going & (vendor < 1 - only)}
     share = LOSS_SHARE if number in LOSSY_MINUTES else 0.0
-    return Minute(
+    return SyntheticMinute(
         ids=[f"{prefix}-{number:02d}-{index:06d}" for index in range(count)],
         event_times_ms=start_s * 1000 + offsets_ms,
         filtered=filtered,
@@ -132,10 +132,10 @@ def make_minute(number: int, start_s: int, rate: float, prefix: str, random: np.
     )
 
 
-class History:
+class SyntheticHistory:
     """Sends the past of all nodes, one emitter a node."""
 
-    def __init__(self, settings: Settings, rate: float) -> None:
+    def __init__(self, settings: ReferenceSettings, rate: float) -> None:
         self._rate = rate
         self._random = np.random.default_rng(settings.seed)
         self._ledger = settings.ledger_of(HISTORY)
@@ -170,7 +170,7 @@ class History:
         if not all(emitter.flush(FLUSH_TIMEOUT_S) for emitter in self._emitters.values()):
             raise TimeoutError(f"beacons of the past are not acknowledged after {FLUSH_TIMEOUT_S:.0f} s")
 
-    def _send_minute(self, number: int, minute: Minute) -> int:
+    def _send_minute(self, number: int, minute: SyntheticMinute) -> int:
         random, count = self._random, len(minute.ids)
         everyone = np.ones(count, np.bool_)
         going = ~minute.filtered & ~minute.dead
@@ -197,7 +197,7 @@ class History:
             sent += self._beacons(node, "out", minute, arrived, delivered)
         return sent
 
-    def _beacons(self, node: str, point: str, minute: Minute, who: npt.NDArray[np.bool_], at_ms: Times) -> int:
+    def _beacons(self, node: str, point: str, minute: SyntheticMinute, who: npt.NDArray[np.bool_], at_ms: Times) -> int:
         """Beacons of one checkpoint for the events chosen by `who`, observed at `at_ms`; how many."""
         emitter, kind, to = self._emitters[node], *point.partition(":")[::2]
         chosen = np.flatnonzero(who)

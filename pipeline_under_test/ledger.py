@@ -37,7 +37,7 @@ WINDOW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One fact: this came of the event `id` at `place` ("link A->B", "node N" or "vendor V"; empty for the load)."""
 
     fate: Fate
@@ -55,7 +55,7 @@ class Ledger:
         self.path = directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl"
         self._file: IO[bytes] = self.path.open("ab", buffering=0)
 
-    def write(self, entries: Iterable[Entry]) -> None:
+    def write(self, entries: Iterable[LedgerEntry]) -> None:
         """Appends these facts and returns once they are on disk."""
         text = "".join(_line(entry) for entry in entries)
         if text:
@@ -74,7 +74,7 @@ class Ledger:
         self.close()
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: LedgerEntry) -> str:
     fields: dict[str, Any] = {"fate": entry.fate, "id": entry.id, "event_time_ms": entry.event_time_ms}
     if entry.place:
         fields["place"] = entry.place
@@ -90,8 +90,8 @@ class LedgerReader:
         self._directory = directory
         self._files: dict[Path, FollowedFile] = {}
 
-    def new_entries(self) -> Iterator[Entry]:
+    def new_entries(self) -> Iterator[LedgerEntry]:
         """The facts written since the last call. A torn last line (its writer was killed) waits for its end."""
         for path in sorted(self._directory.glob("*.jsonl")):
             for line in self._files.setdefault(path, FollowedFile(path)).new_lines():
-                yield Entry(**json.loads(line))
+                yield LedgerEntry(**json.loads(line))

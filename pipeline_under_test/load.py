@@ -19,8 +19,8 @@ from typing import Any, Final
 import httpx
 
 from pipeline_under_test.event import NOT_ACKNOWLEDGED
-from pipeline_under_test.ledger import Entry, Fate, Ledger
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.ledger import Fate, Ledger, LedgerEntry
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS
 
 LOAD: Final = "load"
@@ -80,7 +80,7 @@ class EventMaker:
 class Load:
     """Sends events to col-service at `rate` a second until stopped, and notes each one's fate in the ledger."""
 
-    def __init__(self, settings: Settings, rate: float, mix: Mix) -> None:
+    def __init__(self, settings: ReferenceSettings, rate: float, mix: Mix) -> None:
         self._url = f"{settings.collector_url}/events"
         self._rate = rate
         self._maker = EventMaker(settings.seed, mix)
@@ -151,4 +151,4 @@ class Load:
         return answers
 
     def _note(self, fates: Iterable[Answer]) -> None:
-        self._ledger.write(Entry(fate, event["event_id"], event["event_time"]) for event, fate in fates)
+        self._ledger.write(LedgerEntry(fate, event["event_id"], event["event_time"]) for event, fate in fates)

@@ -24,8 +24,8 @@ from confluent_kafka import Message
 from lagloss.kafka.commits import OffsetTracker, place_of
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.kafka.producer import ReliableProducer
-from pipeline_under_test.settings import Settings
-from pipeline_under_test.stretch import Offsets, Stretch
+from pipeline_under_test.settings import ReferenceSettings
+from pipeline_under_test.stretch import Offsets, OffsetStretch
 from pipeline_under_test.topology import CONSUMERS, dead_topic, redrive_group, topic_of
 
 REDRIVE: Final = "redrive"
@@ -56,7 +56,7 @@ class Wanted:
         return event if fits else None
 
 
-def redriven(settings: Settings, name: str, wanted: Wanted) -> Iterator[dict[str, Any]]:
+def redriven(settings: ReferenceSettings, name: str, wanted: Wanted) -> Iterator[dict[str, Any]]:
     """Sends the letters that are wanted back to their nodes; gives progress about once a second, and at the end a
     summary: `events` were sent back to nodes, `kept` were put back into the queue.
 
@@ -67,7 +67,7 @@ def redriven(settings: Settings, name: str, wanted: Wanted) -> Iterator[dict[str
     queue_topic = dead_topic(settings.pipeline)
     began, events, kept, shown = time.monotonic(), 0, 0, 0.0
     producer, tracker = ReliableProducer(settings.bootstrap, REDRIVE), OffsetTracker()
-    with _alone(settings), Stretch(settings.bootstrap, queue_topic, redrive_group(settings.pipeline)) as queue:
+    with _alone(settings), OffsetStretch(settings.bootstrap, queue_topic, redrive_group(settings.pipeline)) as queue:
         begin = queue.committed()
         batches = queue.read(begin, _end(queue, begin, wanted))
         while (records := next(batches, None)) is not None or producer.in_flight:
@@ -95,7 +95,7 @@ def _again(event: Event, name: str) -> Event:
     return replace(event, replay=event.replay or name, back_to="", tries=0, reason="")
 
 
-def _end(queue: Stretch, begin: Offsets, wanted: Wanted) -> Offsets:
+def _end(queue: OffsetStretch, begin: Offsets, wanted: Wanted) -> Offsets:
     """Where to end in each partition: past the last letter that is wanted, so that those behind it are not moved."""
     end, count = dict(begin), 0
     for records in queue.read(begin, queue.ends()):
@@ -109,12 +109,12 @@ def _end(queue: Stretch, begin: Offsets, wanted: Wanted) -> Offsets:
     return end
 
 
-def _commit(queue: Stretch, tracker: OffsetTracker) -> None:
+def _commit(queue: OffsetStretch, tracker: OffsetTracker) -> None:
     queue.commit({number: offset for (_, number), offset in tracker.advance().items()})
 
 
 @contextmanager
-def _alone(settings: Settings) -> Iterator[None]:
+def _alone(settings: ReferenceSettings) -> Iterator[None]:
     """Two at a time would both send the same letters."""
     with (settings.data_dir / "redrive.lock").open("wb") as lock:
         try:

@@ -17,9 +17,9 @@ from confluent_kafka import Message
 
 from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.kafka.producer import ReliableProducer
-from pipeline_under_test.ledger import Entry
-from pipeline_under_test.settings import Settings
-from pipeline_under_test.stretch import Stretch
+from pipeline_under_test.ledger import LedgerEntry
+from pipeline_under_test.settings import ReferenceSettings
+from pipeline_under_test.stretch import OffsetStretch
 from pipeline_under_test.topology import EVENT_NORM, topic_of
 
 REPLAY: Final = "replay"
@@ -30,7 +30,7 @@ PROGRESS_EVERY_S: Final = 1.0
 
 
 def replayed(
-    settings: Settings, name: str, from_s: float, to_s: float, rate: float = REPLAY_RATE
+    settings: ReferenceSettings, name: str, from_s: float, to_s: float, rate: float = REPLAY_RATE
 ) -> Iterator[dict[str, Any]]:
     """Replays what was appended from `from_s` up to `to_s` (epoch seconds; not later than now); gives progress about
     once a second, and at the end a summary.
@@ -41,11 +41,11 @@ def replayed(
     topic = topic_of(settings.pipeline, EVENT_NORM)
     began, sent, shown = time.monotonic(), 0, 0.0
     producer = ReliableProducer(settings.bootstrap, REPLAY)
-    with Stretch(settings.bootstrap, topic, f"{topic}.{REPLAY}") as stretch, settings.ledger_of(REPLAY) as ledger:
+    with OffsetStretch(settings.bootstrap, topic, f"{topic}.{REPLAY}") as stretch, settings.ledger_of(REPLAY) as ledger:
         batches = stretch.read(stretch.at(from_s), stretch.at(to_s))
         while (records := next(batches, None)) is not None or producer.in_flight:
             events = [event for record in records or () if (event := _again(record, name)) is not None]
-            ledger.write(Entry("replayed", event.id, event.event_time_ms) for event in events)
+            ledger.write(LedgerEntry("replayed", event.id, event.event_time_ms) for event in events)
             for event in events:
                 while not producer.ready or time.monotonic() < began + sent / rate:
                     producer.poll(POLL_S)

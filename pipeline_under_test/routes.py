@@ -19,7 +19,7 @@ from pipeline_under_test.topology import CONNECTORS, VENDORS, routes_topic
 log = logging.getLogger(__name__)
 
 
-class Route(BaseModel):
+class TopicRoute(BaseModel):
     """Events that fit `when` go to `to`.
 
     `when` names fields of the event and the value of each; a field that is a list fits if it holds the value. Without
@@ -47,14 +47,14 @@ def _fits(found: Any, wanted: str | bool) -> bool:
     return wanted in found if isinstance(found, list) else bool(found == wanted)
 
 
-DEFAULT_ROUTES: Final = {vendor: Route(to=node, when={"vendors": vendor}) for vendor, node in VENDORS.items()}
+DEFAULT_ROUTES: Final = {vendor: TopicRoute(to=node, when={"vendors": vendor}) for vendor, node in VENDORS.items()}
 """What a new pipeline begins with: each vendor gets the events that name it."""
 
 
 class Routes:
     """The routes, by name, as they are now."""
 
-    def __init__(self, routes: Mapping[str, Route] = DEFAULT_ROUTES) -> None:
+    def __init__(self, routes: Mapping[str, TopicRoute] = DEFAULT_ROUTES) -> None:
         self._routes = dict(routes)
 
     def destinations(self, content: Content) -> tuple[str, ...]:
@@ -69,7 +69,7 @@ class Routes:
                 self._routes.pop(name, None)
                 continue
             try:
-                self._routes[name] = Route.model_validate_json(value)
+                self._routes[name] = TopicRoute.model_validate_json(value)
             except ValidationError as error:
                 log.error("route %s stays as it was: %s", name, error)  # noqa: TRY400 (the message says it all)
 

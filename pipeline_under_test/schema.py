@@ -67,7 +67,7 @@ Lookup = Callable[[bytes], "Schema | None"]
 """Finds the schema with a fingerprint."""
 
 
-class Reader:
+class SchemaReader:
     """Reads bodies written with any version of the schema, as one version of it."""
 
     def __init__(self, schema: Schema, lookup: Lookup = lambda fingerprint: None) -> None:
@@ -121,7 +121,7 @@ def producers_schema(path: Path | None) -> Schema:
         samples = list(fastavro.utils.generate_many(schema.parsed, SAMPLES))
     except (OSError, ValueError, KeyError, fastavro.schema.SchemaParseException) as error:
         raise NotReadable(f"expected an Avro schema in {path}: {error}") from error
-    reader = Reader(packaged(), lambda fingerprint: schema)
+    reader = SchemaReader(packaged(), lambda fingerprint: schema)
     try:
         for sample in samples:
             reader.decode(schema.encode(sample))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from pipeline_under_test.schema import Reader, Schema, packaged
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.schema import Schema, SchemaReader, packaged
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.table_topic import TableTopic
 from pipeline_under_test.topology import schemas_topic
 
@@ -40,6 +40,6 @@ class SchemaTopic:
         self._table.write(schema.fingerprint.hex(), schema.text.encode())
 
 
-def reader_of(settings: Settings) -> Reader:
+def reader_of(settings: ReferenceSettings) -> SchemaReader:
     """Reads events of this pipeline as the packaged schema has them, whatever schema they were written with."""
-    return Reader(packaged(), SchemaTopic(settings.bootstrap, settings.pipeline).find)
+    return SchemaReader(packaged(), SchemaTopic(settings.bootstrap, settings.pipeline).find)

@@ -21,7 +21,7 @@ class NotThere(RuntimeError):
     """The directory has no pipeline; the message says what to do."""
 
 
-class Settings(BaseModel):
+class ReferenceSettings(BaseModel):
     """Where Kafka is, what the pipeline is called (topics and groups begin with it), and how its nodes go about it."""
 
     model_config = ConfigDict(frozen=True)
@@ -78,7 +78,7 @@ class Settings(BaseModel):
         fresh.replace(self.data_dir / FILE)
 
     @classmethod
-    def load(cls, data_dir: Path) -> Settings:
+    def load(cls, data_dir: Path) -> ReferenceSettings:
         """The settings of the pipeline that runs, or ran, in this directory.
 
         Raises:

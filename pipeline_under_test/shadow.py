@@ -8,17 +8,17 @@ So production is not touched by it, whatever it does; it waits for it neither at
 from __future__ import annotations
 
 from pipeline_under_test.kafka.topics import create_streams
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, topic_of
 
 
-def shadow_of(settings: Settings) -> Settings:
+def shadow_of(settings: ReferenceSettings) -> ReferenceSettings:
     """The settings of the shadow of a pipeline."""
     of_its_own = {"pipeline": f"{settings.pipeline}-shadow", "data_dir": settings.data_dir / "shadow"}
     return settings.model_copy(update=of_its_own)
 
 
-def create_shadow_topics(settings: Settings) -> None:
+def create_shadow_topics(settings: ReferenceSettings) -> None:
     """Creates the topics that the shadow of this pipeline writes to.
 
     Raises:

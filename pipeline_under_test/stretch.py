@@ -37,7 +37,7 @@ _asked_again = retry(
 )
 
 
-class Stretch:
+class OffsetStretch:
     """Reads stretches of a topic. It joins no group: it only commits in the name of one, where it is told to.
 
     Raises:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pipeline_under_test.ledger import WINDOW_MS, Entry, Fate
+from pipeline_under_test.ledger import WINDOW_MS, Fate, LedgerEntry
 from pipeline_under_test.topology import (
     EVENT_ROUTER,
     GLOBAL_RETRIER,
@@ -32,7 +32,7 @@ class TrueWindow:
     deliveries: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     """By vendor, how often it got each event."""
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: LedgerEntry) -> None:
         self.ids[entry.fate].add(entry.id)
         if entry.place:
             self.at[entry.fate, entry.place].add(entry.id)
@@ -133,7 +133,7 @@ class Truth:
         self.windows: dict[int, TrueWindow] = defaultdict(TrueWindow)
         self.entries: Counter[Fate] = Counter()
 
-    def add(self, entries: Iterable[Entry]) -> set[int]:
+    def add(self, entries: Iterable[LedgerEntry]) -> set[int]:
         """Takes facts in; returns the starts (epoch seconds) of the windows that they belong to."""
         touched = set()
         for entry in entries:

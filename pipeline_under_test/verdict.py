@@ -19,7 +19,7 @@ from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.measured import Measured, read_measured
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS
 from pipeline_under_test.truth import OUTCOMES, TrueWindow, Truth
 
@@ -32,7 +32,7 @@ Read = Callable[[WindowDocument], Measured]
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class VerdictDifference:
     """Where ledger and lagloss disagree about a window; `ids` names some of the messages."""
 
     window_start_s: int
@@ -50,7 +50,7 @@ class Verdict:
     truths: Mapping[int, TrueWindow]
     windows: Mapping[int, WindowDocument]
     duplicates: Mapping[int, int]
-    differences: tuple[Difference, ...]
+    differences: tuple[VerdictDifference, ...]
     waiting: tuple[int, ...]
 
     @property
@@ -73,7 +73,7 @@ class Verdict:
         }
 
 
-def verdict_of(settings: Settings, lagloss: LaglossSettings) -> Verdict:
+def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict:
     """Compares the ledger of the pipeline in this directory with the lagloss that these settings name.
 
     Raises:
@@ -111,7 +111,7 @@ def compared(
     now_s = time.time() if now_s is None else now_s
     by_start = {start_of(window): window for window in windows}
     patience_s = WINDOW_S + (definition.spec.grace + definition.spec.max_wait) / 1000 + LATEST_S
-    found: list[Difference] = []
+    found: list[VerdictDifference] = []
     waiting: list[int] = []
     duplicates: dict[int, int] = {}
     for start in sorted({*truth.windows, *by_start}):
@@ -130,18 +130,18 @@ def compared(
 
 def differences(
     start_s: int, truth: TrueWindow, measured: Measured | None, window: WindowDocument | None
-) -> Iterator[Difference]:
+) -> Iterator[VerdictDifference]:
     """All that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
     if measured is None:
         if truth.messages:
-            yield Difference(start_s, "state", "closed", window["state"] if window else "no such window")
+            yield VerdictDifference(start_s, "state", "closed", window["state"] if window else "no such window")
         return
     yield from _id_differences(start_s, truth, measured)
     yield from _duplicate_differences(start_s, truth, measured)
     yield from _count_differences(start_s, truth, measured)
 
 
-def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[Difference]:
+def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
     """Who is told to be what, and lost where."""
     unknowable = _hashes(truth.unanswered)
     injected = {"messages": truth.messages, **truth.outcomes()}
@@ -153,10 +153,10 @@ def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iter
     for what, names in injected.items():
         expected, found = _hashes(names), seen[what] - unknowable
         if expected != found:
-            yield Difference(start_s, what, len(expected), len(found), _named(truth, measured, expected ^ found))
+            yield VerdictDifference(start_s, what, len(expected), len(found), _named(truth, measured, expected ^ found))
 
 
-def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[Difference]:
+def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
     """What is told to be delivered too often, and was not.
 
     A vendor gets an event twice, too, if its first answer never reached the connector; which then knows, and beacons,
@@ -168,10 +168,10 @@ def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) 
         more = [id_hash for id_hash, times in found.items() if times > expected.get(id_hash, 0)]
         if more:
             what = f"duplicates at {node}.out"
-            yield Difference(start_s, what, len(expected), len(found), _named(truth, measured, more))
+            yield VerdictDifference(start_s, what, len(expected), len(found), _named(truth, measured, more))
 
 
-def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[Difference]:
+def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
     """Where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
     window, unknowable = measured.window, _hashes(truth.unanswered)
     told = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
@@ -182,16 +182,16 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
     for what, count in shown.items():
         most = told[what] + len(measured.ids[what] & unknowable)
         if not told[what] <= count <= most:
-            yield Difference(start_s, f"number of {what}", told[what], count)
+            yield VerdictDifference(start_s, f"number of {what}", told[what], count)
     here, expected = losses_by_place(window), {place: len(ids) for place, ids in truth.lost_at.items()}
     for place in sorted({*here, *expected}):
         count, (least, most) = expected.get(place, 0), here.get(place, (0, 0))
         agree = least == count and (most == count or told["pending"])
         if not agree and not unknowable:
-            yield Difference(start_s, f"number of lost at {place}", count, [least, most])
+            yield VerdictDifference(start_s, f"number of lost at {place}", count, [least, most])
     corrupted = {place: len(ids) for place, ids in truth.corrupted_at.items()}
     if corrupted != measured.corrupted_at:
-        yield Difference(start_s, "number of corrupted", corrupted, measured.corrupted_at)
+        yield VerdictDifference(start_s, "number of corrupted", corrupted, measured.corrupted_at)
 
 
 def _named(truth: TrueWindow, measured: Measured, ids: Iterable[int]) -> tuple[str, ...]:

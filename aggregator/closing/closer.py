@@ -12,20 +12,20 @@ from sqlalchemy import Engine
 from aggregator.closing import unfinished
 from aggregator.closing import window_store as closings
 from aggregator.closing.audit import Audit, advanced, unseen
-from aggregator.closing.definitions import Watch
-from aggregator.closing.judge import Known, close, looks_whole, nothing_missing
+from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.closing.judge import JudgementContext, close, looks_whole, nothing_missing
 from aggregator.closing.prover import Prover
 from aggregator.closing.report_state import Windows, newest_with_beacons, read_sketches, read_told
 from aggregator.closing.silence import SilenceWatch
 from aggregator.closing.window_store import Closing
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import BlockReader, Reading
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import block_key
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.emitters import last_words
 from lagloss_server.queries.offset_ranges import clamp, merge_ranges
-from lagloss_server.rules.arithmetic import Straddled, horizon
+from lagloss_server.rules.arithmetic import CutInsidePattern, horizon
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.tally_proof import proven_facts
 
@@ -46,10 +46,10 @@ class Closer:
     def __init__(
         self,
         engine: Engine,
-        watch: Watch,
+        watch: DefinitionRegistry,
         reader: BlockReader,
         beacons: BeaconLog,
-        metrics: Metrics,
+        metrics: AggregatorMetrics,
         verify_share: float = 0.0,
     ) -> None:
         self.reader = reader
@@ -92,10 +92,10 @@ class Closer:
         known = self._known(windows, now_ms)
         return self._close(known, windows, set() if from_log else self._proven(known, windows))
 
-    def _proven(self, known: Known, windows: Windows) -> set[tuple[str, int]]:
+    def _proven(self, known: JudgementContext, windows: Windows) -> set[tuple[str, int]]:
         return {window for window in windows if self._prover.is_proven(known, window)}
 
-    def _close(self, known: Known, windows: Windows, proven: set[tuple[str, int]]) -> int:
+    def _close(self, known: JudgementContext, windows: Windows, proven: set[tuple[str, int]]) -> int:
         """Close windows, of which these are proven; how many beacons were read."""
         checked = self._prover.to_verify(proven)
         self._close_proven(known, sorted(proven - checked))
@@ -134,7 +134,7 @@ class Closer:
             if pipeline in self._watch.agendas:
                 self._watch.agendas[pipeline].sealed(start)
 
-    def _close_proven(self, known: Known, windows: Windows) -> None:
+    def _close_proven(self, known: JudgementContext, windows: Windows) -> None:
         """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
         if not windows:
             return
@@ -149,7 +149,7 @@ class Closer:
         made = self._commit(known, facts)
         log.info("proven", windows=len(facts), seconds=round(time.monotonic() - started, 2), changed=made)
 
-    def _close_read(self, known: Known, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
+    def _close_read(self, known: JudgementContext, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
         """Read, judge and commit these windows in one go; how many beacons were read."""
         started = time.monotonic()
         reading, position = self._read(known, windows)
@@ -166,7 +166,7 @@ class Closer:
 
     def _commit(
         self,
-        known: Known,
+        known: JudgementContext,
         facts: Mapping[tuple[str, int], WindowFacts],
         reading: Reading | None = None,
         position: Mapping[int, int] | None = None,
@@ -191,12 +191,12 @@ class Closer:
         for closing, revision in made:
             self._metrics.window(closing.result, revision)
 
-    def _known(self, windows: Windows, now_ms: int) -> Known:
+    def _known(self, windows: Windows, now_ms: int) -> JudgementContext:
         """What the reports tell of these windows, as of one moment."""
         with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-            return Known(read_told(connection, windows, now_ms), self._watch.versions, {}, now_ms)
+            return JudgementContext(read_told(connection, windows, now_ms), self._watch.versions, {}, now_ms)
 
-    def _with_newest(self, known: Known, windows: Windows) -> Known:
+    def _with_newest(self, known: JudgementContext, windows: Windows) -> JudgementContext:
         """With what stands in for progress where nobody reports any (rule 4)."""
         asked: dict[str, tuple[int, int]] = {}
         for pipeline, start in windows:
@@ -209,7 +209,7 @@ class Closer:
         with self._engine.connect() as connection:
             return replace(known, newest=newest_with_beacons(connection, asked))
 
-    def _batches(self, known: Known, windows: Windows) -> Iterator[Windows]:
+    def _batches(self, known: JudgementContext, windows: Windows) -> Iterator[Windows]:
         """The windows in reads of bounded size, by what their tallies tell."""
         batch: list[tuple[str, int]] = []
         beacons = 0
@@ -223,7 +223,7 @@ class Closer:
         if batch:
             yield batch
 
-    def _read(self, known: Known, windows: Windows) -> tuple[Reading, dict[int, int]]:
+    def _read(self, known: JudgementContext, windows: Windows) -> tuple[Reading, dict[int, int]]:
         """The facts of the windows, and where the audit stands after that."""
         held = self._beacons.watermarks()
         position = self._audit.position(held)
@@ -258,7 +258,7 @@ class Closer:
         for window in set(over) - proven:
             self._try_reading_early(known, window, now_ms)
 
-    def _try_reading_early(self, known: Known, window: tuple[str, int], now_ms: int) -> None:
+    def _try_reading_early(self, known: JudgementContext, window: tuple[str, int], now_ms: int) -> None:
         """A window that tallies do not prove, but where they look whole, is read; the result is kept only if it is."""
         pipeline, start = window
         agenda = self._watch.agendas[pipeline]
@@ -294,7 +294,7 @@ class Closer:
                     continue  # its tallies changed since it was read: it is closed again once they stand still
                 try:
                     found.append(close(known, *window, facts))
-                except Straddled:
+                except CutInsidePattern:
                     straddled.append(window)
             made = closings.commit(connection, found)
         self._committed(found, made)

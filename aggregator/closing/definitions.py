@@ -8,19 +8,19 @@ from sqlalchemy import Engine
 
 from aggregator.closing import unfinished
 from aggregator.closing.judge import Versions
-from aggregator.closing.schedule import Agenda, Entry
-from aggregator.metrics import Metrics
+from aggregator.closing.schedule import WindowEntry, WindowSchedule
+from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.store import Store, read_basis
 
 
-class Watch:
+class DefinitionRegistry:
     """Definitions and agendas of all pipelines; `refresh` brings both up to date."""
 
-    def __init__(self, engine: Engine, store: Store, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, store: Store, metrics: AggregatorMetrics) -> None:
         self.versions: dict[str, Versions] = {}
-        self.agendas: dict[str, Agenda] = {}
+        self.agendas: dict[str, WindowSchedule] = {}
         self.checkpoints: Mapping[str, frozenset[str]] = {}
         """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
         self.groups: Collection[NodeGroup] = ()
@@ -52,7 +52,7 @@ class Watch:
             self.versions.setdefault(stored.name, Versions()).add(stored)
         for name in {stored.name for stored in fresh}:
             grace_ms = self.versions[name].newest.definition.spec.grace
-            self.agendas.setdefault(name, Agenda(grace_ms)).grace_ms = grace_ms
+            self.agendas.setdefault(name, WindowSchedule(grace_ms)).grace_ms = grace_ms
         self._resume({stored.name for stored in fresh} - known.keys())
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
         self.groups = [
@@ -71,9 +71,9 @@ class Watch:
                 agenda.resume(span.first, span.last + WINDOW_S)
                 if span.windows < (span.last - span.first) // WINDOW_S + 1:
                     for start in unfinished.read_gaps(connection, span.pipeline, span.first, span.last):
-                        agenda.put(start, Entry())
+                        agenda.put(start, WindowEntry())
             for row in unfinished.read_deadlines(connection, pipelines):
-                self.agendas[row.pipeline].put(row.window_start, Entry(row.basis, deadline=row.deadline))
+                self.agendas[row.pipeline].put(row.window_start, WindowEntry(row.basis, deadline=row.deadline))
             for row in unfinished.read_changes(connection, 0, pipelines):
                 self._take_change(row)
 
@@ -86,8 +86,8 @@ class Watch:
         self._metrics.late_for_sealed.inc(sum(change.state == "sealed" for change in changes))
         return max((change.basis for change in changes), default=seen_basis)
 
-    def _take_change(self, change: unfinished.Change) -> None:
+    def _take_change(self, change: unfinished.TallyChange) -> None:
         agenda = self.agendas.get(change.pipeline)
         if agenda is not None and change.state != "sealed":
-            known = None if change.closed_basis is None else Entry(change.closed_basis)
+            known = None if change.closed_basis is None else WindowEntry(change.closed_basis)
             agenda.tally_changed(change.window_start, change.basis, change.changed_at, known)

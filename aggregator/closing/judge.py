@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aggregator.closing.report_state import Told
+from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing, Missing
 from lagloss.wire.format import WINDOW_S, OffsetRange
 from lagloss_server.model.definition import StoredPipeline, in_force
@@ -65,10 +65,10 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Known:
+class JudgementContext:
     """Everything a judgement needs besides facts, as of `now_ms`; `newest` is by pipeline and checkpoint (rule 4)."""
 
-    told: Told
+    told: ReportState
     versions: Mapping[str, Versions]
     newest: Mapping[str, Mapping[str, int]]
     now_ms: int
@@ -91,7 +91,7 @@ class Known:
         )
 
 
-def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
+def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
     """Judge a window and make its closing.
 
     Raises:

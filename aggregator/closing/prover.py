@@ -9,8 +9,8 @@ import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy import Engine, select
 
-from aggregator.closing.judge import Known, close
-from aggregator.metrics import Metrics
+from aggregator.closing.judge import JudgementContext, close
+from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import BadRecord, OffsetRange, decode_block
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.offset_ranges import clamp
@@ -28,12 +28,12 @@ class Prover:
     """Decides which windows are proven. `verify_share`: which share of these is read all the same, to see that the
     beacons agree."""
 
-    def __init__(self, engine: Engine, beacons: BeaconLog, metrics: Metrics, verify_share: float) -> None:
+    def __init__(self, engine: Engine, beacons: BeaconLog, metrics: AggregatorMetrics, verify_share: float) -> None:
         self._checksums = ChecksumWatch(engine, beacons)
         self._metrics = metrics
         self._verify_share = verify_share
 
-    def is_proven(self, known: Known, window: tuple[str, int]) -> bool:
+    def is_proven(self, known: JudgementContext, window: tuple[str, int]) -> bool:
         """Whether the tallies prove that nothing is missing, and nothing else has to be looked up in the blocks."""
         graph, evidence = known.graph(*window), known.evidence(*window)
         if not proves(graph, evidence):
@@ -45,7 +45,7 @@ class Prover:
         """Those of these windows that are read all the same."""
         return {window for window in proven if random.random() < self._verify_share}
 
-    def verify(self, known: Known, window: tuple[str, int], facts: WindowFacts) -> None:
+    def verify(self, known: JudgementContext, window: tuple[str, int], facts: WindowFacts) -> None:
         """Raise the alarm where the beacons of a proven window say that a message is missing, or hold fewer than the
         tallies."""
         result = close(known, *window, facts).result

@@ -25,7 +25,7 @@ def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Told:
+class ReportState:
     """What the reports told of some windows, all as of one position (`basis`). `changed`: the basis of the last change
     of any tally of a window."""
 
@@ -44,7 +44,7 @@ def largest_skew_ms(connection: Connection, now_ms: int) -> int:
     return int(connection.execute(largest).scalar_one())
 
 
-def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
+def read_told(connection: Connection, windows: Windows, now_ms: int) -> ReportState:
     """What is known of these windows; the connection must be in a REPEATABLE READ transaction."""
     pipelines = sorted({pipeline for pipeline, _ in windows})
     tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
@@ -56,7 +56,7 @@ def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
         tallies[window].append(_tally_state(row))
         ranges[window].extend(OffsetRange(*place) for place in row.ranges)
         changed[window] = max(row.changed_basis, changed.get(window, 0))
-    return Told(
+    return ReportState(
         basis=read_basis(connection),
         emitters=read_emitters(connection, pipelines, now_ms),
         lanes=_read_lanes(connection, pipelines),

@@ -24,7 +24,7 @@ CALM_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WindowEntry:
     """What is known of one window. Times in epoch ms; a basis is a position in the reports.
 
     `basis` is 0 before the first closing. `changed_at`, `dirty_since`: the last and first change of a tally that the
@@ -53,7 +53,7 @@ class Entry:
         calm = self.calm_since is None or now_ms - self.calm_since >= CALM_MS
         return self.basis > 0 and self.dirty_since is None and self.deadline is None and calm
 
-    def changed(self, changed_at: int) -> Entry:
+    def changed(self, changed_at: int) -> WindowEntry:
         """A tally changed: the first time since the closing, the settle time starts anew or, if it was not calm in
         between, doubles."""
         if self.dirty_since is not None:
@@ -63,12 +63,12 @@ class Entry:
         return replace(self, changed_at=changed_at, dirty_since=changed_at, settle_ms=settle_ms)
 
 
-class Agenda:
+class WindowSchedule:
     """The windows of one pipeline that there is something to do about, from its first tally to the newest due one."""
 
     def __init__(self, grace_ms: int) -> None:
         self.grace_ms = grace_ms
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, WindowEntry] = {}
         self._first: int | None = None
         self._listed_to = 0
 
@@ -81,16 +81,16 @@ class Agenda:
         """From `first_s` to before `listed_to_s` every window is closed, but those that are put on the agenda."""
         self._first, self._listed_to = first_s, listed_to_s
 
-    def put(self, window_start_s: int, entry: Entry) -> None:
+    def put(self, window_start_s: int, entry: WindowEntry) -> None:
         """A window, as the database knows it."""
         self._reach(window_start_s)
         self._entries[window_start_s] = entry
 
-    def tally_changed(self, window_start_s: int, basis: int, changed_at: int, known: Entry | None = None) -> None:
+    def tally_changed(self, window_start_s: int, basis: int, changed_at: int, known: WindowEntry | None = None) -> None:
         """A tally of this window changed; `basis` is the position of the report that brought it. `known` is what the
         database knows of a window that is not on the agenda; None if it was never closed."""
         self._reach(window_start_s)
-        entry = self._entries.get(window_start_s) or known or Entry()
+        entry = self._entries.get(window_start_s) or known or WindowEntry()
         if basis > entry.basis:
             self._entries[window_start_s] = entry.changed(changed_at)
 
@@ -109,7 +109,7 @@ class Agenda:
 
     def sealed(self, window_start_s: int) -> None:
         """The log no longer holds the window's blocks: it stays as it is."""
-        self._entries[window_start_s] = Entry(basis=max(1, self.entry(window_start_s).basis))
+        self._entries[window_start_s] = WindowEntry(basis=max(1, self.entry(window_start_s).basis))
 
     def tried_early(self, window_start_s: int, now_ms: int, *, read: bool) -> None:
         """The window could not be closed early; the older it is, the later that is tried again."""
@@ -118,8 +118,8 @@ class Agenda:
         read_early = entry.changed_at if read else entry.read_early
         self._entries[window_start_s] = replace(entry, early_at=now_ms + max(500, age_ms // 4), read_early=read_early)
 
-    def entry(self, window_start_s: int) -> Entry:
-        return self._entries.get(window_start_s, Entry())
+    def entry(self, window_start_s: int) -> WindowEntry:
+        return self._entries.get(window_start_s, WindowEntry())
 
     def ready_ms(self, window_start_s: int) -> int:
         """When a window that is closed now became due, or last changed: what it waited from."""
@@ -167,9 +167,9 @@ class Agenda:
             self._first = window_start_s
             self._listed_to = window_start_s if first is None else self._listed_to
             for start in range(window_start_s, min(first or window_start_s, self._listed_to), WINDOW_S):
-                self._entries.setdefault(start, Entry())
+                self._entries.setdefault(start, WindowEntry())
 
-    def _is_filled_in_late(self, window_start_s: int, entry: Entry) -> bool:
+    def _is_filled_in_late(self, window_start_s: int, entry: WindowEntry) -> bool:
         """Whether the first tally of a window came when it was due already (a back-fill): more are on their way then,
         and closing it before they stand still would only be done again."""
         return entry.dirty_since is not None and entry.dirty_since > due_ms(window_start_s, self.grace_ms)
@@ -180,5 +180,5 @@ class Agenda:
             return
         stop = self.newest_due_s(caught_up_ms) + WINDOW_S
         for start in range(self._listed_to, stop, WINDOW_S):
-            self._entries.setdefault(start, Entry())
+            self._entries.setdefault(start, WindowEntry())
         self._listed_to = max(self._listed_to, stop)

@@ -13,7 +13,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import is_any
 
 
-class Change(NamedTuple):
+class TallyChange(NamedTuple):
     """A window with a tally that changed. `closed_basis`, `state` are of the window's row, None if there is none."""
 
     pipeline: str
@@ -24,7 +24,9 @@ class Change(NamedTuple):
     changed_at: int
 
 
-def read_changes(connection: Connection, after_basis: int, pipelines: Collection[str] | None = None) -> list[Change]:
+def read_changes(
+    connection: Connection, after_basis: int, pipelines: Collection[str] | None = None
+) -> list[TallyChange]:
     """Windows with a tally that changed after this basis, and after their own."""
     tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
     basis = func.max(tally.c.changed_basis)
@@ -44,7 +46,7 @@ def read_changes(connection: Connection, after_basis: int, pipelines: Collection
     )
     if pipelines is not None:
         query = query.where(is_any(tally.c.pipeline, pipelines))
-    return [Change(*row) for row in connection.execute(query)]
+    return [TallyChange(*row) for row in connection.execute(query)]
 
 
 def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:

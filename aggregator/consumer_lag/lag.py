@@ -10,11 +10,11 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from aggregator.consumer_lag.record_times import Place, Waiting, WaitingRecords
+from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.broker.partition_bounds import Key, LogBounds
 from lagloss.broker.topics import kafka_error
-from lagloss_server.queries.consumer_groups import Groups
+from lagloss_server.queries.consumer_groups import ConsumerGroups
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
@@ -40,7 +40,7 @@ def offset_lag(committed: int | None, log: Log) -> int | None:
     return lag if lag >= 0 else None
 
 
-def told(lag: int, end: int, waiting: Waiting | None, asked_ms: int) -> tuple[int, int | None]:
+def told(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -> tuple[int, int | None]:
     """(offsets, behind_ms) where something waits: `lag` offsets up to `end`, and `waiting` is what a reader found
     first. Where nothing but markers of transactions is left, nothing waits."""
     if waiting is None:
@@ -65,15 +65,17 @@ class Input:
         return None if self.log is None else offset_lag(self.committed, self.log)
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> RecordPlace | None:
         """Where the group goes on, if anything waits there."""
-        return Place(self.key, next_offset(self.committed, self.log)) if self.log is not None and self.lag else None
+        return (
+            RecordPlace(self.key, next_offset(self.committed, self.log)) if self.log is not None and self.lag else None
+        )
 
-    def judged(self, waiting: Mapping[Place, Waiting], asked_ms: int) -> PartitionLag:
+    def judged(self, waiting: Mapping[RecordPlace, WaitingRecord], asked_ms: int) -> PartitionLag:
         """By what was found where the groups go on."""
         if self.log is None or not self.lag:
             return PartitionLag(self.group, *self.key, self.lag, self.lag)  # nothing is behind where nothing waits
-        found = waiting.get(Place(self.key, next_offset(self.committed, self.log)))
+        found = waiting.get(RecordPlace(self.key, next_offset(self.committed, self.log)))
         return PartitionLag(self.group, *self.key, *told(self.lag, self.log.end, found, asked_ms))
 
 
@@ -83,7 +85,7 @@ class ConsumerLags:
     def __init__(self, bootstrap: str) -> None:
         config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}
         self._admin = AdminClient(config)
-        self._groups = Groups(bootstrap, "lagloss-consumer-lag")
+        self._groups = ConsumerGroups(bootstrap, "lagloss-consumer-lag")
         self._bounds = LogBounds(config)
         self._records = WaitingRecords(config)
         self.trouble: str | None = None

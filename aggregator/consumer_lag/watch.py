@@ -15,7 +15,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
 from aggregator.consumer_lag.lag import ConsumerLags
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.schema import core as tables
@@ -36,7 +36,7 @@ class ConsumerLagWatch:
     """
 
     def __init__(
-        self, bootstrap: str, engine: Engine, groups: Callable[[], Collection[NodeGroup]], metrics: Metrics
+        self, bootstrap: str, engine: Engine, groups: Callable[[], Collection[NodeGroup]], metrics: AggregatorMetrics
     ) -> None:
         self._bootstrap = bootstrap
         self._engine = engine

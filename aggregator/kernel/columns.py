@@ -106,7 +106,7 @@ class Column:
 
 
 @dataclass
-class WindowBlocks:
+class BlockColumns:
     """The blocks of one window that were found so far, each (emitter, seq) once. `strangers` counts beacons of
     checkpoints that only other versions of the definition have, `bad` bad records under the window's key."""
 

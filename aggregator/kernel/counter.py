@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from aggregator.kernel.bins import sketch_of
-from aggregator.kernel.columns import Column, WindowBlocks
+from aggregator.kernel.columns import BlockColumns, Column
 from aggregator.kernel.compiled import compiled
 from aggregator.kernel.id_index import IdIndex, Rows
 from aggregator.kernel.plan import WindowPlan
@@ -47,7 +47,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Ids:
+class DistinctIds:
     """What is known of each distinct id, by row. Lags in ms.
 
     `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
@@ -60,7 +60,7 @@ class Ids:
     first: F32
 
 
-def count_window(found: WindowBlocks) -> WindowFacts:
+def count_window(found: BlockColumns) -> WindowFacts:
     """The facts of all ids in these blocks."""
     plan, graph = found.plan, found.plan.graph
     sample = min(plan.sample, found.sample)
@@ -110,10 +110,10 @@ def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
 
 def _mark(
     graph: Graph, index: IdIndex, live: Mapping[str, Found], again: Mapping[str, Found]
-) -> tuple[Ids, dict[str, CheckpointFacts]]:
+) -> tuple[DistinctIds, dict[str, CheckpointFacts]]:
     """One pass over all beacons: who is where, and each checkpoint's counts and lags."""
     n = index.size
-    ids = Ids(
+    ids = DistinctIds(
         index.ids,
         np.zeros((len(graph.checkpoints) // 64 + 1, n), np.uint64),
         np.full(n, -np.inf, np.float32),
@@ -237,7 +237,7 @@ class _Missing:
     last_seen: F64
 
     @classmethod
-    def of(cls, plan: WindowPlan, ids: Ids, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
+    def of(cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
         """`first`: the beacons of the first checkpoint, which know event times."""
         wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(wanted)
@@ -286,7 +286,7 @@ def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dic
     return names
 
 
-def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
+def _corrupted(found: BlockColumns, sample: int) -> dict[str, int]:
     """Rule 13: by link, the ids whose checksums were seen on both sides and never agreed."""
     counts = {}
     for link in found.plan.graph.links:
@@ -300,7 +300,7 @@ def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
     return counts
 
 
-def _checksums(found: WindowBlocks, checkpoint: str, sample: int) -> pd.DataFrame | None:
+def _checksums(found: BlockColumns, checkpoint: str, sample: int) -> pd.DataFrame | None:
     columns = [side[checkpoint] for side in (found.live, found.replayed) if checkpoint in side]
     parts: list[tuple[U64, U32]] = [part for column in columns for part in column.checksums]
     if not parts:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from aggregator.kernel.columns import WindowBlocks
+from aggregator.kernel.columns import BlockColumns
 from aggregator.kernel.counter import count_window
 from aggregator.kernel.plan import ReadPlan
 from aggregator.kernel.scanner import Bytes, Headers, scan
@@ -107,7 +107,7 @@ class _Task:
     """What one task has found so far."""
 
     plan: ReadPlan
-    windows: dict[bytes, WindowBlocks] = field(default_factory=dict)
+    windows: dict[bytes, BlockColumns] = field(default_factory=dict)
     strays: Counter[BadReason] = field(default_factory=Counter)
     shown: Counter[BadReason] = field(default_factory=Counter)
     value_bytes: int = 0
@@ -182,7 +182,7 @@ class _Task:
 
 
 def take_block(
-    windows: dict[bytes, WindowBlocks], plan: ReadPlan, appended_ms: int, key: bytes | None, value: bytes | None
+    windows: dict[bytes, BlockColumns], plan: ReadPlan, appended_ms: int, key: bytes | None, value: bytes | None
 ) -> None:
     """Put one record's block into its window.
 
@@ -201,11 +201,11 @@ def take_block(
         found.add(block)
 
 
-def _window(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | None) -> WindowBlocks | None:
+def _window(windows: dict[bytes, BlockColumns], plan: ReadPlan, key: bytes | None) -> BlockColumns | None:
     """What was found of the wanted window with this key so far; None where nobody wants it."""
     found = windows.get(key or b"")
     if found is None and (wanted := plan.windows.get(key or b"")) is not None:
-        found = windows[wanted.key] = WindowBlocks(wanted)
+        found = windows[wanted.key] = BlockColumns(wanted)
     return found
 
 

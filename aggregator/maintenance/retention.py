@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import aliased
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
-from aggregator.metrics import Metrics
+from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.consumer import hold_follower
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.rules.freshness import EXPECTED_FOR_MS
@@ -49,7 +49,9 @@ TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 class Retention:
     """Prunes every table that grows; `round` does what there is to do now, and is the same done twice."""
 
-    def __init__(self, engine: Engine, closer: Closer, watch: Watch, metrics: Metrics, settings: Settings) -> None:
+    def __init__(
+        self, engine: Engine, closer: Closer, watch: DefinitionRegistry, metrics: AggregatorMetrics, settings: Settings
+    ) -> None:
         self._engine = engine
         self._closer = closer
         self._watch = watch

@@ -13,11 +13,11 @@ from sqlalchemy import Engine, select, update
 
 from aggregator.closing import unfinished
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.maintenance import rollups
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import make_days_ahead
@@ -35,7 +35,7 @@ is."""
 
 
 @dataclass
-class Chore:
+class PeriodicTask:
     """Something to be done every so often."""
 
     every_s: float
@@ -48,16 +48,16 @@ class Chore:
             self.done_at = time.monotonic()
 
 
-class Upkeep:
+class MaintenanceLoop:
     """Does what is asked for or has become due, a little a call."""
 
     def __init__(
         self,
         engine: Engine,
         closer: Closer,
-        watch: Watch,
+        watch: DefinitionRegistry,
         retention: Retention,
-        metrics: Metrics,
+        metrics: AggregatorMetrics,
         announcer: SampleAnnouncer | None = None,
     ) -> None:
         self._engine = engine
@@ -65,14 +65,14 @@ class Upkeep:
         self._watch = watch
         self._metrics = metrics
         self._chores = [
-            Chore(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
-            Chore(SEAL_EVERY_S, lambda _: closer.seal_gone()),
-            Chore(ROLL_UP_EVERY_S, self.roll_up),
-            Chore(RETAIN_EVERY_S, retention.round),
-            Chore(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
+            PeriodicTask(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
+            PeriodicTask(SEAL_EVERY_S, lambda _: closer.seal_gone()),
+            PeriodicTask(ROLL_UP_EVERY_S, self.roll_up),
+            PeriodicTask(RETAIN_EVERY_S, retention.round),
+            PeriodicTask(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
         ]
         if announcer is not None:
-            self._chores.append(Chore(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
+            self._chores.append(PeriodicTask(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
         """One round; whether a request was answered."""

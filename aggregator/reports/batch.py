@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aggregator.reports.undeclared import Name, Strangers, fits_the_tables, is_strange, strange_names
+from aggregator.reports.undeclared import Name, UndeclaredNames, fits_the_tables, is_strange, strange_names
 from lagloss.wire.checks import tally_problem
 from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress, Tally, decode_report
 from lagloss_server.model.graph import node_of
@@ -40,7 +40,7 @@ TallyKey = tuple[str, int, bytes, str, str]
 
 
 @dataclass
-class Followed:
+class ReportBatch:
     """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
 
     emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Followed:
     bad: dict[tuple[int, int], tuple[ReportRecord, BadReason]] = field(default_factory=dict)
     """By partition and offset, with the first reason that was found."""
     positions: dict[int, int] = field(default_factory=dict)
-    strangers: Strangers = field(default_factory=Strangers)
+    strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
     def take(self, record: ReportRecord, known: Checkpoints) -> None:
         """Take one record in; a bad one, or what is bad in it, is counted by reason.

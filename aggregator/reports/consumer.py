@@ -22,8 +22,8 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, text, tup
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from aggregator import quarantine
-from aggregator.reports.batch import Checkpoints, Followed, ReportRecord, position
-from aggregator.reports.undeclared import Name, Strangers
+from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
+from aggregator.reports.undeclared import Name, UndeclaredNames
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
@@ -56,7 +56,7 @@ def hold_follower(connection: Connection) -> None:
     connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
 
 
-class ReportFollower:
+class ReportConsumer:
     """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
 
     def __init__(self, engine: Engine, topic: str, topic_id: str) -> None:
@@ -65,7 +65,7 @@ class ReportFollower:
         self.topic_id = topic_id
         self._reached: Mapping[int, int] = {}
         """Positions that the database has had already."""
-        self._strangers: Strangers | None = None
+        self._strangers: UndeclaredNames | None = None
         self._strangers_read_at = 0.0
 
     def positions(self) -> dict[int, int]:
@@ -91,7 +91,7 @@ class ReportFollower:
             followed_to = _read_positions(connection)
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
-            followed = Followed(strangers=self._known_strangers(connection))
+            followed = ReportBatch(strangers=self._known_strangers(connection))
             for record in sorted(fresh, key=position):
                 followed.take(record, known)
             positions = {**followed_to, **followed.positions}
@@ -105,14 +105,14 @@ class ReportFollower:
         if reached is self._reached:
             self._reached = found
 
-    def _known_strangers(self, connection: Connection) -> Strangers:
+    def _known_strangers(self, connection: Connection) -> UndeclaredNames:
         """Those of the last batch; read anew after a batch that failed, and once a day."""
         strangers, self._strangers = self._strangers, None
         if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
             strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
         return strangers
 
-    def _write(self, connection: Connection, followed: Followed, basis: int) -> None:
+    def _write(self, connection: Connection, followed: ReportBatch, basis: int) -> None:
         ensure_days(connection, {key[1] for key in followed.tallies})
         _upsert_emitters(connection, followed)
         _upsert_lanes(connection, followed)
@@ -142,15 +142,15 @@ def _read_positions(connection: Connection) -> dict[int, int]:
     return {row.topic_partition: row.next_offset for row in rows}
 
 
-def _read_strangers(connection: Connection) -> Strangers:
+def _read_strangers(connection: Connection) -> UndeclaredNames:
     """The names kept, without those first named so long ago that the log has forgotten it, too."""
     table = tables.table_of(tables.StrangerRow)
     connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
     rows = connection.execute(select(table))
-    return Strangers({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
+    return UndeclaredNames({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
 
 
-def _insert_strangers(connection: Connection, strangers: Strangers) -> None:
+def _insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None:
     rows = [
         {**name._asdict(), "emitter": emitter, "since": since}
         for name, (emitter, since) in sorted(strangers.fresh.items())
@@ -166,7 +166,7 @@ def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str,
         connection.execute(statement, rows)
 
 
-def _skews(connection: Connection, followed: Followed) -> dict[tuple[str, bytes], Skew]:
+def _skews(connection: Connection, followed: ReportBatch) -> dict[tuple[str, bytes], Skew]:
     """What these reports and those before them tell of the clocks of their emitters."""
     table = tables.table_of(tables.EmitterRow)
     skews = dict(followed.skews)
@@ -183,7 +183,7 @@ def _skews(connection: Connection, followed: Followed) -> dict[tuple[str, bytes]
     return skews
 
 
-def _upsert_emitters(connection: Connection, followed: Followed) -> None:
+def _upsert_emitters(connection: Connection, followed: ReportBatch) -> None:
     skews = _skews(connection, followed)
     rows = [
         {
@@ -214,7 +214,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
     _execute(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced), rows)
 
 
-def _upsert_lanes(connection: Connection, followed: Followed) -> None:
+def _upsert_lanes(connection: Connection, followed: ReportBatch) -> None:
     rows = [
         {
             "pipeline": pipeline,
@@ -244,7 +244,7 @@ def _upsert_lanes(connection: Connection, followed: Followed) -> None:
 _TALLY_CONTENT = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
 
 
-def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> None:
+def _upsert_tallies(connection: Connection, followed: ReportBatch, basis: int) -> None:
     rows = [
         {
             "pipeline": pipeline,
@@ -287,7 +287,7 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
 def following(
     spark: SparkSession,
     bootstrap: str,
-    follower: ReportFollower,
+    follower: ReportConsumer,
     partitions: Iterable[int],
     checkpoints: Callable[[], Checkpoints],
 ) -> Iterator[StreamingQuery]:

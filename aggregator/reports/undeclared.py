@@ -19,18 +19,18 @@ Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class NameLimit:
     """How many names of a kind are kept."""
 
     an_emitter: int
     in_all: int
 
 
-LIMITS: dict[Kind, Limit] = {
-    "pipeline": Limit(100, 10_000),
-    "checkpoint": Limit(200, 10_000),  # a definition has 200 at most
-    "replay": Limit(200, 10_000),
-    "lane": Limit(2_000, 200_000),  # a consumer has one for each partition it reads
+LIMITS: dict[Kind, NameLimit] = {
+    "pipeline": NameLimit(100, 10_000),
+    "checkpoint": NameLimit(200, 10_000),  # a definition has 200 at most
+    "replay": NameLimit(200, 10_000),
+    "lane": NameLimit(2_000, 200_000),  # a consumer has one for each partition it reads
 }
 
 
@@ -44,7 +44,7 @@ class Name(NamedTuple):
 
 
 @dataclass
-class Strangers:
+class UndeclaredNames:
     """The names kept so far; each counts against the emitter that named it first."""
 
     kept: dict[Name, bytes] = field(default_factory=dict)

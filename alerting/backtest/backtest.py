@@ -20,7 +20,7 @@ from alerting.rules import Rule, rules_of
 from alerting.rules.assessment import SHOWN_WINDOWS
 from alerting.rules.budget import BurnRate
 from alerting.rules.lag import OnTime
-from alerting.rules.windows import Reader
+from alerting.rules.windows import WindowReader
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, as_document, load_definition
@@ -34,7 +34,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class BacktestLimit:
     """What stored windows do not tell a rule."""
 
     rule: str
@@ -53,7 +53,7 @@ class Tried:
     windows: int
     revisions: int
     incidents: list[Replayed]
-    limits: list[Limit]
+    limits: list[BacktestLimit]
     documents: Mapping[int, Document]
 
     def document(self) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     most = tried.spec.sla.loss.max
     judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).first_node)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
-        history = read_history(connection, Reader.of(tried), stored.name, from_s, to_s, judged)
+        history = read_history(connection, WindowReader.of(tried), stored.name, from_s, to_s, judged)
     windows = sum(start >= from_s for start in history.documents)
     if not windows:
         raise NotEnoughData(detail=f"{stored.name} has no closed window in this range.")
@@ -158,18 +158,18 @@ def _as_stored(document: Document) -> Document:
     return document
 
 
-def _limits(stored: Definition, tried: Definition) -> Iterator[Limit]:
+def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
     """What stored windows do not tell these rules."""
     other_target = stored.spec.sla.lag.target != tried.spec.sla.lag.target
     for rule in rules_of(tried):
         if rule.name in UNTRIED:
-            yield Limit(rule.name, False, "when a node had last reported at that time is not stored")
+            yield BacktestLimit(rule.name, False, "when a node had last reported at that time is not stored")
         elif rule.name == "staleness":
-            yield Limit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
+            yield BacktestLimit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
         elif rule.name == "pending-age":
-            yield Limit(rule.name, True, "a message counts as last seen when its window ended")
+            yield BacktestLimit(rule.name, True, "a message counts as last seen when its window ended")
         elif other_target and _counts_on_time(rule):
-            yield Limit(rule.name, False, "windows hold what was on time for the stored sla.lag.target only")
+            yield BacktestLimit(rule.name, False, "windows hold what was on time for the stored sla.lag.target only")
 
 
 def _counts_on_time(rule: Rule) -> bool:

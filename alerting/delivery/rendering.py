@@ -35,47 +35,49 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     label: str
     text: str
     kind: Kind = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class TextSection:
     """What there is to say of one incident. All texts are single lines."""
 
     title: str
     tone: Tone
     summary: str
-    lines: tuple[Line, ...]
+    lines: tuple[TextLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RenderedMessage:
     """One title and a section for each notification, oldest first."""
 
     title: str
-    sections: tuple[Section, ...]
+    sections: tuple[TextSection, ...]
 
 
-def message(notifications: Sequence[Notification]) -> Message:
+def message(notifications: Sequence[Notification]) -> RenderedMessage:
     """What is to be said of these notifications; at least one."""
     sections = tuple(_section(notification) for notification in notifications)
     if len(sections) == 1:
-        return Message(sections[0].title, sections)
+        return RenderedMessage(sections[0].title, sections)
     tones = [section.tone for section in sections]
     counts = ", ".join(f"{tones.count(tone)} {tone}" for tone in dict.fromkeys(tones))
     pipelines = dict.fromkeys(_text(_part(each.body, "incident"), "pipeline") for each in notifications)
-    return Message(one_line(f"{len(sections)} incidents ({counts}): {', '.join(pipelines)}", MAX_TITLE), sections)
+    return RenderedMessage(
+        one_line(f"{len(sections)} incidents ({counts}): {', '.join(pipelines)}", MAX_TITLE), sections
+    )
 
 
-def as_text(said: Message) -> str:
+def as_text(said: RenderedMessage) -> str:
     """Plain text, without the title where it would only be said twice."""
     return "\n\n".join(_section_text(section, with_title=len(said.sections) > 1) for section in said.sections) + "\n"
 
 
-def as_html(said: Message) -> str:
+def as_html(said: RenderedMessage) -> str:
     """A page for mail: no scripts, styles in place, every text escaped."""
     sections = "\n".join(_section_html(section, with_title=len(said.sections) > 1) for section in said.sections)
     title = html.escape(said.title)
@@ -85,16 +87,16 @@ def as_html(said: Message) -> str:
     )
 
 
-def _section(notification: Notification) -> Section:
+def _section(notification: Notification) -> TextSection:
     body = notification.body
     summary = one_line(body.get("summary", ""), MAX_SUMMARY)
     if notification.action == "test":
-        return Section("lagloss: a test", "test", summary, ())
+        return TextSection("lagloss: a test", "test", summary, ())
     incident = _part(body, "incident")
     state = _STATES.get(_text(body, "type"), _text(incident, "state"))
     severity = _text(incident, "severity")
     title = f"[{severity}, {state}] {_text(incident, 'pipeline')}: {_text(incident, 'rule')}"
-    return Section(one_line(title, MAX_TITLE), _tone(incident), summary, tuple(_lines(body, incident)))
+    return TextSection(one_line(title, MAX_TITLE), _tone(incident), summary, tuple(_lines(body, incident)))
 
 
 def _tone(incident: Mapping[str, Any]) -> Tone:
@@ -105,7 +107,7 @@ def _tone(incident: Mapping[str, Any]) -> Tone:
     return "critical" if incident.get("severity") == "critical" else "warning"
 
 
-def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Line]:
+def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[TextLine]:
     yield from _breach(body)
     if body.get("since"):
         count = _part(body, "windows").get("count")
@@ -130,7 +132,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Lin
             yield _line("Silence", commands["silence"], "command")
 
 
-def _breach(body: Mapping[str, Any]) -> Iterator[Line]:
+def _breach(body: Mapping[str, Any]) -> Iterator[TextLine]:
     breach = _part(body, "breach")
     if breach.get("text"):
         window = breach.get("window_start")
@@ -145,33 +147,33 @@ def _example(example: Mapping[str, Any]) -> str:
     return f"{example_words(example)}: {example.get('message_id') or example.get('id_hash')}"
 
 
-def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:
+def _listed(label: str, texts: Sequence[str]) -> Iterator[TextLine]:
     for text in texts[:SHOWN]:
         yield _line(label, text)
     if len(texts) > SHOWN:
         yield _line(label, f"and {len(texts) - SHOWN} more")
 
 
-def _line(label: str, text: object, kind: Kind = "text") -> Line:
-    return Line(label, one_line(text, MAX_VALUE), kind)
+def _line(label: str, text: object, kind: Kind = "text") -> TextLine:
+    return TextLine(label, one_line(text, MAX_VALUE), kind)
 
 
-def _link(label: str, link: str) -> Line:
+def _link(label: str, link: str) -> TextLine:
     """A link that is cut leads nowhere, and one that is not the web's is not clicked: those are shown as text."""
     whole = one_line(link, 2_000)
     if whole == link and re.match(r"https?://[^/?#\s]", link):
-        return Line(label, whole, "link")
+        return TextLine(label, whole, "link")
     return _line(label, link)
 
 
-def _section_text(section: Section, *, with_title: bool) -> str:
+def _section_text(section: TextSection, *, with_title: bool) -> str:
     head = [section.title] if with_title else []
     width = max((len(line.label) for line in section.lines), default=0) + 1
     lines = [f"{line.label + ':':{width}} {line.text}" for line in section.lines]
     return "\n".join([*head, section.summary, *([""] if lines else []), *lines])
 
 
-def _section_html(section: Section, *, with_title: bool) -> str:
+def _section_html(section: TextSection, *, with_title: bool) -> str:
     title = f'<h3 style="font-size:15px">{html.escape(section.title)}</h3>' if with_title else ""
     rows = "".join(
         f'<tr><td style="padding-right:12px;vertical-align:top">{html.escape(line.label)}</td>'
@@ -181,7 +183,7 @@ def _section_html(section: Section, *, with_title: bool) -> str:
     return f"{title}<p>{html.escape(section.summary)}</p><table>{rows}</table>"
 
 
-def _html_value(line: Line) -> str:
+def _html_value(line: TextLine) -> str:
     text = html.escape(line.text)
     if line.kind == "link":
         return f'<a href="{text}">{text}</a>'

@@ -10,9 +10,9 @@ from typing import Final
 import structlog
 
 from alerting.delivery.transports.base import Transport
-from alerting.incidents.outbox import GROUP_AT_MOST, Claimed, Outbox
+from alerting.incidents.outbox import GROUP_AT_MOST, ClaimedMessages, Outbox
 from alerting.leader_election import AWAY, pause_s
-from alerting.metrics import Metrics
+from alerting.metrics import AlertingMetrics
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 
 LEASE_MARGIN_S: Final = 10.0
@@ -36,7 +36,7 @@ class HeldLead:
 class Sender:
     """Sends what the outbox holds for one receiver, while this alerter leads."""
 
-    def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: Metrics) -> None:
+    def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: AlertingMetrics) -> None:
         self.receiver = outbox.receiver
         self._outbox = outbox
         self._transport = transport
@@ -104,14 +104,14 @@ class Sender:
         self._note(claimed, outcome, time.monotonic() - began_s)
         return True
 
-    def _send(self, claimed: Claimed) -> Outcome:
+    def _send(self, claimed: ClaimedMessages) -> Outcome:
         try:
             return self._transport.send(claimed.notifications)
         except Exception as error:  # ours to mend; until then it is tried again, and told through the fallback
             _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
             return TryLater(f"the transport failed ({type(error).__name__})")
 
-    def _note(self, claimed: Claimed, outcome: Outcome, took_s: float) -> None:
+    def _note(self, claimed: ClaimedMessages, outcome: Outcome, took_s: float) -> None:
         facts = {"receiver": self.receiver, "messages": claimed.ids, "changes": claimed.changes}
         name = {Sent: "sent", Refused: "failed", TryLater: "retried"}[type(outcome)]
         self._metrics.notified(self.receiver, name, len(claimed.ids), took_s, claimed.age_s)

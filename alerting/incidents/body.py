@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from alerting.rules.assessment import Place
+from alerting.rules.assessment import BreachPlace
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident
@@ -27,10 +27,10 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class IncidentEvidence:
     """What is kept with an incident so that a message can say where and which: of its newest breached windows."""
 
-    where: Sequence[Place] = ()
+    where: Sequence[BreachPlace] = ()
     examples: Sequence[MissingMessage] = ()
     messages: int | None = None
     lost: Document | None = None
@@ -92,7 +92,7 @@ def _summary(incident: Incident) -> str:
     return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}"
 
 
-def _place(place: Place) -> Document:
+def _place(place: BreachPlace) -> Document:
     document = asdict(place)
     if place.lost is None:
         del document["lost"]

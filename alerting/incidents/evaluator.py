@@ -15,12 +15,12 @@ from sqlalchemy import Connection
 
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
-from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, Evidence
-from alerting.incidents.lifecycle import Change, judge
-from alerting.incidents.notifier import Teller
+from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
+from alerting.incidents.lifecycle import Transition, judge
+from alerting.incidents.notifier import Notifier
 from alerting.rules import Rule, rules_of
-from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, Begun, Place
-from alerting.rules.view import HORIZON_S, View
+from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, BreachPlace, PendingBreach
+from alerting.rules.view import HORIZON_S, PipelineView
 from alerting.views.view_cache import Readings
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
@@ -42,7 +42,7 @@ class Evaluator:
     """Used by one thread. `dashboard_url` is where messages lead to."""
 
     store: Store
-    teller: Teller
+    teller: Notifier
     dashboard_url: str = ""
     rule_failed: Callable[[str], None] = lambda _: None
     """Called with the pipeline's name when one of its rules raises; its other rules are judged all the same."""
@@ -97,7 +97,7 @@ class Evaluator:
         self._readings.forget(names)
         return changes
 
-    def _assess(self, rule: Rule, view: View) -> Assessment | None:
+    def _assess(self, rule: Rule, view: PipelineView) -> Assessment | None:
         """None where the rule fails: then it says nothing, and its incident stays as it is."""
         try:
             return rule.assess(view)
@@ -120,7 +120,7 @@ class _Work:
     runbooks: str | None = None
     changes: list[str] = field(default_factory=list)
     _opened: dict[uuid.UUID, Incident] = field(default_factory=dict)
-    _begun: list[tuple[Rule, Begun]] = field(default_factory=list)
+    _begun: list[tuple[Rule, PendingBreach]] = field(default_factory=list)
 
     def stages(self) -> list[list[Incident]]:
         """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
@@ -137,7 +137,7 @@ class _Work:
     def open(self) -> list[Incident]:
         return [incident for incident in self.known if incident.is_open]
 
-    def pending(self) -> list[tuple[Rule, Begun]]:
+    def pending(self) -> list[tuple[Rule, PendingBreach]]:
         """Rules that breach in too few windows yet; of one with an open incident, that tells it."""
         is_open = {incident.rule for incident in self.open()}
         return [(rule, begun) for rule, begun in self._begun if rule.name not in is_open]
@@ -158,7 +158,7 @@ class _Work:
         detail = {**incident.detail, "resolved_because": why}
         self._write(replace(incident, state="resolved", resolved_at=self.now, detail=detail), "resolved", why)
 
-    def _make(self, rule: Rule, change: Change, places: Sequence[Place]) -> None:
+    def _make(self, rule: Rule, change: Transition, places: Sequence[BreachPlace]) -> None:
         before = next((incident for incident in self.known if incident.id == change.incident), None)
         self._write(self._changed(rule, change, places, before), change.kind, change.why)
 
@@ -179,7 +179,9 @@ class _Work:
             why=note or None,
         )
 
-    def _changed(self, rule: Rule, change: Change, places: Sequence[Place], before: Incident | None) -> Incident:
+    def _changed(
+        self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Incident | None
+    ) -> Incident:
         is_open = change.kind != "resolved"
         taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
         windows = change.breaches or ((before.first_window_s, before.last_window_s) if before else ())  # revised away
@@ -204,7 +206,9 @@ class _Work:
             runbooks=self.runbooks,
         )
 
-    def _detail(self, rule: Rule, change: Change, places: Sequence[Place], before: Mapping[str, Any]) -> dict[str, Any]:
+    def _detail(
+        self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Mapping[str, Any]
+    ) -> dict[str, Any]:
         notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
         evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
@@ -220,7 +224,7 @@ class _Work:
             "resolved_because": change.why or None,
         }
 
-    def _evidence(self, rule: Rule, change: Change, places: Sequence[Place]) -> Evidence:
+    def _evidence(self, rule: Rule, change: Transition, places: Sequence[BreachPlace]) -> IncidentEvidence:
         """Of the newest breached windows: where (`places`, if the rule has told them), and what the newest lost."""
         starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
         wanted = {rfc3339(start) for start in starts}
@@ -231,7 +235,7 @@ class _Work:
         ]
         missing = self.store.missing(self.pipeline, starts[-1], MAX_EXAMPLES) if rule.kind == "loss" else []
         newest = documents[-1] if documents else None
-        return Evidence(
+        return IncidentEvidence(
             where=places or rule.where(documents),
             examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
             messages=newest["messages"] if newest else None,

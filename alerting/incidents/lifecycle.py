@@ -24,7 +24,7 @@ class KnownIncident:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class Transition:
     """What is to be written.
 
     `breaches`: value by window start of all windows that are breaches of the incident after the change; None where the
@@ -48,7 +48,7 @@ def judge(
     open_incident: KnownIncident | None,
     resolved: Sequence[KnownIncident],
     now_s: float,
-) -> Change | None:
+) -> Transition | None:
     """The next change, or None. Called again after each change until None: a breach that is over before anybody looked
     opens and then resolves, so that it is told.
 
@@ -68,7 +68,7 @@ def judge(
     breaches, revised = _brought_up(found, open_incident, handled)
     if not breaches:
         worst = open_incident.worst
-        return Change("resolved", {}, worst, worst, "revised", revised, open_incident.id)
+        return Transition("resolved", {}, worst, worst, "revised", revised, open_incident.id)
     last = max(breaches)
     if sum(start > last for start in found.good) >= found.resolve_after:
         return _change("resolved", higher_is_worse, breaches, open_incident, revised, "recovered")
@@ -105,13 +105,13 @@ def _change(
     incident: KnownIncident | None,
     revised: tuple[int, ...],
     why: Literal["", "recovered"] = "",
-) -> Change:
+) -> Transition:
     known = [value for value in breaches.values() if value is not None]
     if incident is not None and len(known) < len(breaches):
         known.append(incident.worst)  # of windows whose value is no longer known, it is the worst that was told
     worst = max(known) if higher_is_worse else min(known)
     value = breaches[max(breaches)]
-    return Change(
+    return Transition(
         kind,
         dict(sorted(breaches.items())),
         worst,

@@ -22,7 +22,7 @@ NEWS_FACTOR: Final = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class IncidentStatus:
     """An incident as it stands. `change`: its newest change; `withheld`: why nobody is told now."""
 
     is_open: bool
@@ -33,7 +33,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentNotification:
     """One row of the outbox, of this incident and one receiver. `outcome`: sent or failed; None while on its way."""
 
     receiver: str
@@ -46,7 +46,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlannedNotification:
     """One message to put into the outbox; `note` goes into its body."""
 
     receiver: str
@@ -58,7 +58,7 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
+class NotificationPolicy:
     """What holds whatever the route. `resend_s`: by receiver, of those that forget what they are not told again."""
 
     fallback: str | None = None
@@ -66,17 +66,17 @@ class Habits:
 
 
 def plan(
-    standing: Standing,
-    told: Sequence[Told],
+    standing: IncidentStatus,
+    told: Sequence[SentNotification],
     goes_to: Mapping[str, Destination],
-    habits: Habits,
+    habits: NotificationPolicy,
     now: datetime,
-) -> list[Order]:
+) -> list[PlannedNotification]:
     """What to queue now. `told`: oldest first, without what was dropped."""
     episodes = {row.receiver: _episode(told, row.receiver) for row in told}
     if not standing.is_open:
         return [
-            Order(receiver, "resolve", standing.change, episode[-1].group_key)
+            PlannedNotification(receiver, "resolve", standing.change, episode[-1].group_key)
             for receiver, episode in episodes.items()
             if _was_triggered(episode)
         ]
@@ -92,7 +92,7 @@ def plan(
     return [*orders, *_through_fallback(standing, episodes, habits, now)]
 
 
-def seconds_told(told: Sequence[Told], now: datetime) -> float:
+def seconds_told(told: Sequence[SentNotification], now: datetime) -> float:
     """How long ago the first receiver was told of the incident that has not heard of its end; 0 if none was."""
     told_at = (
         row.created_at
@@ -103,35 +103,39 @@ def seconds_told(told: Sequence[Told], now: datetime) -> float:
     return max(((now - at).total_seconds() for at in told_at), default=0.0)
 
 
-def _episode(told: Sequence[Told], receiver: str) -> list[Told]:
+def _episode(told: Sequence[SentNotification], receiver: str) -> list[SentNotification]:
     """What this receiver was told since it last heard that the incident is over."""
     rows = [row for row in told if row.receiver == receiver]
     ends = [number for number, row in enumerate(rows) if row.action == "resolve"]
     return rows[ends[-1] + 1 :] if ends else rows
 
 
-def _was_triggered(episode: Sequence[Told]) -> bool:
+def _was_triggered(episode: Sequence[SentNotification]) -> bool:
     """Whether it knows of the incident, or may. One that refused every trigger does not."""
     return any(row.action == "trigger" and row.outcome != "failed" for row in episode)
 
 
-def _first_trigger(destination: Destination, has_history: bool) -> Order:
+def _first_trigger(destination: Destination, has_history: bool) -> PlannedNotification:
     change = "escalated" if destination.is_escalated else "reopened" if has_history else "opened"
-    return Order(destination.receiver, "trigger", change, destination.group_key, destination.group_wait_s)
+    return PlannedNotification(destination.receiver, "trigger", change, destination.group_key, destination.group_wait_s)
 
 
 def _further(
-    standing: Standing, episode: Sequence[Told], destination: Destination | None, resend_s: float | None, now: datetime
-) -> Iterator[Order]:
+    standing: IncidentStatus,
+    episode: Sequence[SentNotification],
+    destination: Destination | None,
+    resend_s: float | None,
+    now: datetime,
+) -> Iterator[PlannedNotification]:
     """What a receiver that knows of the incident is to hear. One thing at a time: the next look sees the rest."""
     receiver, group_key = episode[-1].receiver, episode[-1].group_key
     known = [row for row in episode if row.action in ("trigger", "update")]
     triggered_s = (now - max(row.created_at for row in episode if row.action == "trigger")).total_seconds()
     heard_s = (now - episode[-1].created_at).total_seconds()
     if standing.is_acknowledged and not any(row.action == "acknowledge" for row in episode):
-        yield Order(receiver, "acknowledge", "acknowledged", group_key)
+        yield PlannedNotification(receiver, "acknowledge", "acknowledged", group_key)
     elif standing.withheld is None and is_news(known[-1].body, standing.body):
-        yield Order(receiver, "update", "updated", group_key)
+        yield PlannedNotification(receiver, "update", "updated", group_key)
     elif (
         standing.withheld is None
         and not standing.is_acknowledged
@@ -139,9 +143,9 @@ def _further(
         and all(row.outcome is not None for row in known)  # or all reminders of an outage come at its end
         and triggered_s >= destination.repeat_s
     ):
-        yield Order(receiver, "trigger", "reminder", group_key)
+        yield PlannedNotification(receiver, "trigger", "reminder", group_key)
     elif resend_s is not None and heard_s >= resend_s:
-        yield Order(receiver, "refresh", "refresh", group_key)
+        yield PlannedNotification(receiver, "refresh", "refresh", group_key)
 
 
 def is_news(known: Document, now: Document) -> bool:
@@ -159,8 +163,11 @@ def _main_place(body: Document) -> str | None:
 
 
 def _through_fallback(
-    standing: Standing, episodes: Mapping[str, Sequence[Told]], habits: Habits, now: datetime
-) -> Iterator[Order]:
+    standing: IncidentStatus,
+    episodes: Mapping[str, Sequence[SentNotification]],
+    habits: NotificationPolicy,
+    now: datetime,
+) -> Iterator[PlannedNotification]:
     """One trigger to the fallback, of the first receiver that has not taken its own for too long."""
     fallback = habits.fallback
     if fallback is None or standing.withheld is not None or episodes.get(fallback):
@@ -171,5 +178,5 @@ def _through_fallback(
             is_stuck = row.action == "trigger" and row.outcome is None and row.attempts and age_s >= FALLBACK_AFTER_S
             if is_stuck:
                 note = f"receiver {receiver} has not taken this for {age_s / 60:.0f} min; it is tried on"
-                yield Order(fallback, "trigger", "fallback", row.group_key, note=note)
+                yield PlannedNotification(fallback, "trigger", "fallback", row.group_key, note=note)
                 return

@@ -13,9 +13,15 @@ from sqlalchemy import Connection, select
 from alerting.incidents import outbox
 from alerting.incidents import repository as incidents
 from alerting.incidents.body import incident_body
-from alerting.incidents.notification_plan import Habits, Standing, Told, plan, seconds_told
-from alerting.incidents.routing import Route, destinations
-from alerting.incidents.suppression import ActiveSilence, Circumstances, Maintenance, why_withheld
+from alerting.incidents.notification_plan import (
+    IncidentStatus,
+    NotificationPolicy,
+    SentNotification,
+    plan,
+    seconds_told,
+)
+from alerting.incidents.routing import ReceiverRoute, destinations
+from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, why_withheld
 from alerting.rules import Rule
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Incident, Withheld
@@ -30,12 +36,12 @@ _log = structlog.get_logger("lagloss.alerting")
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
+class Notifier:
     """What the alerting file says of who is told, and when nobody is."""
 
-    routes: Sequence[Route] = ()
+    routes: Sequence[ReceiverRoute] = ()
     maintenance: Sequence[Maintenance] = ()
-    habits: Habits = field(default_factory=Habits)
+    habits: NotificationPolicy = field(default_factory=NotificationPolicy)
 
     def tell(
         self,
@@ -53,7 +59,7 @@ class Teller:
         if not concerned:
             return
         labels = pipeline.definition.metadata.labels
-        around = Circumstances(
+        around = SuppressionContext(
             silences=_silences(connection, now),
             maintenance=self.maintenance,
             open_rules={*open_rules, *(incident.rule for incident in known if incident.is_open)},
@@ -74,7 +80,9 @@ class Teller:
         for incident, told in self._concerned(connection, known):
             self._queue(connection, incident, told, {}, dashboard_url, None, now)
 
-    def _concerned(self, connection: Connection, known: Sequence[Incident]) -> list[tuple[Incident, list[Told]]]:
+    def _concerned(
+        self, connection: Connection, known: Sequence[Incident]
+    ) -> list[tuple[Incident, list[SentNotification]]]:
         """Incidents that somebody may have to hear of: open ones, and those whose end not all have been told."""
         told = outbox.told_of(connection, [incident.id for incident in known])
         return [
@@ -97,7 +105,7 @@ class Teller:
         self,
         connection: Connection,
         incident: Incident,
-        told: Sequence[Told],
+        told: Sequence[SentNotification],
         labels: Mapping[str, str],
         dashboard_url: str,
         withheld: Withheld | None,
@@ -108,7 +116,7 @@ class Teller:
         goes_to = destinations(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
         body = incident_body(incident, change, labels, dashboard_url)
-        standing = Standing(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
+        standing = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
         orders = plan(standing, told, goes_to, self.habits, now)
         outbox.queue(connection, incident.id, body, orders)
         escalated = [order.receiver for order in orders if order.change == "escalated"]

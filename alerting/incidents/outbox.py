@@ -15,7 +15,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Engine, insert, select, text
 
 from alerting.incidents.notification import Notification
-from alerting.incidents.notification_plan import Order, Told
+from alerting.incidents.notification_plan import PlannedNotification, SentNotification
 from alerting.incidents.repository import take_turn
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss_server.store.schema.alerting import OutboxMessageRow
@@ -117,7 +117,7 @@ _SUPERSEDE: Final = text(
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedMessages:
     """Messages that go to one receiver together. `claim` is what lets their outcome be recorded. `ages_s`: of each, in
     seconds."""
 
@@ -142,7 +142,7 @@ class Claimed:
         return [number for number, age_s in zip(self.ids, self.ages_s, strict=True) if age_s > GIVE_UP_AFTER_S]
 
 
-def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[Told]]:
+def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[SentNotification]]:
     """What was queued or sent of these incidents, oldest first, without what was dropped."""
     table = table_of(OutboxMessageRow)
     rows = connection.execute(
@@ -150,14 +150,18 @@ def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid
         .where(table.c.incident_id.in_(list(incidents)), table.c.outcome.is_distinct_from("dropped"))
         .order_by(table.c.id)
     )
-    found: dict[uuid.UUID, list[Told]] = {}
+    found: dict[uuid.UUID, list[SentNotification]] = {}
     for row in rows:
-        told = Told(row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome)
+        told = SentNotification(
+            row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome
+        )
         found.setdefault(row.incident_id, []).append(told)
     return found
 
 
-def queue(connection: Connection, incident: uuid.UUID, body: dict[str, Any], orders: Sequence[Order]) -> None:
+def queue(
+    connection: Connection, incident: uuid.UUID, body: dict[str, Any], orders: Sequence[PlannedNotification]
+) -> None:
     """Adds the messages. An update that nobody has tried to send yet is out of date now and goes."""
     for order in orders:
         connection.execute(_SUPERSEDE, {"incident": incident, "receiver": order.receiver})
@@ -188,7 +192,7 @@ class Outbox:
         self.receiver = receiver
         self._fallback = fallback
 
-    def claim(self, backend: int, lease_s: float, at_most: int) -> Claimed | None:
+    def claim(self, backend: int, lease_s: float, at_most: int) -> ClaimedMessages | None:
         """The messages that are due first, of one group; None if none are, or if `backend` does not lead any more."""
         claim = uuid.uuid4()
         given = {
@@ -205,9 +209,9 @@ class Outbox:
         notifications = tuple(Notification(row.id, row.action, row.body) for row in rows)
         changes = tuple(row.change for row in rows)
         ages_s = tuple(row.age_s for row in rows)
-        return Claimed(claim, notifications, changes, max(row.attempts for row in rows), ages_s)
+        return ClaimedMessages(claim, notifications, changes, max(row.attempts for row in rows), ages_s)
 
-    def record(self, claimed: Claimed, outcome: Outcome) -> Outcome:
+    def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
         """Records what came of it, unless the claim has run out and somebody else has it. What is refused, and what is
         given up after a day, is raised through the fallback in the same commit. Returns what was recorded, of a group
         what holds for those that are tried again."""
@@ -229,7 +233,7 @@ class Outbox:
                     return outcome if left else given_up
         return outcome
 
-    def _fail(self, connection: Connection, claimed: Claimed, ids: list[int], error: str) -> None:
+    def _fail(self, connection: Connection, claimed: ClaimedMessages, ids: list[int], error: str) -> None:
         """Raises it through the fallback, with the end if the incident is over by now: nobody else would tell it
         there. Evaluation takes its turn before or after that."""
         for pipeline in connection.execute(_CONCERNED, {"ids": ids}).scalars().all():

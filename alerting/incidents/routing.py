@@ -17,7 +17,7 @@ class Escalation:
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ReceiverRoute:
     """Incidents that match go to `receivers`, and on to the next route if it `goes_on`.
 
     `group_by`: labels that notifications of one group have in common; `group_wait_s`: how long one waits for others of
@@ -45,7 +45,7 @@ class Destination:
 
 
 def destinations(
-    routes: Sequence[Route], labels: Mapping[str, str], unacknowledged_s: float | None
+    routes: Sequence[ReceiverRoute], labels: Mapping[str, str], unacknowledged_s: float | None
 ) -> dict[str, Destination]:
     """By receiver; the first route that names one decides how.
 
@@ -64,7 +64,7 @@ def destinations(
     return found
 
 
-def _matching(routes: Sequence[Route], labels: Mapping[str, str]) -> Iterable[Route]:
+def _matching(routes: Sequence[ReceiverRoute], labels: Mapping[str, str]) -> Iterable[ReceiverRoute]:
     for route in routes:
         if match_all(route.matchers, labels):
             yield route

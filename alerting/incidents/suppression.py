@@ -41,7 +41,7 @@ class Maintenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
+class SuppressionContext:
     """What may withhold the incidents of one pipeline. `open_rules`: its rules with an open incident;
     `blind_upstream`: pipelines that it follows and that are blind."""
 
@@ -52,7 +52,7 @@ class Circumstances:
 
 
 def why_withheld(
-    labels: Mapping[str, str], inhibited_by: Sequence[str], around: Circumstances, now: datetime
+    labels: Mapping[str, str], inhibited_by: Sequence[str], around: SuppressionContext, now: datetime
 ) -> Withheld | None:
     """Return the first of what withholds an incident with these labels; None if its receivers are notified."""
     for silence in around.silences:

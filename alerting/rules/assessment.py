@@ -11,7 +11,7 @@ SHOWN_WINDOWS: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BreachPlace:
     """Where it is so. `share` of the whole, where that can be said; `lost`: messages, of a loss."""
 
     kind: Literal["link", "node", "checkpoint"]
@@ -22,7 +22,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class PendingBreach:
     """What may become a breach: `breaches` of the newest `of` windows, of which it takes `needed`. `first_s`, `last_s`:
     starts of the oldest and the newest of them; `value` is the newest one's."""
 
@@ -48,5 +48,5 @@ class Assessment:
     breaches: Mapping[int, float]
     good: Collection[int]
     resolve_after: int = 1
-    places: tuple[Place, ...] = ()
-    begun: Begun | None = None
+    places: tuple[BreachPlace, ...] = ()
+    begun: PendingBreach | None = None

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from alerting.rules.assessment import Assessment, Place
-from alerting.rules.view import View
+from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.view import PipelineView
 from lagloss_server.model.alert_rules import Severity
 
 Unit = Literal["ratio", "ms", "s", "times"]
@@ -34,11 +34,11 @@ class Rule(Protocol):
     @property
     def inhibited_by(self) -> tuple[str, ...]: ...
 
-    def assess(self, view: View) -> Assessment:
+    def assess(self, view: PipelineView) -> Assessment:
         """What it finds in the pipeline as it is now."""
         ...
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         """Where it is so, worst first. `breached`: documents of the newest breached windows, oldest first."""
         ...
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Begun, Place
-from alerting.rules.view import View
+from alerting.rules.assessment import Assessment, BreachPlace, PendingBreach
+from alerting.rules.view import PipelineView
 from alerting.rules.windows import Flags, Floats, Ints, Windows
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WindowRun:
     """The windows that a view speaks of, from position `seen` on, after enough earlier ones for their k of n. `first`:
     position of the first of them all among the view's windows."""
 
@@ -25,13 +25,13 @@ class Stretch:
     seen: int
 
     @classmethod
-    def of(cls, view: View, n: int) -> Stretch:
+    def of(cls, view: PipelineView, n: int) -> WindowRun:
         seen = view.windows.first_at(view.seen_from_s)
         first = max(0, seen - n + 1)
         return cls(view.windows.since(first), first, seen - first)
 
     def assessment(
-        self, breaches: Flags, values: Floats, good: Flags, resolve_after: int, begun: Begun | None = None
+        self, breaches: Flags, values: Floats, good: Flags, resolve_after: int, begun: PendingBreach | None = None
     ) -> Assessment:
         """With these windows as breaches and these as good ones, of those it speaks of."""
         starts = self.windows.starts[self.seen :]
@@ -74,30 +74,32 @@ class OutOf:
     min_messages: int
     resolve_after: int
 
-    def enough(self, stretch: Stretch) -> Flags:
+    def enough(self, stretch: WindowRun) -> Flags:
         """Where the windows hold enough messages to say anything."""
         return of_last(self.of, stretch.windows.column("messages")) >= self.min_messages
 
-    def breach_at(self, stretch: Stretch, breaching: Flags) -> Flags:
+    def breach_at(self, stretch: WindowRun, breaching: Flags) -> Flags:
         return breaching & self.enough(stretch) & (of_last(self.of, breaching) >= self.breaches)
 
-    def begun(self, stretch: Stretch, breaching: Flags, breaches: Flags, values: Floats) -> Begun | None:
+    def begun(self, stretch: WindowRun, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
         """The breaching ones of the newest windows, where they are too few; None if one of them makes up a breach."""
         first = max(stretch.seen, len(breaching) - self.of)
         at = first + np.flatnonzero(breaching[first:])
         if not 0 < len(at) < self.breaches or breaches[at].any():
             return None
         starts = stretch.windows.starts[at]
-        return Begun(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
+        return PendingBreach(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
 
-    def assess(self, stretch: Stretch, breaching: Flags, values: Floats, good: Flags) -> Assessment:
+    def assess(self, stretch: WindowRun, breaching: Flags, values: Floats, good: Flags) -> Assessment:
         """Of a rule that is nothing but k of n."""
         found = making_up(self.of, breaching, self.breach_at(stretch, breaching))
         begun = self.begun(stretch, breaching, found, values)
         return stretch.assessment(found, values, good, self.resolve_after, begun)
 
 
-def by_the_clock(view: View, value: float | None, is_breach: bool, places: tuple[Place, ...] = ()) -> Assessment:
+def by_the_clock(
+    view: PipelineView, value: float | None, is_breach: bool, places: tuple[BreachPlace, ...] = ()
+) -> Assessment:
     """Of a rule that looks at this moment, which stands for this minute's window; None says nothing.
 
     A minute that was a breach once stays one, so that what is over within the minute is over and not revised.

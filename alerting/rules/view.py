@@ -15,7 +15,7 @@ HORIZON_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessages:
     """Messages that are pending at some places, such as `link a->b`; the first was last seen at `since_s` (epoch s)."""
 
     places: tuple[str, ...]
@@ -24,7 +24,7 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class PipelineView:
     """`windows`: the closed ones that are no history; those before `seen_from_s` are context that nothing is said of.
 
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
@@ -42,7 +42,7 @@ class View:
     arrived_s: Sequence[int] = ()
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
-    waiting: Sequence[Waiting] = ()
+    waiting: Sequence[WaitingMessages] = ()
     watched_since_s: float = 0.0
 
     @property

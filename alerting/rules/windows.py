@@ -91,14 +91,14 @@ live beacons, a bit each. `p50`, after them: the lowest median lag of a checkpoi
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class WindowReader:
     """What is read of the windows of one definition: its measures, and its delivery checkpoints in flow order."""
 
     measures: Mapping[str, Measure]
     delivery: tuple[str, ...]
 
     @classmethod
-    def of(cls, definition: Definition) -> Reader:
+    def of(cls, definition: Definition) -> WindowReader:
         return cls(measures_of(definition), Graph(definition).delivery)
 
     def windows(self, rows: Iterable[Row]) -> Windows:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, and_, func, select
 
-from alerting.rules.view import HORIZON_S, View, Waiting
+from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
 from alerting.rules.windows import Windows
 from alerting.views.tally_minutes import Minutes
 from alerting.views.window_cache import StoredWindows
@@ -36,7 +36,7 @@ class Readings:
         self._minutes = Minutes()
         self._since_s: float | None = None
 
-    def view(self, pipeline: StoredPipeline, now_s: float) -> View:
+    def view(self, pipeline: StoredPipeline, now_s: float) -> PipelineView:
         """All that the pipeline's rules look at, as of one moment, out of one snapshot of the database."""
         self._since_s = now_s if self._since_s is None else self._since_s
         name, kept = pipeline.name, self._kept.get(pipeline.name)
@@ -47,7 +47,7 @@ class Readings:
             kept.stored.refresh(connection, seen_from_s)
             self._minutes.refresh(connection, now_s)
             newest_s = kept.stored.newest_s
-            return View(
+            return PipelineView(
                 definition=pipeline.definition,
                 now_s=now_s,
                 windows=kept.stored.windows,
@@ -98,7 +98,9 @@ def _expected(connection: Connection, pipeline: str, now_s: float) -> frozenset[
     return frozenset(connection.execute(running.union(told)).scalars())
 
 
-def _waiting(connection: Connection, definition: Definition, windows: Windows, seen_from_s: int) -> tuple[Waiting, ...]:
+def _waiting(
+    connection: Connection, definition: Definition, windows: Windows, seen_from_s: int
+) -> tuple[WaitingMessages, ...]:
     """What is pending, if a rule asks."""
     if definition.spec.alerts.pending_age is None:
         return ()
@@ -110,4 +112,4 @@ def _waiting(connection: Connection, definition: Definition, windows: Windows, s
         .where(row.pipeline == definition.name, row.window_start.in_(starts), row.kind == "pending")
         .group_by(row.places)
     )
-    return tuple(Waiting(tuple(places), messages, since_ms / 1_000) for places, messages, since_ms in found)
+    return tuple(WaitingMessages(tuple(places), messages, since_ms / 1_000) for places, messages, since_ms in found)

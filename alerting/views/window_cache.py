@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Integer, Row, and_, func, literal_column, select
 
 from alerting.rules.budget import LONGEST_S
-from alerting.rules.windows import Reader, Windows
+from alerting.rules.windows import WindowReader, Windows
 from lagloss_server.model.definition import Definition
 from lagloss_server.store.schema.core import WindowRow, table_of
 
@@ -58,7 +58,7 @@ class StoredWindows:
 
     def __init__(self, definition: Definition) -> None:
         self._name = definition.name
-        self._reader = Reader.of(definition)
+        self._reader = WindowReader.of(definition)
         self._digest: Digest = ()
         self._hours: dict[int, _Hour] = {}
         self.windows = self._reader.windows(())

@@ -14,7 +14,7 @@ from dashboard import actions as acts
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries import alerts
 from dashboard.queries import deliveries as sent
-from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
+from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilters
 from dashboard.queries.services import Services
 from dashboard.request.span import Span
 from lagloss_server.fields import DurationMs
@@ -37,7 +37,7 @@ Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who 
 class Listed:
     """What of a list is asked for: which rows, of when, and which page of them."""
 
-    filters: Filters
+    filters: IncidentFilters
     bounds: tuple[str | None, str | None, str | None]
     page: int
     size: int
@@ -58,7 +58,7 @@ def _listed(
     page: PageNumber = 1,
     size: Size = PAGE_SIZE,
 ) -> Listed:
-    return Listed(Filters(pipeline, kind, severity), (from_, to, range_), page, size)
+    return Listed(IncidentFilters(pipeline, kind, severity), (from_, to, range_), page, size)
 
 
 Listing = Annotated[Listed, Depends(_listed)]

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Final
 
 from dashboard.figures.drawing import Drawing
-from dashboard.figures.frame import Frame, carrier, line
+from dashboard.figures.frame import FigureFrame, carrier, line
 from dashboard.figures.look import hues, safe
 from dashboard.queries.consumer_lag import LagBucket, Of
 from lagloss_server import format as fmt
@@ -16,12 +16,12 @@ _LAST: Final = 1_002
 """In the legend, behind the hops, whose colours these are."""
 
 
-def is_shown(frame: Frame) -> bool:
+def is_shown(frame: FigureFrame) -> bool:
     """Whether any node names a group now, or did in the span."""
     return bool(frame.definition.groups or frame.consumer_lag)
 
 
-def add_consumer_lag(drawing: Drawing, frame: Frame, yaxis: str) -> None:
+def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
     """A line a node, the highest of each bucket; under the mouse for how long the first that waits was under way."""
     hue = hues(Graph(frame.definition).nodes)
     told: dict[int, list[str]] = defaultdict(list)

@@ -29,7 +29,7 @@ _LABELLED: Final = 6
 _UNITS: Final = {WINDOW_S: "minute", PERIOD_S["hour"]: "hour", PERIOD_S["day"]: "day (UTC)"}
 
 
-class Stretch(Protocol):
+class ShadedRange(Protocol):
     """[start_s, start_s + length_s) in epoch s, of which something is known."""
 
     @property
@@ -40,7 +40,7 @@ class Stretch(Protocol):
 
 
 @dataclass(frozen=True)
-class Frame:
+class FigureFrame:
     """All that the panels are drawn from. `definition`: the newest; `path`: a delivery node's name, or SLOWEST."""
 
     definition: Definition
@@ -68,7 +68,7 @@ class Frame:
         """What a bucket is called."""
         return _UNITS[self.series.bucket_s]
 
-    def middle(self, bucket: Stretch) -> str:
+    def middle(self, bucket: ShadedRange) -> str:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
 
 
@@ -83,7 +83,7 @@ class Step:
     dash: str = "dash"
 
 
-def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yaxis: str) -> Trace:
+def carrier(frame: FigureFrame, told: Sequence[tuple[ShadedRange, float | None, str]], yaxis: str) -> Trace:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
     return scatter(
         x=moments(frame.middle(bucket) for bucket, _, _ in told),
@@ -98,7 +98,9 @@ def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yax
     )
 
 
-def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | None = None, **look: Any) -> Trace:
+def line(
+    frame: FigureFrame, values: Sequence[float | None], of: Sequence[ShadedRange] | None = None, **look: Any
+) -> Trace:
     """A line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
@@ -125,7 +127,7 @@ def merged(steps: Sequence[Step]) -> list[Step]:
     return found
 
 
-def add_target(drawing: Drawing, frame: Frame, steps: Sequence[Step], yaxis: str) -> None:
+def add_target(drawing: Drawing, frame: FigureFrame, steps: Sequence[Step], yaxis: str) -> None:
     """A dashed line across the panel in steps, each named that is long enough, and the newest."""
     look = {"color": frame.colours.target}
     for at, step in enumerate(steps):

@@ -9,7 +9,7 @@ import numpy as np
 
 from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
-from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
+from dashboard.figures.frame import FigureFrame, Step, add_target, carrier, merged
 from dashboard.figures.look import CERTAIN, moments, numbers
 from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
@@ -20,7 +20,7 @@ _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""
 
 
-def add_loss(drawing: Drawing, frame: Frame) -> float:
+def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     """Certain loss as solid bars, what cannot be ruled out as hatched ones on them; the top of the axis, in per cent.
 
     A bucket without a bar is told as ok, idle, open or unknown by the strip below.
@@ -39,7 +39,7 @@ def add_loss(drawing: Drawing, frame: Frame) -> float:
 
 
 def _bars(
-    frame: Frame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
+    frame: FigureFrame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
 ) -> Trace:
     """Only those that can be seen: most buckets lose nothing."""
     seen = [(bucket, share) for bucket, share in shares if share > 0]
@@ -92,7 +92,7 @@ def _loss_words(bucket: Bucket) -> str:
     return f"{share} ({lost} of {fmt.count(bucket.messages)})"
 
 
-def add_verdicts(drawing: Drawing, frame: Frame) -> None:
+def add_verdicts(drawing: Drawing, frame: FigureFrame) -> None:
     """A mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
     buckets = frame.series.buckets
     size = 8 if len(buckets) <= stack.MAX_BARS else 5

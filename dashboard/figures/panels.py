@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from dashboard.figures import happened, loss, stack
 from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
 from dashboard.figures.drawing import Drawing
-from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, line, merged
+from dashboard.figures.frame import SLOWEST, FigureFrame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.sla_periods import Term, is_held, told_percentile
@@ -49,7 +49,7 @@ _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
 
-def panels_figure(frame: Frame) -> go.Figure:
+def panels_figure(frame: FigureFrame) -> go.Figure:
     """One figure, so that what is under the mouse is told of all panels, and a zoom is one of all."""
     drawing = Drawing()
     _add_messages(drawing, frame)
@@ -64,12 +64,12 @@ def panels_figure(frame: Frame) -> go.Figure:
     return drawing.figure(**_layout(frame, title, top, top_loss))
 
 
-def height_px(frame: Frame) -> int:
+def height_px(frame: FigureFrame) -> int:
     """How high the figure is to be."""
     return HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
 
 
-def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
+def _domains(frame: FigureFrame) -> dict[str, tuple[float, float]]:
     """The share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
     if not is_shown(frame):
         return _DOMAINS
@@ -83,7 +83,7 @@ def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
     return {**found, "y6": (found["y3"][1] + 35 / height, found["y2"][0] - 40 / height)}
 
 
-def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
+def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
     of, series, domains = frame.colours, frame.series, _domains(frame)
 
     def y(title: str, name: str, **more: Any) -> dict[str, Any]:
@@ -122,7 +122,7 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
     }
 
 
-def _left_px(frame: Frame) -> int:
+def _left_px(frame: FigureFrame) -> int:
     """What titles and tick labels take beside the panels. Left to plotly, it would draw all of it twice to find out."""
     counts = [bucket.messages or 0 for bucket in frame.series.buckets]
     counts += [lag.offsets_max or 0 for lags in frame.consumer_lag.values() for lag in lags]
@@ -130,7 +130,7 @@ def _left_px(frame: Frame) -> int:
     return _TITLE_PX + _CHARACTER_PX * longest
 
 
-def _add_messages(drawing: Drawing, frame: Frame) -> None:
+def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
     found = frame.series.buckets
     hue = hues(("expected", "seen"))
     expected: list[float | None] = [bucket.messages for bucket in found]
@@ -159,7 +159,7 @@ def _messages_told(bucket: Bucket) -> str:
     return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
 
 
-def _add_lags(drawing: Drawing, frame: Frame) -> tuple[float | None, str]:
+def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
     """The top of the axis (None: plotly's choice) and its title.
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
@@ -189,13 +189,13 @@ def _add_lags(drawing: Drawing, frame: Frame) -> tuple[float | None, str]:
     return top, f"lag, p95<br>({unit})" if percentiles == "p95" else f"E2E {percentiles},<br>hops p95 ({unit})"
 
 
-def _lags_told(frame: Frame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
+def _lags_told(frame: FigureFrame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
     told = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
     told += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
     return "<br>".join(told)
 
 
-def _add_lag_targets(drawing: Drawing, frame: Frame, highest_ms: float, unit_ms: float) -> float:
+def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, unit_ms: float) -> float:
     """The highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
     in_view = [term for term in frame.terms.parts if term.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
     steps = [
@@ -220,7 +220,7 @@ def _lag_target(term: Term) -> str:
     return label if is_held(lag) else f"{label}, by the on-time share; the line is {told_percentile(lag)}"
 
 
-def _shade_history(drawing: Drawing, frame: Frame) -> None:
+def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:
     """Behind what was back-filled: sent after the fact, and not paged."""
     for first_s, end_s in history_runs(frame.series.buckets):
         label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}

@@ -11,7 +11,7 @@ from dashboard.login.checking import check_binding
 from dashboard.login.cookie import is_https
 from dashboard.login.guard import Guard
 from dashboard.login.headers import SecureHeaders
-from dashboard.login.kinds import Login, NoLogin
+from dashboard.login.kinds import LoginKind, NoLogin
 from dashboard.login.local import LocalLogin
 from dashboard.login.oidc import OidcLogin
 from dashboard.login.origins import Origins
@@ -21,7 +21,7 @@ from dashboard.request.current_user import Person
 from lagloss_server.model.roles import Role
 from lagloss_server.settings import Settings
 
-__all__ = ["Account", "account", "check_binding", "protect"]
+__all__ = ["SignedIn", "account", "check_binding", "protect"]
 
 
 def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ()) -> ASGIApp:
@@ -37,7 +37,7 @@ def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ())
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class SignedIn:
     """What a page shows of whoever is logged in. `can_log_out`: whether a POST to /logout means anything."""
 
     name: str
@@ -45,11 +45,11 @@ class Account:
     can_log_out: bool
 
 
-def account(person: Person, settings: Settings) -> Account:
-    return Account(person.name, person.role, can_log_out=settings.login in ("local", "oidc"))
+def account(person: Person, settings: Settings) -> SignedIn:
+    return SignedIn(person.name, person.role, can_log_out=settings.login in ("local", "oidc"))
 
 
-def _login(services: Services) -> Login:
+def _login(services: Services) -> LoginKind:
     match services.settings.login:
         case "local":
             return LocalLogin(services)

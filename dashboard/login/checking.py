@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from dashboard.login.addresses import is_loopback, parse_networks
-from dashboard.login.groups import EVERYBODY, Groups, listed
+from dashboard.login.groups import EVERYBODY, GroupRoles, listed
 from dashboard.login.origins import origin_of
 from lagloss_server.errors import BadLogin, OpenToAll
 from lagloss_server.settings import Settings
@@ -49,7 +49,7 @@ def _check_provider(settings: Settings) -> None:
 
 
 def _check_groups(settings: Settings) -> None:
-    groups = Groups.of(settings)
+    groups = GroupRoles.of(settings)
     if EVERYBODY in groups.operators:
         raise _bad(settings, "LAGLOSS_LOGIN_OPERATORS", "groups by name", EVERYBODY)
     if not groups.operators and not groups.viewers:

@@ -18,7 +18,7 @@ def listed(text: str) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupRoles:
     """Whose members are operators, and whose may look."""
 
     operators: frozenset[str]

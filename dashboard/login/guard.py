@@ -14,7 +14,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dashboard.login.headers import SecureHeaders
-from dashboard.login.kinds import LOGIN_PATH, Login
+from dashboard.login.kinds import LOGIN_PATH, LoginKind
 from dashboard.login.next_path import wanted
 from dashboard.login.origins import Origins, is_navigation
 from dashboard.login.pages import refusal_page
@@ -30,7 +30,7 @@ _log = structlog.get_logger("lagloss.dashboard")
 class Guard:
     """An ASGI application around another. Who asks is told by `dashboard.request.current_user`."""
 
-    def __init__(self, app: ASGIApp, login: Login, origins: Origins, headers: SecureHeaders) -> None:
+    def __init__(self, app: ASGIApp, login: LoginKind, origins: Origins, headers: SecureHeaders) -> None:
         self._app = app
         self._login = login
         self._origins = origins

@@ -15,7 +15,7 @@ LOGIN_PATH = "/login"
 LOGOUT_PATH = "/logout"
 
 
-class Login(Protocol):
+class LoginKind(Protocol):
     """A way to know who asks."""
 
     @property

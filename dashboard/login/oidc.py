@@ -16,7 +16,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from dashboard.login.cookie import SessionCookie, cookie_name, is_https
-from dashboard.login.groups import Groups, claimed
+from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
 from dashboard.login.next_path import checked_next
 from dashboard.login.origins import origin_of
@@ -121,7 +121,7 @@ class OidcLogin:
         if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
             detail = f"expected a printable name in the claim {self._settings.oidc_name_claim}"
             raise Problem(403, "Bad name", detail)
-        role = Groups.of(self._settings).role(claimed(claims, self._settings.oidc_role_claim))
+        role = GroupRoles.of(self._settings).role(claimed(claims, self._settings.oidc_role_claim))
         if role is None:
             raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
         return Person(name, role)

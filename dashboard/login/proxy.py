@@ -9,7 +9,7 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from dashboard.login.addresses import is_within, parse_networks, peer
-from dashboard.login.groups import EVERYBODY, Groups, listed
+from dashboard.login.groups import EVERYBODY, GroupRoles, listed
 from dashboard.login.kinds import unauthorised
 from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem
@@ -27,7 +27,7 @@ class ProxyLogin:
         self._trusted = parse_networks(listed(settings.proxy_trusted))
         self._user_header = settings.proxy_user_header
         self._roles_header = settings.proxy_roles_header
-        self._groups = Groups.of(settings)
+        self._groups = GroupRoles.of(settings)
 
     async def person(self, connection: HTTPConnection) -> Person | None:
         if not is_within(peer(connection), self._trusted):

@@ -13,7 +13,7 @@ from dash import html
 from dashboard.pages.act_links import Do, act_link
 from dashboard.pages.band import at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.pages.base import Part, alert, aria, badge
-from dashboard.queries.alerts import Board, History, Pending
+from dashboard.queries.alerts import Board, IncidentHistory, Pending
 from dashboard.queries.deliveries import Deliveries, Leader
 from dashboard.queries.incident_filters import PAGE_SIZE
 from dashboard.request import links
@@ -128,7 +128,7 @@ def _pending(each: Pending, here: Address) -> list[Part]:
     ]
 
 
-def history(found: History, here: Address) -> list[Part | None]:
+def history(found: IncidentHistory, here: Address) -> list[Part | None]:
     shown: Part = _none("Nothing was resolved", "No incident that was opened in this range is over.")
     if found.incidents:
         heads = ("Opened", "Severity", "Pipeline", "Rule", "Worst", "Acknowledged", "Lasted", "Ended")

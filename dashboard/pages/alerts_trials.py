@@ -27,11 +27,11 @@ from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
 from lagloss_server import format as fmt
 from lagloss_server.errors import NoAlerter
-from lagloss_server.incidents.receiver_check import WAIT_S, Outcome
+from lagloss_server.incidents.receiver_check import WAIT_S, CheckOutcome
 from lagloss_server.times import parse_time_s
 
 
-class Id(StrEnum):
+class TrialId(StrEnum):
     """Ids of the trials; `TESTED` changes when a test is over."""
 
     RECEIVER = "test-receiver"
@@ -52,16 +52,16 @@ def test_panel() -> Part:
                 size="sm",
                 mb="xs",
             ),
-            dcc.Store(id=Id.TESTED),
+            dcc.Store(id=TrialId.TESTED),
             dmc.Group(
                 [
-                    dmc.Select(id=Id.RECEIVER, data=[], label="Receiver", size="xs", w=200),
-                    dmc.Button("Send a test", id=Id.TEST, size="xs"),
+                    dmc.Select(id=TrialId.RECEIVER, data=[], label="Receiver", size="xs", w=200),
+                    dmc.Button("Send a test", id=TrialId.TEST, size="xs"),
                 ],
                 align="end",
                 mb="xs",
             ),
-            live(Id.OUTCOME),
+            live(TrialId.OUTCOME),
         ],
         p="sm",
         mt="sm",
@@ -80,13 +80,13 @@ def backtest_panel() -> Part:
             dmc.Text(told, size="sm", mb="xs"),
             dmc.Group(
                 [
-                    dmc.Select(id=Id.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
-                    dmc.Button("Run the backtest", id=Id.BACKTEST, size="xs"),
+                    dmc.Select(id=TrialId.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
+                    dmc.Button("Run the backtest", id=TrialId.BACKTEST, size="xs"),
                 ],
                 align="end",
                 mb="xs",
             ),
-            live(Id.FOUND),
+            live(TrialId.FOUND),
         ],
         p="sm",
         withBorder=True,
@@ -101,10 +101,10 @@ def register(app: Dash, services: Services) -> None:
 
 def _register_choices(app: Dash) -> None:
     @app.callback(
-        Output(Id.PIPELINE, "data"),
-        Output(Id.PIPELINE, "value"),
-        Output(Id.TEST, "disabled"),
-        Output(Id.BACKTEST, "disabled"),
+        Output(TrialId.PIPELINE, "data"),
+        Output(TrialId.PIPELINE, "value"),
+        Output(TrialId.TEST, "disabled"),
+        Output(TrialId.BACKTEST, "disabled"),
         Input(Shell.PIPELINE, "data"),
         Input(Shell.URL, "search"),
         State(Shell.URL, "pathname"),
@@ -116,7 +116,7 @@ def _register_choices(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Id.PIPELINE, "value"),
+        Input(TrialId.PIPELINE, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -130,11 +130,11 @@ def _register_choices(app: Dash) -> None:
 
 def _register_test(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.OUTCOME, "children"),
-        Output(Id.TESTED, "data"),
-        Input(Id.TEST, "n_clicks"),
-        State(Id.RECEIVER, "value"),
-        running=[(Output(Id.TEST, "disabled"), True, False), (Output(Id.TEST, "loading"), True, False)],
+        Output(TrialId.OUTCOME, "children"),
+        Output(TrialId.TESTED, "data"),
+        Input(TrialId.TEST, "n_clicks"),
+        State(TrialId.RECEIVER, "value"),
+        running=[(Output(TrialId.TEST, "disabled"), True, False), (Output(TrialId.TEST, "loading"), True, False)],
         prevent_initial_call=True,
     )
     async def test(clicks: int | None, receiver: str | None) -> tuple[Any, float]:
@@ -151,7 +151,7 @@ def _register_test(app: Dash, services: Services) -> None:
         return shown, time.time()
 
 
-def tested(receiver: str, outcome: Outcome) -> Part:
+def tested(receiver: str, outcome: CheckOutcome) -> Part:
     """What a receiver said to a test."""
     match outcome.outcome:
         case "sent":
@@ -164,12 +164,15 @@ def tested(receiver: str, outcome: Outcome) -> Part:
 
 def _register_backtest(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.FOUND, "children"),
-        Input(Id.BACKTEST, "n_clicks"),
-        State(Id.PIPELINE, "value"),
+        Output(TrialId.FOUND, "children"),
+        Input(TrialId.BACKTEST, "n_clicks"),
+        State(TrialId.PIPELINE, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
-        running=[(Output(Id.BACKTEST, "disabled"), True, False), (Output(Id.BACKTEST, "loading"), True, False)],
+        running=[
+            (Output(TrialId.BACKTEST, "disabled"), True, False),
+            (Output(TrialId.BACKTEST, "loading"), True, False),
+        ],
         prevent_initial_call=True,
     )
     async def run(clicks: int | None, pipeline: str | None, pathname: str | None, search: str | None) -> Any:

@@ -28,7 +28,7 @@ HEALED_FOR: Final = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class CardLook:
     """How a severity is shown: never by colour alone."""
 
     word: str
@@ -36,7 +36,7 @@ class Look:
     colour: str
 
 
-SEVERITIES: Final = {"critical": Look("CRITICAL", "✖", "red"), "warning": Look("WARNING", "!", "orange")}
+SEVERITIES: Final = {"critical": CardLook("CRITICAL", "✖", "red"), "warning": CardLook("WARNING", "!", "orange")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dash import html
 from dashboard.pages.base import Part, alert
 from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.consumer_lag import LagNow
-from dashboard.queries.health import Health, Problem
+from dashboard.queries.health import Health, HealthProblem
 from dashboard.request import links
 from dashboard.request.links import Address
 from dashboard.request.zones import Zone, utc
@@ -40,7 +40,7 @@ def verdict(health: Health) -> Part:
     return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
 
 
-def _problem(problem: Problem) -> Part:
+def _problem(problem: HealthProblem) -> Part:
     told: list[Part] = [html.B(problem.what), f" {problem.todo} "]
     if problem.runbook:
         told.append(

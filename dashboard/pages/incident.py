@@ -28,7 +28,7 @@ from dashboard.request.span import Span
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.errors import AmbiguousIncident, UnknownIncident
-from lagloss_server.incidents.changes import Record
+from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, example_words, place_words
 from lagloss_server.store.store import Store
@@ -37,7 +37,7 @@ _AROUND_S: Final = 1_800
 """How much of the pipeline is shown before and after an incident."""
 
 
-class Id(StrEnum):
+class IncidentId(StrEnum):
     """Ids of this page."""
 
     NOTICE = "incident-notice"
@@ -45,7 +45,7 @@ class Id(StrEnum):
 
 
 def layout(_of: dict[str, str], _here: Address) -> Part:
-    return html.Div([incident_forms.forms(), html.Div(id=Id.NOTICE), html.Div(id=Id.CONTENT)])
+    return html.Div([incident_forms.forms(), html.Div(id=IncidentId.NOTICE), html.Div(id=IncidentId.CONTENT)])
 
 
 def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
@@ -154,7 +154,7 @@ def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[A
     return [shown, f": {example_words(example)}"]
 
 
-def _timeline(record: Record, zone: Zone) -> Part:
+def _timeline(record: IncidentRecord, zone: Zone) -> Part:
     unit = record.incident.unit
     return html.Ol(
         [
@@ -193,8 +193,8 @@ def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
 
 def register(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.NOTICE, "children"),
-        Output(Id.CONTENT, "children"),
+        Output(IncidentId.NOTICE, "children"),
+        Output(IncidentId.CONTENT, "children"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),

@@ -32,7 +32,7 @@ _KEPT: Final = 64
 """Answers, to be drawn anew in another zone or in other colours: a search may take half a minute."""
 
 
-class Id(StrEnum):
+class MessageId(StrEnum):
     ASKED = "message-id"
     AROUND = "message-around"
     SEARCH = "message-search"
@@ -52,15 +52,15 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 dmc.Group(
                     [
                         dmc.TextInput(
-                            id=Id.ASKED,
+                            id=MessageId.ASKED,
                             label="Message id, or its hash in hex",
                             size="sm",
                             w={"base": "100%", "sm": 380},
                             attributes={"input": {"maxLength": MAX_ID_BYTES}},
                         ),
-                        moment_picker(Id.AROUND, "Look around (optional)", 220, "sm", clearable=True),
-                        dmc.Button("Search", id=Id.SEARCH, size="sm"),
-                        live(Id.BUSY),
+                        moment_picker(MessageId.AROUND, "Look around (optional)", 220, "sm", clearable=True),
+                        dmc.Button("Search", id=MessageId.SEARCH, size="sm"),
+                        live(MessageId.BUSY),
                     ],
                     gap="sm",
                     align="flex-end",
@@ -68,8 +68,8 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 p="sm",
                 withBorder=True,
             ),
-            live(Id.FOUND),
-            dcc.Store(id=Id.ANSWER),
+            live(MessageId.FOUND),
+            dcc.Store(id=MessageId.ANSWER),
         ],
         gap="sm",
     )
@@ -86,13 +86,13 @@ def _register_search(app: Dash, services: Services) -> None:
     searches = count(1)
 
     @app.callback(
-        Output(Id.FOUND, "children"),
-        Output(Id.ANSWER, "data"),
+        Output(MessageId.FOUND, "children"),
+        Output(MessageId.ANSWER, "data"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.SCHEME, "data"),
-        State(Id.ANSWER, "data"),
-        running=[(Output(Id.BUSY, "children"), "Searching, half a minute at most …", "")],
+        State(MessageId.ANSWER, "data"),
+        running=[(Output(MessageId.BUSY, "children"), "Searching, half a minute at most …", "")],
     )
     async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
         here, of = PAGE.asked(pathname, search)
@@ -119,8 +119,8 @@ def _register_search(app: Dash, services: Services) -> None:
 
 def _register_controls(app: Dash) -> None:
     @app.callback(
-        Output(Id.ASKED, "value"),
-        Output(Id.AROUND, "value"),
+        Output(MessageId.ASKED, "value"),
+        Output(MessageId.AROUND, "value"),
         Input(Shell.URL, "search"),
         State(Shell.URL, "pathname"),
     )
@@ -131,10 +131,10 @@ def _register_controls(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Id.SEARCH, "n_clicks"),
-        Input(Id.ASKED, "n_submit"),
-        State(Id.ASKED, "value"),
-        State(Id.AROUND, "value"),
+        Input(MessageId.SEARCH, "n_clicks"),
+        Input(MessageId.ASKED, "n_submit"),
+        State(MessageId.ASKED, "value"),
+        State(MessageId.AROUND, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,

@@ -14,7 +14,7 @@ from dashboard.pages.base import Part, alert, aria
 from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
-from dashboard.queries.pipeline_status import Minute, Standing, State
+from dashboard.queries.pipeline_status import Minute, PipelineStatus, State
 from dashboard.reports.wording import left
 from dashboard.request import links
 from dashboard.request.links import Address
@@ -91,7 +91,7 @@ def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
     return alert("Nothing matches", told, "blue", "∅")
 
 
-def table(standings: Sequence[Standing], here: Address, now_s: float) -> Light:
+def table(standings: Sequence[PipelineStatus], here: Address, now_s: float) -> Light:
     """A row each, in the order given; on narrow screens the rows are cards (overview.css)."""
     names = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
     head = element("thead", element("tr", *names, role="row"), role="rowgroup")
@@ -99,7 +99,7 @@ def table(standings: Sequence[Standing], here: Address, now_s: float) -> Light:
     return element("table", head, element("tbody", *rows, role="rowgroup"), role="table", class_="overview")
 
 
-def _row(standing: Standing, here: Address, now_s: float) -> Light:
+def _row(standing: PipelineStatus, here: Address, now_s: float) -> Light:
     name, zone = standing.pipeline, here.zone
     to_page = link(name, here.to(links.pipeline(name)).href, class_="stretched")
     return element(
@@ -125,7 +125,7 @@ def _small(text: str) -> Light | None:
     return element("div", text, class_="small") if text else None
 
 
-def _now(standing: Standing, zone: Zone) -> list[Light | None]:
+def _now(standing: PipelineStatus, zone: Zone) -> list[Light | None]:
     """The newest verdict and since when; where that is not of now, what is the matter, and what the last one was."""
     minute = standing.newest
     if minute is None or not standing.is_current:
@@ -147,22 +147,22 @@ def _since(minute: Minute, zone: Zone) -> str:
     return f"since {zone.clock(minute.since_s, date=not today)}"
 
 
-def _is_lossy(standing: Standing) -> bool:
+def _is_lossy(standing: PipelineStatus) -> bool:
     """Now: what was lost before a pipeline went blind or stale is no loss of now."""
     ratio = standing.newest.loss_ratio["min"] if standing.newest is not None and standing.is_current else None
     return ratio is not None and ratio > standing.targets.loss
 
 
-def _is_late(standing: Standing) -> bool:
+def _is_late(standing: PipelineStatus) -> bool:
     return standing.newest is not None and standing.is_current and standing.newest.is_late
 
 
-def _loss(standing: Standing) -> list[Light | None]:
+def _loss(standing: PipelineStatus) -> list[Light | None]:
     found = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
     return _of_now(standing, found, f"{fmt.percent(standing.targets.loss)} allowed")
 
 
-def _of_now(standing: Standing, found: str, target: str) -> list[Light | None]:
+def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Light | None]:
     """Of a pipeline that is blind or stale nothing is known of now: what it was stands below."""
     if standing.newest is None or standing.is_current:
         return [found, _small(target)]
@@ -177,7 +177,7 @@ def _loss_of(minute: Minute) -> str:
     return f"at least {fmt.percent(ratio['min'])}" if minute.lost_min else fmt.NOTHING
 
 
-def _lag(standing: Standing) -> list[Light | None]:
+def _lag(standing: PipelineStatus) -> list[Light | None]:
     minute, targets = standing.newest, standing.targets
     percentile, target = f"p{targets.lag_percentile:g}", fmt.duration(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
@@ -187,7 +187,7 @@ def _lag(standing: Standing) -> list[Light | None]:
     return _of_now(standing, found, f"{percentile}, target {target}")
 
 
-def _budgets(standing: Standing) -> list[Light | None]:
+def _budgets(standing: PipelineStatus) -> list[Light | None]:
     """Of each objective what is left, marked where nothing is."""
     return [
         element(
@@ -197,7 +197,7 @@ def _budgets(standing: Standing) -> list[Light | None]:
     ]
 
 
-def _spark(standing: Standing) -> Light:
+def _spark(standing: PipelineStatus) -> Light:
     if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
         return fmt.NOTHING
     said = spoken(standing.hours, standing.targets)
@@ -205,13 +205,13 @@ def _spark(standing: Standing) -> Light:
     return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)
 
 
-def _incidents(standing: Standing, here: Address) -> Light:
+def _incidents(standing: PipelineStatus, here: Address) -> Light:
     counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
     told = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
     return link(told, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if told else "none"
 
 
-def _newest(standing: Standing, zone: Zone, now_s: float) -> list[Light | None]:
+def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | None]:
     """How old the newest closed minute is, or when the pipeline was last heard of."""
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:

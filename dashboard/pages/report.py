@@ -27,7 +27,7 @@ REFRESH_MS: Final = 60_000
 """A report is of whole minutes, and seldom of the newest ones."""
 
 
-class Ids(StrEnum):
+class ReportIds(StrEnum):
     RANGE = "report-range"
     EARLIER = "report-earlier"
     FROM = "report-from"
@@ -42,28 +42,28 @@ def layout(of: dict[str, str], here: Address) -> Part:
     name = of["pipeline"]
     controls = dmc.Group(
         [
-            dmc.Select(id=Ids.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
-            dmc.Button("Earlier", id=Ids.EARLIER, size="xs", variant="default"),
-            moment_picker(Ids.FROM, "From", 190),
-            moment_picker(Ids.TO, "To", 190),
-            dmc.Button("Show", id=Ids.APPLY, size="xs"),
+            dmc.Select(id=ReportIds.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
+            dmc.Button("Earlier", id=ReportIds.EARLIER, size="xs", variant="default"),
+            moment_picker(ReportIds.FROM, "From", 190),
+            moment_picker(ReportIds.TO, "To", 190),
+            dmc.Button("Show", id=ReportIds.APPLY, size="xs"),
         ],
         align="end",
         gap="xs",
         my="sm",
     )
-    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), html.Div(id=Ids.NAV)])
+    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), html.Div(id=ReportIds.NAV)])
     # not live: a refresh would have all of it read aloud
-    return html.Div([head, controls, live(Ids.NOTICE), html.Div(id=Ids.CONTENT, **aria(busy="true"))])
+    return html.Div([head, controls, live(ReportIds.NOTICE), html.Div(id=ReportIds.CONTENT, **aria(busy="true"))])
 
 
 def register(app: Dash, services: Services) -> None:
     _register_controls(app)
 
     @app.callback(
-        Output(Ids.NOTICE, "children"),
-        Output(Ids.CONTENT, "children"),
-        Output(Ids.CONTENT, "aria-busy"),
+        Output(ReportIds.NOTICE, "children"),
+        Output(ReportIds.CONTENT, "children"),
+        Output(ReportIds.CONTENT, "aria-busy"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),
@@ -116,11 +116,11 @@ def elsewhere(here: Address) -> Address:
 
 def _register_controls(app: Dash) -> None:
     @app.callback(
-        Output(Ids.NAV, "children"),
-        Output(Ids.RANGE, "data"),
-        Output(Ids.RANGE, "value"),
-        Output(Ids.FROM, "value"),
-        Output(Ids.TO, "value"),
+        Output(ReportIds.NAV, "children"),
+        Output(ReportIds.RANGE, "data"),
+        Output(ReportIds.RANGE, "value"),
+        Output(ReportIds.FROM, "value"),
+        Output(ReportIds.TO, "value"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
     )
@@ -133,11 +133,11 @@ def _register_controls(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Ids.RANGE, "value"),
-        Input(Ids.EARLIER, "n_clicks"),
-        Input(Ids.APPLY, "n_clicks"),
-        State(Ids.FROM, "value"),
-        State(Ids.TO, "value"),
+        Input(ReportIds.RANGE, "value"),
+        Input(ReportIds.EARLIER, "n_clicks"),
+        Input(ReportIds.APPLY, "n_clicks"),
+        State(ReportIds.FROM, "value"),
+        State(ReportIds.TO, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -158,9 +158,9 @@ def _register_controls(app: Dash) -> None:
 def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to: str | None) -> Address:
     """Where a control leads. What only repeats the address leads nowhere."""
     match by:
-        case Ids.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
+        case ReportIds.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
             return here.named(range_)
-        case Ids.EARLIER:
+        case ReportIds.EARLIER:
             try:
                 before = previous(asked(here, time.time()))
             except UsageError:
@@ -168,7 +168,7 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
             if before.name:
                 return here.named(before.name)
             return here.over(Span(before.from_s, before.to_s))
-        case Ids.APPLY if from_ and to and (from_, to) != _filled(here):
+        case ReportIds.APPLY if from_ and to and (from_, to) != _filled(here):
             return here.between(from_, to)
     return here
 

@@ -12,7 +12,7 @@ from dashboard.figures.burn_down import burn_down_figure
 from dashboard.pages.base import Part, aria, badge, icon
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
-from dashboard.reports.parts import Cell, Section, Table
+from dashboard.reports.parts import Cell, ReportSection, Table
 from dashboard.reports.sections import sections
 from dashboard.reports.wording import STATUSES, local_day
 from dashboard.request import links
@@ -45,7 +45,7 @@ def _file_link(pipeline: str, query: dict[str, str]) -> str:
     return f"{API}/pipelines/{quote(pipeline)}/report{Address(query=query).search}"
 
 
-def _section(section: Section, report: Report, here: Address, dark: bool) -> Part:
+def _section(section: ReportSection, report: Report, here: Address, dark: bool) -> Part:
     parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
     parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
     if section.chart == "burn-down":

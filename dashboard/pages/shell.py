@@ -8,7 +8,7 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Output, dcc, html
 
-from dashboard.login import Account
+from dashboard.login import SignedIn
 from dashboard.login.kinds import LOGOUT_PATH
 from dashboard.pages.base import Part, aria, moment_picker
 from dashboard.request import links, zones
@@ -162,7 +162,7 @@ def nav(here: links.Address, current: str) -> Part:
     return dmc.Group([_nav_link(label, here.to(path).href, name == current) for name, label, path in pages], gap="xs")
 
 
-def account_part(of: Account) -> Part:
+def account_part(of: SignedIn) -> Part:
     """Who is logged in, and the way out."""
     name = dmc.Text(f"{of.name} ({of.role})", size="sm")
     if not of.can_log_out:

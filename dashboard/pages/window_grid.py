@@ -16,7 +16,7 @@ from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.queries.matrix import Message, Presence
+from lagloss_server.queries.matrix import MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
 
 _OPTIONS: Final = {
@@ -29,7 +29,9 @@ _OPTIONS: Final = {
 _HEIGHT_PX: Final = 520
 
 
-def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Sequence[Message], here: Address) -> Part:
+def matrix_grid(
+    id_: str, found: WindowRead, presence: Presence, messages: Sequence[MatrixMessage], here: Address
+) -> Part:
     """`messages`: the rows to show. The footers are of the whole window, whatever is shown of it."""
     points = shown_points(found.graph, presence)
     fates = {missing.id_hash: missing.kind for missing in found.missing}
@@ -37,7 +39,7 @@ def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Seque
     columns: list[dict[str, Any]] = [
         _column(
             "message",
-            "Message",
+            "MatrixMessage",
             width=_width(rows, "message", 320),
             pinned="left",
             cellRenderer="MessageLink",
@@ -84,7 +86,7 @@ def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> lis
 
 
 def _message_row(
-    message: Message, found: WindowRead, points: Sequence[str], fates: Mapping[int, str], here: Address
+    message: MatrixMessage, found: WindowRead, points: Sequence[str], fates: Mapping[int, str], here: Address
 ) -> dict[str, str]:
     absent = found.graph.names(_missing_mask(message.missing))
     cells = {f"c{at}": _cell(message, name, absent) for at, name in enumerate(points)}
@@ -106,7 +108,7 @@ def _missing_mask(missing: Sequence[Place]) -> int:
     return mask
 
 
-def _cell(message: Message, checkpoint: str, absent: Sequence[str]) -> str:
+def _cell(message: MatrixMessage, checkpoint: str, absent: Sequence[str]) -> str:
     lag = message.lags_ms.get(checkpoint)
     if lag is None:
         is_missing = checkpoint in absent and not checkpoint.endswith((".filtered", ".dead"))

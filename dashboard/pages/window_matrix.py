@@ -25,7 +25,7 @@ GRID: Final = "window-grid"
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class MatrixFilters:
     """Which messages of the window are shown, as the page's address says it."""
 
     only: Only | None
@@ -33,7 +33,7 @@ class Filters:
     text: str
 
     @classmethod
-    def of(cls, here: Address) -> Filters:
+    def of(cls, here: Address) -> MatrixFilters:
         only = here.query.get("only")
         known = cast("Only", only) if only in ("missing", "duplicate") else None
         return cls(known, here.query.get("where"), here.query.get("text", ""))
@@ -51,7 +51,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
         presence = services.logged.read(services.store, services.log, pipeline, start_s)
     except UNREADABLE as error:
         return _without_log(found, here, str(error))
-    filters = Filters.of(here)
+    filters = MatrixFilters.of(here)
     rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
     shown = presence.missing_first(rows)[:SHOWN_ROWS] if rows.size > SHOWN_ROWS else rows
     csv = links.window_data(pipeline, start_s, "matrix", format="csv", **filters.query())

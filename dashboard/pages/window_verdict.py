@@ -12,7 +12,7 @@ from dashboard import format as words
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.queries.evidence import Gap
-from dashboard.queries.window import Change, Revision, WindowRead
+from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 from lagloss_server.rules.freshness import due_ms
@@ -167,7 +167,7 @@ def _revision_row(revision: Revision, zone: Zone) -> Part:
     )
 
 
-def _change(change: Change) -> str:
+def _change(change: RevisionChange) -> str:
     return f"{change.name} {_value(change.before)} → {_value(change.after)}"
 
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, case, func, select
 
-from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
+from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
 from dashboard.request.span import Span
 from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
 from lagloss_server.incidents.incident import incident_table
@@ -41,7 +41,7 @@ class Deliveries:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
+class ReceiverStatus:
     """Somebody whom the leading alerter tells."""
 
     name: str
@@ -60,7 +60,9 @@ class Leader:
     well_at: datetime
 
 
-def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> Deliveries:
+def read_deliveries(
+    store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
+) -> Deliveries:
     """What was sent in a span, or waits to be. Pages count from 1. Tests of receivers are of no pipeline."""
     outbox, about = outbox_table, incident_table.c
     rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
@@ -79,7 +81,7 @@ def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, s
     return Deliveries(found, page, count_outcomes(store, filters, span))
 
 
-def count_outcomes(store: Store, filters: Filters, span: Span) -> dict[str, int]:
+def count_outcomes(store: Store, filters: IncidentFilters, span: Span) -> dict[str, int]:
     """How many deliveries there are of each outcome, in the order in which they are shown."""
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
     asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
@@ -88,11 +90,11 @@ def count_outcomes(store: Store, filters: Filters, span: Span) -> dict[str, int]
     return {outcome: counted[outcome] for outcome in _FIRST if outcome in counted}
 
 
-def read_receivers(store: Store) -> list[Receiver]:
+def read_receivers(store: Store) -> list[ReceiverStatus]:
     """Those that the leading alerter knows, by name."""
     with store.engine.connect() as connection:
         rows = connection.execute(select(_receiver_table).order_by(_receiver_table.c.name))
-        return [Receiver(row.name, row.kind, row.is_fallback) for row in rows]
+        return [ReceiverStatus(row.name, row.kind, row.is_fallback) for row in rows]
 
 
 def read_leader(store: Store) -> Leader | None:
@@ -102,6 +104,6 @@ def read_leader(store: Store) -> Leader | None:
     return None if row is None else Leader(row.host, row.well_at)
 
 
-def _queued(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
+def _queued(filters: IncidentFilters, span: Span) -> list[ColumnElement[bool]]:
     row = outbox_table.c
     return [row.done_at.is_(None) | within(row.done_at, span), *filters.of(incident_table.c)]

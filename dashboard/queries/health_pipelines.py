@@ -24,7 +24,7 @@ SILENT_LISTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class PipelineClosing:
     """How far a pipeline is closed. `newest_s`: start of its newest closed window; `due`: windows that could be closed
     and are not; `oldest_due_s`: start of the oldest of them. Epoch s; None where there is none."""
 
@@ -51,7 +51,7 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeHealth:
     """The emitters of a node, by how they are. `silent`: neither closed nor heard for a minute, within the last day;
     `awaited` of them so lately that windows still wait for them; `long_dead`: silent for more than a day. `reported_s`:
     when any of them was last heard (epoch s). `consumer_lag`: of its consumer group, None where none is known."""
@@ -112,7 +112,7 @@ class Host:
 
 def read_closings(
     store: Store, graces_ms: Mapping[str, int], fresh: Mapping[str, Freshness], now_s: float
-) -> list[Closing]:
+) -> list[PipelineClosing]:
     """How far each pipeline is closed: the longest waiting first."""
     names = list(graces_ms)
     first = _read_first_tally(store, [name for name in names if fresh[name].newest_s is None])
@@ -125,7 +125,7 @@ def read_closings(
             spans[name] = from_s, last_s
     missing = _read_missing(store, spans)
     closings = [
-        Closing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
+        PipelineClosing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
         for name, grace_ms in graces_ms.items()
     ]
     return sorted(closings, key=lambda found: (-found.waits_s(now_s), found.newest_s or 0, found.pipeline))
@@ -169,7 +169,7 @@ def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[st
         return {row.name: (row.due, row.oldest_s) for row in connection.execute(_MISSING, given)}
 
 
-def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Node]:
+def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[NodeHealth]:
     """Every node that ever reported: what is bad first, then by when it was last heard."""
     row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     silent, lately = is_silent(now_ms), is_lately(now_ms)
@@ -190,7 +190,7 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
     lags = read_lag_now(store, pipelines, now_s)
     with store.engine.connect() as connection:
         nodes = [
-            Node(
+            NodeHealth(
                 **{**found._mapping, "reported_s": float(found.reported_s)},
                 consumer_lag=lags.get((found.pipeline, found.node)),
             )

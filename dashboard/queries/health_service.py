@@ -27,7 +27,7 @@ _Found = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class ReportsStatus:
     """How far the reports were followed. `appended_s`: when the newest of them was appended (epoch s). `behind`: how
     many were appended and not followed yet; None where Kafka did not say, and then `why`."""
 
@@ -86,7 +86,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Alerting:
+class AlerterHealth:
     """Which alerter leads and when it was last well; whom it can tell. None: none ever led."""
 
     host: str | None
@@ -122,14 +122,14 @@ class Recompute:
         return {"pipeline": self.pipeline, **times, "done": self.done, "of": self.of}
 
 
-def read_reports(connection: Connection, ends: Ends) -> Reports:
+def read_reports(connection: Connection, ends: Ends) -> ReportsStatus:
     row = tables.ReportsPositionRow
     positions: dict[int, int] = dict(_all(connection, select(row.topic_partition, row.next_offset)))
     newest_ms: int | None = connection.execute(select(func.max(tables.EmitterRow.appended_at))).scalar()
     behind = None
     if ends.offsets is not None:
         behind = sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.offsets.items())
-    return Reports(None if newest_ms is None else newest_ms / 1_000, behind, ends.why)
+    return ReportsStatus(None if newest_ms is None else newest_ms / 1_000, behind, ends.why)
 
 
 def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
@@ -198,14 +198,16 @@ def read_sizes(connection: Connection) -> list[Size]:
     ]
 
 
-def read_alerting(connection: Connection) -> Alerting:
+def read_alerting(connection: Connection) -> AlerterHealth:
     leader, row = alert_tables.LeaderRow, alert_tables.ReceiverRow
     receivers = tuple(
         {"name": name, "kind": kind, "fallback": is_fallback}
         for name, kind, is_fallback in _all(connection, select(row.name, row.kind, row.is_fallback).order_by(row.name))
     )
     led = connection.execute(select(leader.host, leader.led_at, leader.well_at)).one_or_none()
-    return Alerting(None, None, None, receivers) if led is None else Alerting(led[0], led[1], led[2], receivers)
+    return (
+        AlerterHealth(None, None, None, receivers) if led is None else AlerterHealth(led[0], led[1], led[2], receivers)
+    )
 
 
 def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:

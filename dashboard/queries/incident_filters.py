@@ -15,7 +15,7 @@ MAX_PAGE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class IncidentFilters:
     """Which incidents are asked for; None: whatever."""
 
     pipeline: str | None = None

@@ -11,7 +11,7 @@ from sqlalchemy import Row, Select, func, select, true
 
 from dashboard.queries.budgets import Budgets, read_budgets
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
-from dashboard.queries.pipeline_status import Hour, Minute, Standing, State, Targets, worst_first
+from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.model.definition import Definition
@@ -33,7 +33,7 @@ class Overview:
     """Every pipeline, worst first, as of `now_s` (epoch s)."""
 
     now_s: float
-    standings: tuple[Standing, ...]
+    standings: tuple[PipelineStatus, ...]
 
     @property
     def counts(self) -> dict[State, int]:
@@ -41,7 +41,7 @@ class Overview:
         counted = Counter(standing.state for standing in self.standings)
         return {state: counted[state] for state in State if counted[state]}
 
-    def chosen(self, text: str = "", state: State | None = None) -> tuple[Standing, ...]:
+    def chosen(self, text: str = "", state: State | None = None) -> tuple[PipelineStatus, ...]:
         """Those whose name or description holds this text (in any case), and that are in this state."""
         wanted = text.strip().casefold()
         return tuple(
@@ -96,9 +96,9 @@ def _standing(
     hours: tuple[Hour, ...],
     incidents: Mapping[str, int],
     now_s: float,
-) -> Standing:
+) -> PipelineStatus:
     sla = definition.spec.sla
-    return Standing(
+    return PipelineStatus(
         pipeline=definition.name,
         description=definition.metadata.description,
         condition=condition(fresh, definition.spec.grace, now_s, has_windows=newest is not None),

@@ -23,7 +23,7 @@ _COMPARED: Final = ("verdict", "messages", "delivered", "filtered", "dead", "pen
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class RevisionChange:
     """One figure of a result that the next result tells otherwise."""
 
     name: str
@@ -38,7 +38,7 @@ class Revision:
     number: int
     closed_at: str
     verdict: str
-    changes: tuple[Change, ...]
+    changes: tuple[RevisionChange, ...]
 
     def document(self) -> Document:
         return asdict(self)
@@ -100,11 +100,11 @@ def read_revisions(store: Store, pipeline: str, start_s: int, newest: Document |
     return tuple(reversed(found))
 
 
-def _changes(before: Document | None, after: Document) -> tuple[Change, ...]:
+def _changes(before: Document | None, after: Document) -> tuple[RevisionChange, ...]:
     if before is None:
         return ()
     pairs = ((name, before.get(name), after.get(name)) for name in _COMPARED)
-    return tuple(Change(name, was, now) for name, was, now in pairs if was != now)
+    return tuple(RevisionChange(name, was, now) for name, was, now in pairs if was != now)
 
 
 def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) -> Graph:

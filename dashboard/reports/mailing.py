@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from dashboard.reports.contents import Attachment, Part
+from dashboard.reports.contents import Attachment, ReportPart
 from lagloss_server.net.mail import addr_spec
 from lagloss_server.net.one_line import one_line
 
@@ -27,7 +27,7 @@ def message_id(sender: str, *run: object) -> str:
 
 
 def compose(
-    subject: str, parts: Sequence[Part], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
+    subject: str, parts: Sequence[ReportPart], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
 ) -> EmailMessage:
     """The mail. `name`: its Message-ID; `notes`: what is to be said of all of it. Documents that would make it too
     large to be taken are left out, which it tells."""
@@ -53,17 +53,17 @@ def compose(
     return mail
 
 
-def as_text(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
+def as_text(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
     """The summary in plain text."""
     told = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
     return "\n\n".join([subject, *notes, *told]) + "\n"
 
 
-def _link(part: Part) -> list[str]:
+def _link(part: ReportPart) -> list[str]:
     return [part.link] if part.link else []
 
 
-def as_html(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
+def as_html(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
     """The summary as a page for mail: no scripts, styles in place, every text escaped."""
     title = html.escape(subject)
     said = "".join(f"<p>{html.escape(note)}</p>\n" for note in notes)
@@ -74,14 +74,14 @@ def as_html(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
     )
 
 
-def _part_html(part: Part) -> str:
+def _part_html(part: ReportPart) -> str:
     name, headline = html.escape(part.pipeline), html.escape(part.headline)
     heading = f'<a href="{html.escape(part.link)}">{name}</a>' if part.link else name
     sentences = "<br>\n".join(map(html.escape, part.sentences))
     return f'<h2 style="font-size:15px">{heading}: {headline}</h2>\n<p>{sentences}</p>\n'
 
 
-def _fitting(parts: Sequence[Part]) -> tuple[list[Attachment], list[Attachment]]:
+def _fitting(parts: Sequence[ReportPart]) -> tuple[list[Attachment], list[Attachment]]:
     """The documents that can go along, in order, and the others."""
     attached: list[Attachment] = []
     left_out: list[Attachment] = []

@@ -33,7 +33,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     title: str
     sentences: Sequence[str] = ()
     chart: Chart | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 
-from dashboard.reports.contents import Maker, Part
+from dashboard.reports.contents import Maker, ReportPart
 from dashboard.reports.mailing import compose
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule_file import ReportSpec
@@ -52,8 +52,8 @@ class Producer:
             f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
         )
 
-    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> Part:
+    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
         try:
             return self._make(self._store, pipeline, span, report.formats, now_s)
         except UnknownPipeline as error:  # deleted since the file was written
-            return Part(pipeline, "no report", (str(error),))
+            return ReportPart(pipeline, "no report", (str(error),))

@@ -97,7 +97,7 @@ class RunKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRun:
     """A run that is ours to make. `attempts` counts this one; `age_s` since the run was begun."""
 
     claim: uuid.UUID
@@ -146,25 +146,25 @@ class Runs:
             waited: float | None = connection.execute(_WAITED, key.columns).scalar_one_or_none()
         return waited
 
-    def claim(self, key: RunKey) -> Claimed | None:
+    def claim(self, key: RunKey) -> ClaimedRun | None:
         """The run, unless somebody else has it, or it is done or put off."""
         claim = uuid.uuid4()
         with self._engine.begin() as connection:
             row = connection.execute(_CLAIM, {**key.columns, "claim": claim, "lease_s": self._lease_s}).one_or_none()
-        return None if row is None else Claimed(claim, row.attempts, frozenset(row.reached), row.age_s)
+        return None if row is None else ClaimedRun(claim, row.attempts, frozenset(row.reached), row.age_s)
 
-    def release(self, claimed: Claimed) -> None:
+    def release(self, claimed: ClaimedRun) -> None:
         """Lets go of the run, if it is still ours: it is due again now."""
         with self._engine.begin() as connection:
             connection.execute(_RENEW, {"claim": claimed.claim, "lease_s": 0})
 
-    def renew(self, claimed: Claimed) -> bool:
+    def renew(self, claimed: ClaimedRun) -> bool:
         """Holds the claim for another lease; whether it was still ours."""
         with self._engine.begin() as connection:
             given = {"claim": claimed.claim, "lease_s": self._lease_s}
             return connection.execute(_RENEW, given).one_or_none() is not None
 
-    def record(self, claimed: Claimed, outcome: Outcome, reached: Sequence[str] = ()) -> Outcome:
+    def record(self, claimed: ClaimedRun, outcome: Outcome, reached: Sequence[str] = ()) -> Outcome:
         """Records what came of it, unless the claim has run out; what is put off for longer than a day is given up.
         Returns what was recorded."""
         if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:

@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from dashboard.format import Look
+from dashboard.format import VerdictLook
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
 
-STATUSES: Final[dict[Status, Look]] = {
-    "met": Look("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
-    "missed": Look("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
-    "unproven": Look("UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"),
-    "none": Look("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
+STATUSES: Final[dict[Status, VerdictLook]] = {
+    "met": VerdictLook("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
+    "missed": VerdictLook("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
+    "unproven": VerdictLook(
+        "UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"
+    ),
+    "none": VerdictLook("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
 }
 OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
 

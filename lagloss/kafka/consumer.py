@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits
-from lagloss.kafka.in_flight import HANDLER, Handling, handling_now, set_current
+from lagloss.kafka.in_flight import HANDLER, InFlightMessage, handling_now, set_current
 from lagloss.kafka.lanes import KafkaLanes
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class NodeConsumer(Consumer):
             kafka_config={key: value for key, value in config.items() if key.startswith(_CONNECTION)},
         )
         node.emitter.follow(self._lanes)
-        self._polled: list[Handling] = []
+        self._polled: list[InFlightMessage] = []
         self._is_subscribed = False
         self._is_closed = False
 

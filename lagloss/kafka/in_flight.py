@@ -14,11 +14,11 @@ from lagloss.sdk.emitter import Emitter, Processing
 HANDLER: Final = "the host's block"
 BATCH: Final = "the host's batch"
 """Stand for the host's own `with` blocks among a message's outputs; no topic has such a name."""
-_CURRENT: Final[ContextVar[tuple[Handling, ...]]] = ContextVar("lagloss_handling", default=())
+_CURRENT: Final[ContextVar[tuple[InFlightMessage, ...]]] = ContextVar("lagloss_handling", default=())
 """What this thread or task handles: one message, or those that were read at once."""
 
 
-class Handling:
+class InFlightMessage:
     """One message in hand. Thread-safe: outputs are acknowledged on whichever thread polls the producer.
 
     Args:
@@ -115,18 +115,18 @@ class Handling:
             self._finished()
 
 
-def current(emitter: Emitter) -> tuple[Handling, ...]:
+def current(emitter: Emitter) -> tuple[InFlightMessage, ...]:
     """The messages of this emitter's node that this thread or task handles."""
     return tuple(handling for handling in _CURRENT.get() if handling.emitter is emitter)
 
 
-def set_current(*handlings: Handling) -> Token[tuple[Handling, ...]]:
+def set_current(*handlings: InFlightMessage) -> Token[tuple[InFlightMessage, ...]]:
     """From now on this thread or task handles these."""
     return _CURRENT.set(handlings)
 
 
 @contextmanager
-def handling_now(handling: Handling) -> Iterator[None]:
+def handling_now(handling: InFlightMessage) -> Iterator[None]:
     """This thread or task handles this message while the block lasts."""
     token = set_current(handling)
     try:

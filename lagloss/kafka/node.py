@@ -20,7 +20,7 @@ from confluent_kafka import Message
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.consumer import NodeConsumer
-from lagloss.kafka.in_flight import BATCH, Handling, handling_now
+from lagloss.kafka.in_flight import BATCH, InFlightMessage, handling_now
 from lagloss.kafka.producer import NodeProducer
 from lagloss.sdk.emitter import Emitter
 
@@ -70,7 +70,7 @@ class KafkaNode:
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
-        self._in_hand: dict[Place, Handling] = {}
+        self._in_hand: dict[Place, InFlightMessage] = {}
 
     @property
     def skipped(self) -> int:
@@ -162,7 +162,7 @@ class KafkaNode:
 
     # -- messages in hand, for consumers and producers ------------------------------------------------------------
 
-    def take(self, message: Message, taken: Taken) -> Handling | None:
+    def take(self, message: Message, taken: Taken) -> InFlightMessage | None:
         """The message is in, and in hand; None where a `missing` function has dealt with it."""
         place = place_of(message)
 
@@ -171,7 +171,7 @@ class KafkaNode:
             if self._in_hand.get(place) is handling:
                 self._in_hand.pop(place, None)
 
-        handling = Handling(self.emitter, None, is_redone=True, finished=finished)
+        handling = InFlightMessage(self.emitter, None, is_redone=True, finished=finished)
         self._in_hand[place] = handling
         if not self.identities.is_handed_over:
             handling.identity = self.identities.of(carrier_of(message))
@@ -185,7 +185,7 @@ class KafkaNode:
             return None
         return handling
 
-    def in_hand(self, message: Message) -> Handling | None:
+    def in_hand(self, message: Message) -> InFlightMessage | None:
         """The handling of this message; None where it is finished, or somebody else's."""
         return self._in_hand.get(place_of(message))
 

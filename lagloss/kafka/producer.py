@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from confluent_kafka import KafkaError, Message, Producer
 
 from lagloss.identity import ID_HEADER, REPLAY_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of, replay_of
-from lagloss.kafka.in_flight import Handling, current, handling_now
+from lagloss.kafka.in_flight import InFlightMessage, current, handling_now
 
 if TYPE_CHECKING:
     from lagloss.kafka.node import KafkaNode
@@ -87,7 +87,7 @@ class NodeProducer(Producer):
             fresh = drawn()
             replay = replay_of(mapping_of(headers))
             identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms, replay)
-            handlings = (Handling(self._node.emitter, identity),)
+            handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
         output = _Output(handlings, identity, topic, self._tell(topic, dead), on_delivery or callback)
@@ -116,7 +116,7 @@ class NodeProducer(Producer):
 
     def _origin(
         self, source: Message | Identity | None, headers: Headers | None
-    ) -> tuple[tuple[Handling, ...], Identity | None]:
+    ) -> tuple[tuple[InFlightMessage, ...], Identity | None]:
         """The messages that wait for this record, and whose id it bears."""
         found = current(self._node.emitter)
         if isinstance(source, Identity):
@@ -150,7 +150,7 @@ class _Output:
 
     def __init__(
         self,
-        handlings: tuple[Handling, ...],
+        handlings: tuple[InFlightMessage, ...],
         identity: Identity | None,
         topic: str,
         tell: Callable[[Identity], Any],
@@ -161,7 +161,7 @@ class _Output:
         self._topic = topic
         self._tell = tell
         self._host = host
-        self._retries: list[Handling] = []
+        self._retries: list[InFlightMessage] = []
 
     def begin(self, *, is_new: bool) -> None:
         for handling in self._handlings:
@@ -199,7 +199,7 @@ class _Output:
             host(error, record)
 
 
-def _named(named: Identity, found: tuple[Handling, ...]) -> tuple[tuple[Handling, ...], Identity]:
+def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[InFlightMessage, ...], Identity]:
     """Those of `found` that are this message, and which replay brought it, which a host need not say."""
     same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
     exact = tuple(handling for handling in same if handling.identity == named)

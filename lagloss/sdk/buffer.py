@@ -61,7 +61,7 @@ class Processing:
         self.done()
 
 
-class Intake:
+class BeaconBuffer:
     """Beacons that wait, and counts of those that could not."""
 
     def __init__(self) -> None:

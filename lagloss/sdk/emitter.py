@@ -24,16 +24,16 @@ from typing import Any, Final, Literal, Self
 
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog
-from lagloss.sdk.buffer import Intake, Processing
+from lagloss.sdk.buffer import BeaconBuffer, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable
 from lagloss.sdk.process_hooks import CLOSE_S, farewell, welcome
-from lagloss.sdk.shipper import Identity, now_ms
+from lagloss.sdk.shipper import EmitterIdentity, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Head
-from lagloss.sdk.spool.recovery import Successor
+from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss.sdk.spool.spool import MAX_BYTES, Spool
 from lagloss.sdk.stats import EmitterStats
 from lagloss.wire.format import window_start_of
@@ -145,14 +145,14 @@ class Emitter:
     def _reset(self) -> None:
         """Everything that belongs to this process."""
         self.id = uuid.uuid4().bytes
-        self._intake = Intake()
+        self._intake = BeaconBuffer()
         self._buffer = self._intake.buffer
         self._append = self._buffer.extend
         self._room = 0
         """Values the buffer may hold for a beacon to take the short way into it; 0 sends them all the long way."""
         self._is_open = True
         self._flusher: Flusher | None = None
-        self._successor: Successor | None = None
+        self._successor: RecoveryThread | None = None
         self._lock = threading.Lock()  # of the rare things: starting and reading counts
         self._out_places: dict[str, str] = {}
 
@@ -161,7 +161,7 @@ class Emitter:
         assert self._make_outlet is not None
         welcome(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
-        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms())
+        identity = EmitterIdentity(self.pipeline, self.node, self.id, host, started_at=now_ms())
         outlet = self._make_outlet()
         make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
@@ -176,10 +176,10 @@ class Emitter:
         self._room = self._max_items
         self._flusher.start()
         if self._spool is not None:
-            self._successor = Successor(self._spool, self._make_outlet, self.pipeline, self.node)
+            self._successor = RecoveryThread(self._spool, self._make_outlet, self.pipeline, self.node)
             self._successor.start()
 
-    def _backlog_maker(self, identity: Identity) -> MakeBacklog | None:
+    def _backlog_maker(self, identity: EmitterIdentity) -> MakeBacklog | None:
         below = self._spool
         if below is None:
             return None

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lagloss.sdk.buffer import Intake
-from lagloss.sdk.packing import STRIDE, Observed, PackedBlock, Packer, Reader, Refused, TallyKey, taken_by
+from lagloss.sdk.buffer import BeaconBuffer
+from lagloss.sdk.packing import STRIDE, BeaconReader, Observed, PackedBlock, Packer, RefusedBeacons, TallyKey, taken_by
 from lagloss.wire.format import Progress
 
 SLICE: Final = 4_096
@@ -45,7 +45,9 @@ class Drain:
         note: told of an error that was survived.
     """
 
-    def __init__(self, intake: Intake, reader: Reader, packer: Packer, note: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, intake: BeaconBuffer, reader: BeaconReader, packer: Packer, note: Callable[[Exception], None]
+    ) -> None:
         self._intake = intake
         self._reader = reader
         self._packer = packer
@@ -63,7 +65,7 @@ class Drain:
         before `progress` was looked at."""
         self.taken += 1
         self._is_blind = False
-        refused = Refused()
+        refused = RefusedBeacons()
         parts = list(self._read(self._intake.take(), refused))
         thinned: dict[TallyKey, int] = {}
         blocks = tuple(self._blocks(parts, partitions, sample, thinned))
@@ -88,7 +90,7 @@ class Drain:
             self._is_blind = True
             self._note(error)
 
-    def _read(self, flat: list[Any], refused: Refused) -> Iterator[Observed]:
+    def _read(self, flat: list[Any], refused: RefusedBeacons) -> Iterator[Observed]:
         now_ms = time.time() * 1000
         for at in range(0, len(flat), SLICE * STRIDE):
             try:

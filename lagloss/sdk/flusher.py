@@ -11,11 +11,11 @@ from typing import Final, Protocol
 from lagloss.broker.topics import BEACONS_PARTITIONS
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog, MemoryBacklog
-from lagloss.sdk.buffer import Intake
+from lagloss.sdk.buffer import BeaconBuffer
 from lagloss.sdk.flush import Drain, Flush
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.packing import Packer, Reader
-from lagloss.sdk.shipper import NEVER, Identity, Position, Shipper, now_ms
+from lagloss.sdk.packing import BeaconReader, Packer
+from lagloss.sdk.shipper import NEVER, EmitterIdentity, Position, Shipper, now_ms
 from lagloss.wire.format import Progress
 
 log = logging.getLogger("lagloss")
@@ -50,8 +50,8 @@ class Flusher:
 
     def __init__(
         self,
-        identity: Identity,
-        intake: Intake,
+        identity: EmitterIdentity,
+        intake: BeaconBuffer,
         outlet: Outlet,
         *,
         first: bool,
@@ -80,7 +80,7 @@ class Flusher:
         self._intake = intake
         self._drain = Drain(
             intake,
-            Reader(keep_ids=first and names_ids),
+            BeaconReader(keep_ids=first and names_ids),
             Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
             self._note,
         )

@@ -161,7 +161,7 @@ class Observed:
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedBeacons:
     """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window at all."""
 
     dropped: dict[TallyKey, int] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class Refused:
         self.dropped[key] = self.dropped.get(key, 0) + beacons
 
 
-class Reader:
+class BeaconReader:
     """Reads buffered beacons into columns; remembers the kinds it has met, by their code."""
 
     def __init__(self, *, keep_ids: bool) -> None:
@@ -184,7 +184,7 @@ class Reader:
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
 
-    def read(self, flat: Sequence[Any], now_ms: float, refused: Refused) -> Observed | None:
+    def read(self, flat: Sequence[Any], now_ms: float, refused: RefusedBeacons) -> Observed | None:
         """The beacons of `flat` in their order, None if none is good; what cannot be sent is counted in `refused`.
 
         A beacon whose window is older than the topics keep, or further ahead than any clock error, is unplaced.
@@ -280,7 +280,7 @@ class Reader:
         return text
 
     @staticmethod
-    def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: Refused) -> Iterator[Any]:
+    def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: RefusedBeacons) -> Iterator[Any]:
         """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
         for at in range(0, len(flat), STRIDE):
             place, message_id, event_time, clock, raw = flat[at : at + STRIDE]

@@ -14,7 +14,7 @@ from lagloss.sdk import sigterm
 CLOSE_S: Final = 2.0
 
 
-class Guest(Protocol):
+class ForkAware(Protocol):
     """An emitter, as its process sees it."""
 
     def forked(self) -> None:
@@ -24,17 +24,17 @@ class Guest(Protocol):
         """Ends within this time."""
 
 
-_guests: Final[weakref.WeakSet[Guest]] = weakref.WeakSet()
+_guests: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 
 
-def welcome(guest: Guest, *, close_on_sigterm: bool) -> None:
+def welcome(guest: ForkAware, *, close_on_sigterm: bool) -> None:
     """From now on it is told; of SIGTERM where nobody else handles that."""
     _guests.add(guest)
     if close_on_sigterm:
         sigterm.do_first(_close_all)
 
 
-def farewell(guest: Guest) -> None:
+def farewell(guest: ForkAware) -> None:
     """It has ended by itself."""
     _guests.discard(guest)
 

@@ -28,7 +28,7 @@ NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class EmitterIdentity:
     """Who an emitter is, as its blocks and reports say. `started_at`: epoch ms."""
 
     pipeline: str
@@ -45,7 +45,7 @@ class Shipper:
     it claims: its progress, and that the account is final up to it.
     """
 
-    def __init__(self, identity: Identity, outlet: Outlet, account: Account, *, report_seq: int = 0) -> None:
+    def __init__(self, identity: EmitterIdentity, outlet: Outlet, account: Account, *, report_seq: int = 0) -> None:
         self.outlet = outlet
         self.account = account
         self.report_seq = report_seq

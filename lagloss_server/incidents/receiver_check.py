@@ -27,7 +27,7 @@ leader_table = table_of(alert_tables.LeaderRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """`sent`; `refused`: for good; `retried`: not taken within the time, and the alerter goes on trying."""
 
     outcome: Literal["sent", "refused", "retried"]
@@ -54,7 +54,7 @@ def request_test(store: Store, receiver: str, by: str) -> int:
     return int(number)
 
 
-def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> Outcome:
+def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOutcome:
     """What became of the test.
 
     Raises:
@@ -64,13 +64,13 @@ def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> Outcome
     while True:
         row = _row(store, message)
         if row.done_at is not None:
-            return Outcome("sent" if row.outcome == "sent" else "refused", row.attempts, row.last_error)
+            return CheckOutcome("sent" if row.outcome == "sent" else "refused", row.attempts, row.last_error)
         if time.monotonic() >= deadline:
             break
         time.sleep(_POLL_S)
     if row.attempts == 0 and _take_back(store, message):
         raise NoAlerter(receiver=row.receiver, waited_s=wait_s, detail=_leads(store))
-    return Outcome("retried", row.attempts, row.last_error)
+    return CheckOutcome("retried", row.attempts, row.last_error)
 
 
 def body(by: str, now_s: float) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.secret import Secret
-from lagloss_server.net.smtp import TIMEOUT_S, Login, Reply, SmtpServer
+from lagloss_server.net.smtp import TIMEOUT_S, Reply, SmtpLogin, SmtpServer
 
 
 def _one_address(text: str) -> str:
@@ -65,7 +65,7 @@ class ServerConfig(BaseModel):
             SecretMissing: a secret is not where the configuration says.
             UnusableReceiver: the file of certificates holds none.
         """
-        login = Login(self.username.reveal(), self.password.reveal()) if self.username and self.password else None
+        login = SmtpLogin(self.username.reveal(), self.password.reveal()) if self.username and self.password else None
         return SmtpServer(self.host, self.port, self.tls, login, self.ca_file, timeout_s)
 
 

@@ -27,7 +27,7 @@ _PART_BYTES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SmtpLogin:
     username: str
     password: str
 
@@ -59,7 +59,7 @@ class SmtpServer:
         host: str,
         port: int,
         tls: Literal["starttls", "tls", "none"],
-        login: Login | None = None,
+        login: SmtpLogin | None = None,
         ca_file: Path | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -168,7 +168,7 @@ class _TimedReader(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
 
-def _secrets(login: Login) -> list[str]:
+def _secrets(login: SmtpLogin) -> list[str]:
     """Also as they travel, since servers quote a line that they do not understand."""
     plain = [login.username, login.password, f"\0{login.username}\0{login.password}"]
     return [*plain, *(b64encode(text.encode()).decode() for text in plain)]

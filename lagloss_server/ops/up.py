@@ -34,7 +34,7 @@ READY_TIMEOUT_S: Final = 180
 WATCH_EVERY_S: Final = 0.5
 
 
-class Stack:
+class ServiceStack:
     """Everything `up` runs. Use as a context manager from the main thread; `endpoints` is the contract's ready line."""
 
     def __init__(self, settings: Settings, say: Say) -> None:
@@ -148,7 +148,7 @@ def run(settings: Settings, *, as_json: bool = False) -> int:
     console = Console(stderr=True)
     with signals_interrupt(), shown(console) as say:
         try:
-            with Stack(settings, say) as stack:
+            with ServiceStack(settings, say) as stack:
                 _print_ready(stack.endpoints, as_json=as_json)
                 say("ready; Ctrl-C ends all of it")
                 stack.watch()

@@ -55,7 +55,7 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
             raise
 
 
-class Groups:
+class ConsumerGroups:
     """Asks about consumer groups. Threads that share it ask one after the other.
 
     Its methods raise KafkaException where the brokers do not answer, as those of other clients here do.

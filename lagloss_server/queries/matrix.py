@@ -27,7 +27,7 @@ _Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Message:
+class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
     first checkpoint does not tell), its lag (ms) at each checkpoint it is at, the places it is missing at, and how many
     beacons too many it has at a checkpoint."""
@@ -63,7 +63,7 @@ class Matrix:
     pipeline: str
     window_start_s: int
     checkpoints: tuple[str, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[MatrixMessage, ...]
     count: int
     sample: float = 1.0
 
@@ -95,7 +95,7 @@ class Matrix:
         return table
 
 
-def _cell(message: Message, checkpoint: str) -> str:
+def _cell(message: MatrixMessage, checkpoint: str) -> str:
     if checkpoint not in message.lags_ms:
         return "·"
     more = message.duplicates.get(checkpoint)
@@ -198,7 +198,7 @@ class Presence:
         name, start_s = self.graph.definition.name, self.found.window_start_s
         return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
 
-    def messages(self, rows: _Ints) -> tuple[Message, ...]:
+    def messages(self, rows: _Ints) -> tuple[MatrixMessage, ...]:
         """It costs as much as there are rows, and the window is gone through once, whatever is asked of it."""
         ids = self.ids[rows]
         lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
@@ -206,7 +206,7 @@ class Presence:
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
         return tuple(
-            Message(
+            MatrixMessage(
                 name,
                 int(events_ms[place]) if events_ms[place] < np.inf else None,
                 {point: round(least[place], 3) for point, least in lags.items() if least[place] < np.inf},

@@ -49,12 +49,12 @@ class Fate(IntEnum):
     FILTERED = 6
 
 
-class Straddled(Exception):
+class CutInsidePattern(Exception):
     """A cut falls inside a pattern: the window's blocks must be read again to tell its messages apart."""
 
 
 @dataclass(frozen=True)
-class Horizon:
+class ProgressCuts:
     """How far each place has come, as cuts on "last seen" (epoch ms): what was last seen before the cut is behind it.
 
     `overtaken[place]`: a message missing there and last seen before this was overtaken; `overdue`: one last seen before
@@ -98,10 +98,10 @@ def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
     return missing if missing or mask & ended else graph.held_by(mask)
 
 
-def horizon(graph: Graph, evidence: Evidence) -> Horizon:
+def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
     """Rule 4: the cuts of each place. A retrier overtakes nobody."""
     margin_ms = OVERTAKEN_AFTER_MS + evidence.clock_skew_ms
-    return Horizon(
+    return ProgressCuts(
         overtaken={
             place: _overtaken_before(place, evidence, margin_ms) for place in graph.places if place.kind != "retrier"
         },
@@ -124,12 +124,12 @@ def is_before(pattern: Pattern, cut: float) -> bool:
         Straddled: some were, some were not.
     """
     if pattern.seen_first_ms is None or pattern.seen_last_ms is None:
-        raise Straddled
+        raise CutInsidePattern
     if pattern.seen_last_ms < cut:
         return True
     if pattern.seen_first_ms >= cut:
         return False
-    raise Straddled
+    raise CutInsidePattern
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ class Judged:
     waiting: frozenset[Place] = frozenset()
 
 
-def judge_pattern(graph: Graph, pattern: Pattern, ahead: Horizon, incomplete: frozenset[str]) -> Judged:
+def judge_pattern(graph: Graph, pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]) -> Judged:
     """Rules 5, 6 and 8: pending, overdue, lost or one of the good fates.
 
     Raises:
@@ -199,7 +199,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Census:
+class FateCounts:
     """Messages by fate, and by a place's label those lost there for certain, and those perhaps lost or overdue."""
 
     fates: Counter[Fate]
@@ -213,7 +213,7 @@ class Census:
         return sum(self.fates.values())
 
 
-def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: frozenset[str]) -> Census:
+def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplete: frozenset[str]) -> FateCounts:
     """Judge every pattern and add up; where tallies prove that nothing is missing, their counts are the fates."""
     if facts.proven:
         ends = {Fate.DELIVERED: graph.delivery_mask, Fate.DEAD: graph.dead_mask, Fate.FILTERED: graph.filtered_mask}
@@ -222,8 +222,8 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: fr
             for fate, mask in ends.items()
         }
         on_time = facts.e2e_lags.count_up_to(graph.definition.spec.sla.lag.target)
-        return Census(Counter(fates), Counter(), Counter(), 0, on_time)
-    census = Census(Counter(), Counter(), Counter(), 0, 0)
+        return FateCounts(Counter(fates), Counter(), Counter(), 0, on_time)
+    census = FateCounts(Counter(), Counter(), Counter(), 0, 0)
     unexplained = on_time = 0
     for pattern in facts.patterns:
         judged = judge_pattern(graph, pattern, ahead, incomplete)
@@ -237,7 +237,7 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: fr
             unexplained += pattern.count
         if judged.fate is Fate.DELIVERED:
             on_time += pattern.on_time
-    return Census(census.fates, census.certain, census.unsure, unexplained, on_time)
+    return FateCounts(census.fates, census.certain, census.unsure, unexplained, on_time)
 
 
 def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
@@ -248,7 +248,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
             again, cut at `horizon(...).cuts`.
     """
     if facts.proven and not proves(graph, evidence):
-        raise Straddled
+        raise CutInsidePattern
     incomplete = evidence.incomplete(graph, facts.read, facts.quarantined)
     ahead = horizon(graph, evidence)
     census = take_census(graph, facts, ahead, incomplete)
@@ -315,7 +315,7 @@ def _verdict(
     return "ok" if (lost.max + pending) / messages <= most and first_complete else "unknown"
 
 
-def _reasons(census: Census, evidence: Evidence, incomplete: frozenset[str], scale: Scale) -> tuple[str, ...]:
+def _reasons(census: FateCounts, evidence: Evidence, incomplete: frozenset[str], scale: Scale) -> tuple[str, ...]:
     """Rule 10: every reason that is true, whatever the verdict."""
     reasons = {f"evidence:{node}" for node in incomplete}
     reasons |= {"pending"} if census.fates[Fate.PENDING] else set()
@@ -352,7 +352,7 @@ def _difference(after: float | None, before: float | None) -> float | None:
 
 
 def _node(
-    graph: Graph, name: str, facts: WindowFacts, census: Census, scale: Scale, incomplete: frozenset[str]
+    graph: Graph, name: str, facts: WindowFacts, census: FateCounts, scale: Scale, incomplete: frozenset[str]
 ) -> NodeResult:
     lag_in = lags_at(facts, f"{name}.in").quantile_ms(0.95)
     lag_out = lags_at(facts, *graph.outs(name)).quantile_ms(0.95)
@@ -367,7 +367,7 @@ def _node(
     )
 
 
-def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tuple[LinkResult, ...]:
+def _links(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[LinkResult, ...]:
     return tuple(
         LinkResult(
             source=link.source,
@@ -383,5 +383,5 @@ def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tu
     )
 
 
-def _lost_at(census: Census, scale: Scale, label: str) -> Interval:
+def _lost_at(census: FateCounts, scale: Scale, label: str) -> Interval:
     return scale.interval(census.certain[label], census.certain[label] + census.unsure[label])

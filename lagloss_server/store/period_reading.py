@@ -34,7 +34,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PeriodPart:
     """A stretch: its sum, and the minutes that a rim cuts off an hour whose minutes are gone."""
 
     total: Rollup
@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Reading:
+class PeriodReading:
     """One pass over the rows of pipelines, coarse ones first: see `periods.series_of` for what is asked.
     `_found`: what was found, by pipeline and stretch."""
 
@@ -59,7 +59,7 @@ class Reading:
                 raise ValueError(f"expected two or more edges in ascending order, found {edges}")
         self._found = {name: [[] for _ in edges[1:]] for name, edges in self.edges.items()}
 
-    def parts(self) -> dict[str, list[Part]]:
+    def parts(self) -> dict[str, list[PeriodPart]]:
         """The stretches of each pipeline, in the order of its edges."""
         pruned_s, hours = self._pruned_before(), self._marked("hour")
         days = self._marked("day") | {(name, period_of("day", start)) for name, start in hours}
@@ -76,7 +76,7 @@ class Reading:
             self._take_minutes(kept)
         cuts = self._cuts(_each(left, lambda name, ranges: self._parted(name, _clipped(ranges, 0, pruned_s))))
         return {
-            name: [Part(_merged(rows), cut) for rows, cut in zip(found, cuts[name], strict=True)]
+            name: [PeriodPart(_merged(rows), cut) for rows, cut in zip(found, cuts[name], strict=True)]
             for name, found in self._found.items()
         }
 

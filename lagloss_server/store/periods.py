@@ -5,7 +5,7 @@ marked (a window of it changed, and it was not computed anew yet) or missing is 
 merged sketches only: no ratio and no percentile is ever averaged.
 
 Minutes are kept for weeks, roll-ups for years. Where minutes are gone, an hour cannot be parted any more: what a rim
-cuts of it counts in no stretch, and `Stretch.cut` says how much that is.
+cuts of it counts in no stretch, and `TimeRange.cut` says how much that is.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sqlalchemy import Connection, Text, select, true
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.rules.rollup import PERIOD_S, Rollup, period_of
-from lagloss_server.store.period_reading import Memory, Reading, minutes_between
+from lagloss_server.store.period_reading import Memory, PeriodReading, minutes_between
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimeRange:
     """The closed windows with from <= start < to (epoch s). `cut`: minutes whose sums only an hour across the rim has,
     so that `total` is without them."""
 
@@ -64,7 +64,7 @@ def total(
     return found[pipeline][0].total
 
 
-def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[Stretch]:
+def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[TimeRange]:
     """The stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
     return series_of(store, {pipeline: edges}, counts_only=counts_only)[pipeline]
 
@@ -76,7 +76,7 @@ def series_of(
     counts_only: bool = False,
     memory: Memory | None = None,
     settled_s: int = 0,
-) -> dict[str, list[Stretch]]:
+) -> dict[str, list[TimeRange]]:
     """By pipeline, the stretches between each two neighbours of its `edges` (epoch s, ascending), in a few statements
     however many pipelines they are.
 
@@ -88,23 +88,23 @@ def series_of(
             until thousands of minutes are added up while the closer restates them.
     """
     with _snapshot(store) as connection:
-        parts = Reading(connection, edges, counts_only, memory, settled_s).parts()
+        parts = PeriodReading(connection, edges, counts_only, memory, settled_s).parts()
     return {
         name: [
-            Stretch(from_s, to_s, part.total, part.cut)
+            TimeRange(from_s, to_s, part.total, part.cut)
             for (from_s, to_s), part in zip(pairwise(edges[name]), found, strict=True)
         ]
         for name, found in parts.items()
     }
 
 
-def joined(stretches: Sequence[Stretch]) -> Stretch:
+def joined(stretches: Sequence[TimeRange]) -> TimeRange:
     """Return neighbouring stretches as one."""
     total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
-    return Stretch(stretches[0].from_s, stretches[-1].to_s, total, cut)
+    return TimeRange(stretches[0].from_s, stretches[-1].to_s, total, cut)
 
 
-def coverage(stretch: Stretch, first_s: int | None, expected_to_s: float) -> Coverage:
+def coverage(stretch: TimeRange, first_s: int | None, expected_to_s: float) -> Coverage:
     """What is known of a stretch.
 
     Args:

@@ -17,7 +17,7 @@ from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.running.policies import Policy
 from pipeline_under_test.schema import producers_schema
-from pipeline_under_test.settings import Retry, Settings
+from pipeline_under_test.settings import ReferenceSettings, Retry
 from pipeline_under_test.topology import PIPELINE, TIERS_S
 
 app = typer.Typer()
@@ -54,7 +54,7 @@ def run(
 
     if bootstrap and brokers:
         fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
-    settings = Settings(
+    settings = ReferenceSettings(
         data_dir=data_dir.absolute(),
         bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
         pipeline=pipeline,
@@ -91,7 +91,7 @@ def brokers(
     """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
     from pipeline_under_test.running.brokers import own_brokers
 
-    with own_brokers(Settings(data_dir=data_dir.absolute()), count) as (settings, faults):
+    with own_brokers(ReferenceSettings(data_dir=data_dir.absolute()), count) as (settings, faults):
         ended = threading.Event()
         on_end(ended.set)
         say({"kafka": settings.bootstrap})

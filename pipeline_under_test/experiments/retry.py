@@ -21,8 +21,8 @@ import httpx
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window_document import WindowDocument, start_of
 from pipeline_under_test.experiments import NotMeasured
-from pipeline_under_test.experiments.chart import Chart, Line, Panel
-from pipeline_under_test.scenarios.outcome import Outcome, windows_of
+from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
+from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
 from pipeline_under_test.scenarios.run import run_all
 from pipeline_under_test.scenarios.scenario import Scenario
 from pipeline_under_test.settings import Retry
@@ -43,7 +43,7 @@ RUNNING: Final = frozenset({"load", "draining", "settling"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RetrySample:
     """All so far, `at_s` seconds after the load began. An event for both vendors counts at each; what is delivered
     or set aside again counts again."""
 
@@ -54,25 +54,25 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Run:
+class RetryRun:
     """One policy's; `began_s` is the load's first second (epoch)."""
 
     began_s: float = 0.0
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[RetrySample] = field(default_factory=list)
     verdict: Mapping[str, Any] = field(default_factory=dict)
     """`pipeline verdict`'s document."""
 
 
-Runs = Mapping[Retry, Run]
+Runs = Mapping[Retry, RetryRun]
 
 
-def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, Run]:
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, RetryRun]:
     """Runs the pipeline under the same load and trouble, once with each policy; `say` is told how it goes.
 
     Raises:
         NotMeasured: if a run does not get to its end.
     """
-    runs: dict[Retry, Run] = {policy: Run() for policy in POLICIES}
+    runs: dict[Retry, RetryRun] = {policy: RetryRun() for policy in POLICIES}
     with httpx.Client() as vendors:
 
         def observe(scenario: Scenario, progress: Mapping[str, Any]) -> None:
@@ -102,15 +102,15 @@ def scenario(policy: Retry, seconds: float) -> Scenario:
     )
 
 
-def _sample(run: Run, progress: Mapping[str, Any], vendors: httpx.Client) -> None:
+def _sample(run: RetryRun, progress: Mapping[str, Any], vendors: httpx.Client) -> None:
     if not run.samples:
         run.began_s = time.time()
     counts = vendors.get(f"{progress['receiver_url']}/counts").json()
     requests = sum(of["requests"] for of in counts.values())
-    run.samples.append(Sample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
+    run.samples.append(RetrySample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
 
 
-def verdict_of(outcome: Outcome) -> Mapping[str, Any]:
+def verdict_of(outcome: ScenarioOutcome) -> Mapping[str, Any]:
     """Ledger beside windows.
 
     Raises:
@@ -126,7 +126,7 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
     return {policy: _figures(run) for policy, run in runs.items()}
 
 
-def _figures(run: Run) -> dict[str, float]:
+def _figures(run: RetryRun) -> dict[str, float]:
     injected, measured, windows = run.verdict["injected"], run.verdict["measured"], windows_of(run.verdict)
     last = run.samples[-1]
     return {
@@ -151,9 +151,9 @@ def _lag_s(window: WindowDocument, percentile: str) -> float:
 def chart(runs: Runs) -> Chart:
     """The policies, one panel for each of what they cost."""
 
-    def lines(what: str) -> list[Line]:
+    def lines(what: str) -> list[ChartLine]:
         return [
-            Line(f"retry: {policy}", [(one.at_s, getattr(one, what)) for one in run.samples])
+            ChartLine(f"retry: {policy}", [(one.at_s, getattr(one, what)) for one in run.samples])
             for policy, run in runs.items()
         ]
 
@@ -161,18 +161,18 @@ def chart(runs: Runs) -> Chart:
         f"Vendors refuse {REFUSED:.0%} of the requests for a while, and {HOPELESS:.0%} of the events for ever",
         "seconds",
         (
-            Panel("requests to vendors", lines("requests")),
-            Panel("deliveries, repeated ones included", lines("deliveries")),
-            Panel("dead letters, repeated ones included", lines("dead_letters")),
-            Panel(
+            ChartPanel("requests to vendors", lines("requests")),
+            ChartPanel("deliveries, repeated ones included", lines("deliveries")),
+            ChartPanel("dead letters, repeated ones included", lines("dead_letters")),
+            ChartPanel(
                 "p95 of E2E lag by minute of event time, s (lagloss)",
-                [Line(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],
+                [ChartLine(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],
             ),
         ),
     )
 
 
-def lag_steps(run: Run) -> Sequence[tuple[float, float]]:
+def lag_steps(run: RetryRun) -> Sequence[tuple[float, float]]:
     """Each window's p95, in s, from the window's start to its end, or the load's."""
     points = []
     for window in windows_of(run.verdict):

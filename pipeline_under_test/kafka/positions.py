@@ -10,7 +10,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.kafka.commits import Partition
-from lagloss_server.queries.consumer_groups import Groups
+from lagloss_server.queries.consumer_groups import ConsumerGroups
 from pipeline_under_test.kafka.topics import ADMIN_TIMEOUT_S, PARTITIONS
 from pipeline_under_test.topology import CONSUMERS, group_of, tier_topic, tiers_group, topic_of
 
@@ -33,7 +33,7 @@ class GroupWatcher:
 
     def __init__(self, bootstrap: str, pipeline: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._groups = Groups(bootstrap)
+        self._groups = ConsumerGroups(bootstrap)
         self._pipeline = pipeline
 
     def close(self) -> None:

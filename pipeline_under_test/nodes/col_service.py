@@ -35,13 +35,13 @@ from lagloss.sdk.emitter import Emitter
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.producer import is_fatal, producer_config
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted, poisoned
 from pipeline_under_test.nodes.serving import beating
 from pipeline_under_test.schema import Schema, producers_schema
 from pipeline_under_test.schema_topic import SchemaTopic
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Acceptor:
 
 
 @dataclass(slots=True)
-class Outcome:
+class IntakeOutcome:
     """What becomes of one event of a request; `reason` is empty where it is accepted."""
 
     index: int
@@ -120,16 +120,16 @@ class Outcome:
 class Arrival:
     """An event taken in and what is to be done with it."""
 
-    outcome: Outcome
+    outcome: IntakeOutcome
     event: Event
     plan: Plan
     decision: Decision | Lost
 
 
-class Intake:
+class EventIntake:
     """Produces what comes in and says, event by event, whether the broker has it."""
 
-    def __init__(self, settings: Settings, schema: Schema) -> None:
+    def __init__(self, settings: ReferenceSettings, schema: Schema) -> None:
         self._topic = topic_of(settings.pipeline, EVENT_NORM)
         self._faults = settings.faults_of(COL_SERVICE)
         self._ledger = settings.ledger_of(COL_SERVICE)
@@ -148,7 +148,7 @@ class Intake:
         while not self._ending.is_set():
             self._producer.poll(0.1)
 
-    async def take_in(self, raws: Sequence[object]) -> list[Outcome]:
+    async def take_in(self, raws: Sequence[object]) -> list[IntakeOutcome]:
         """Takes the events of one request in; returns when each is acknowledged, handed back, or given up on."""
         with self._emitter.processing():
             now_ms = time.time_ns() // 1_000_000
@@ -157,11 +157,11 @@ class Intake:
                 try:
                     event = identified(raw, now_ms)
                 except Unacceptable as problem:
-                    outcomes.append(Outcome(index, None, str(problem)))
+                    outcomes.append(IntakeOutcome(index, None, str(problem)))
                     continue
                 self._emitter.taken_in(event.id, event.event_time_ms)
                 plan = self._faults.plan(event)
-                outcomes.append(Outcome(index, event.id))
+                outcomes.append(IntakeOutcome(index, event.id))
                 arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, self._accept)))
             self._ledger.write(
                 entry for at in arrivals for entry in ledger_entries(COL_SERVICE, at.event, at.plan, at.decision)
@@ -184,7 +184,7 @@ class Intake:
                 sent = await asyncio.gather(*(self._produce(passed, plan) for _ in range(plan.copies)))
                 if not all(sent):
                     here = place_of_node(COL_SERVICE)
-                    entry = Entry("filtered", event.id, event.event_time_ms, here, NOT_ACKNOWLEDGED)
+                    entry = LedgerEntry("filtered", event.id, event.event_time_ms, here, NOT_ACKNOWLEDGED)
                     self._ledger.write([entry])
                     self._hand_back(arrival, NOT_ACKNOWLEDGED)
             case Lost():
@@ -227,7 +227,7 @@ class Intake:
         self._ledger.close()
 
 
-def status_of(outcomes: Sequence[Outcome]) -> int:
+def status_of(outcomes: Sequence[IntakeOutcome]) -> int:
     """The HTTP status of an answer with these outcomes; see the top of this page."""
     reasons = [outcome.reason for outcome in outcomes]
     if NOT_ACKNOWLEDGED in reasons:
@@ -237,18 +237,18 @@ def status_of(outcomes: Sequence[Outcome]) -> int:
     return HTTPStatus.UNPROCESSABLE_ENTITY if all(reasons) else HTTPStatus.MULTI_STATUS
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ReferenceSettings) -> FastAPI:
     """The service; its intake lives as long as the application does.
 
     Raises:
         NotReadable: if it is to write with a schema that others could not read.
     """
     schema = producers_schema(settings.schema_path)
-    intakes: list[Intake] = []
+    intakes: list[EventIntake] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        intakes.append(Intake(settings, schema))
+        intakes.append(EventIntake(settings, schema))
         async with beating(settings):
             yield
         await asyncio.to_thread(intakes.pop().close)

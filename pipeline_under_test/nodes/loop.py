@@ -32,12 +32,12 @@ from pipeline_under_test.nodes.worker import (
     FINISH_TIMEOUT_S,
     IDLE_WAIT_S,
     MAX_BATCH,
+    EventOutlet,
     Job,
-    Outlet,
-    Parcel,
+    OutboundEvent,
     Worker,
 )
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import GLOBAL_RETRIER, topic_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Loop(Worker):
     def __init__(
         self,
         node: str,
-        settings: Settings,
+        settings: ReferenceSettings,
         decide: Callable[[Event], Decision],
         *,
         source: str | None = None,
@@ -68,7 +68,7 @@ class Loop(Worker):
         self._refusals = Refusals()
         self._paused = False
 
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: EventOutlet) -> None:
         self._lanes.subscribe([self._topic], on_revoke=self._on_revoke, on_lost=self._on_lost)
         while not self._stopping:
             self._take_in(self._read(outlet), outlet)
@@ -77,11 +77,11 @@ class Loop(Worker):
 
     # -- what became of a parcel: for outlets ---------------------------------------------------------------------
 
-    def kept(self, parcel: Parcel) -> None:
+    def kept(self, parcel: OutboundEvent) -> None:
         """It is safe, and this node is not finished with it."""
         self._one_done(parcel.job)
 
-    def retry_later(self, parcel: Parcel, reason: str) -> None:
+    def retry_later(self, parcel: OutboundEvent, reason: str) -> None:
         """The next hop does not take it now: it goes to the global retrier, and others go on."""
 
         def acknowledged() -> None:
@@ -92,14 +92,14 @@ class Loop(Worker):
         aside = parcel.event.set_aside(self._node, reason)
         self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, parcel))
 
-    def refused(self, parcel: Parcel) -> None:
+    def refused(self, parcel: OutboundEvent) -> None:
         """NACK: it is to be read again, and with it all that stands behind it in its partition."""
         parcel.job.is_refused = True
         self._one_done(parcel.job)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    def _read(self, outlet: Outlet) -> Sequence[Message]:
+    def _read(self, outlet: EventOutlet) -> Sequence[Message]:
         in_hand = sum(map(len, self._in_hand.values()))
         if (outlet.ready and in_hand < MAX_IN_HAND) == self._paused:
             self._pause(not self._paused)
@@ -127,7 +127,7 @@ class Loop(Worker):
             self._consumer.seek(place)
             self._consumer.resume([place])
 
-    def _take_in(self, records: Sequence[Message], outlet: Outlet) -> None:
+    def _take_in(self, records: Sequence[Message], outlet: EventOutlet) -> None:
         for job in self._taken_in(records):
             self._beat.step()  # a slow batch is no hung process
             suffer(job.plan)
@@ -162,7 +162,7 @@ class Loop(Worker):
         if not job.is_refused:
             job.taken.done()
 
-    def _move_on(self, outlet: Outlet) -> None:
+    def _move_on(self, outlet: EventOutlet) -> None:
         while self._held and self._held[0][0] <= time.monotonic():
             self._carry_out(heapq.heappop(self._held)[2], outlet)
         self._refresh()
@@ -173,7 +173,7 @@ class Loop(Worker):
         self._commits.commit_confirmed()
         self._beat.step()
 
-    def _finish(self, outlet: Outlet) -> None:
+    def _finish(self, outlet: EventOutlet) -> None:
         deadline = time.monotonic() + FINISH_TIMEOUT_S
         while any(self._in_hand.values()) and time.monotonic() < deadline:
             self._move_on(outlet)

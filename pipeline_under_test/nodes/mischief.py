@@ -6,7 +6,7 @@ import time
 
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import Plan
-from pipeline_under_test.schema import Reader, packaged
+from pipeline_under_test.schema import SchemaReader, packaged
 
 POISON = b"\xde\xad\xbe\xef"
 
@@ -23,7 +23,7 @@ def suffer(plan: Plan) -> None:
 
 def corrupted(event: Event) -> Event:
     """The event with another URL: readable as ever, so that nobody notices but the checksums."""
-    reader = Reader(packaged())
+    reader = SchemaReader(packaged())
     content = reader.decode(event.body)
     return event.with_body(reader.schema.encode({**content, "url": f"{content['url']}#changed"}))
 

@@ -24,9 +24,9 @@ from pydantic import BaseModel
 
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import Fault
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.serving import beating
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS, place_of_vendor
 
 RECEIVER: Final = "receiver"
@@ -46,10 +46,10 @@ class VendorBatch(BaseModel):
     events: list[VendorEvent]
 
 
-class Receiver:
+class RequestReceiver:
     """What the vendors have taken, and how they answer now."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReferenceSettings) -> None:
         self.requests: Counter[str] = Counter()
         self.taken: Counter[str] = Counter()
         self._injections = settings.injections()
@@ -73,17 +73,17 @@ class Receiver:
     def take(self, vendor: str, events: Sequence[VendorEvent]) -> None:
         """Takes these events, for good."""
         place = place_of_vendor(vendor)
-        self._ledger.write(Entry("delivered", event.event_id, event.event_time, place) for event in events)
+        self._ledger.write(LedgerEntry("delivered", event.event_id, event.event_time, place) for event in events)
         self.taken[vendor] += len(events)
 
     def close(self) -> None:
         self._ledger.close()
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ReferenceSettings) -> FastAPI:
     """`POST /v1/VENDOR/events` takes a batch; `GET /counts` gives, by vendor, requests, whatever became of them, and
     events taken, repeated ones included."""
-    receiver = Receiver(settings)
+    receiver = RequestReceiver(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -115,12 +115,12 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _taken(receiver: Receiver, vendor: str, events: Sequence[VendorEvent]) -> Response:
+def _taken(receiver: RequestReceiver, vendor: str, events: Sequence[VendorEvent]) -> Response:
     receiver.take(vendor, events)
     return JSONResponse({"accepted": list(range(len(events)))})
 
 
-async def _answer(receiver: Receiver, vendor: str, events: Sequence[VendorEvent], fault: Fault) -> Response:
+async def _answer(receiver: RequestReceiver, vendor: str, events: Sequence[VendorEvent], fault: Fault) -> Response:
     """The answer that a fault makes of a request."""
     match fault.answer:
         case "slow":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline_under_test.nodes.worker import Parcel, Worker
+from pipeline_under_test.nodes.worker import OutboundEvent, Worker
 from pipeline_under_test.topology import topic_of
 
 
@@ -19,7 +19,7 @@ class TopicOutlet:
     def ready(self) -> bool:
         return self._worker.producer.ready
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: OutboundEvent) -> None:
         if parcel.to is None:
             raise ValueError("a relay delivers nothing itself; expected a next node")
         topic = topic_of(self._pipeline, parcel.to)

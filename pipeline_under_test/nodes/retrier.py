@@ -22,8 +22,8 @@ from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.nodes.loop import Loop
-from pipeline_under_test.nodes.worker import Parcel
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.nodes.worker import OutboundEvent
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import GLOBAL_RETRIER, RETRIED, tier_topic, tiers_group, topic_of
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ class TierChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingEvent:
     """A record of a tier in hand; `due_s` is on the wall clock, epoch seconds."""
 
     due_s: float
@@ -57,7 +57,7 @@ class Waiting:
 class TierOutlet:
     """Puts events into tiers, and brings back those that have waited."""
 
-    def __init__(self, settings: Settings, loop: Loop) -> None:
+    def __init__(self, settings: ReferenceSettings, loop: Loop) -> None:
         pipeline = settings.pipeline
         self._pipeline = pipeline
         self._loop = loop
@@ -65,13 +65,13 @@ class TierOutlet:
         self._consumer = consumer_for(settings.bootstrap, tiers_group(pipeline), f"{GLOBAL_RETRIER}-tiers")
         self._commits = Commits(self._consumer, loop.emitter)
         self._consumer.subscribe(list(self._delays), on_revoke=self._on_revoke, on_lost=self._on_lost)
-        self._rooms: dict[Partition, deque[Waiting]] = {}
+        self._rooms: dict[Partition, deque[WaitingEvent]] = {}
 
     @property
     def ready(self) -> bool:
         return self._loop.producer.ready
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: OutboundEvent) -> None:
         if parcel.to is None:
             raise ValueError("the retrier delivers nothing itself; expected a tier")
         loop = self._loop
@@ -105,7 +105,7 @@ class TierOutlet:
         room = self._rooms.setdefault(partition, deque())
         if not room:
             self._consumer.pause([TopicPartition(*partition)])
-        room.append(Waiting(due_s, event, self._commits.taken(record)))
+        room.append(WaitingEvent(due_s, event, self._commits.taken(record)))
 
     def _bring_back(self) -> None:
         now = time.time()
@@ -116,7 +116,7 @@ class TierOutlet:
                 del self._rooms[partition]
                 self._consumer.resume([TopicPartition(*partition)])
 
-    def _return(self, waiting: Waiting) -> None:
+    def _return(self, waiting: WaitingEvent) -> None:
         event = waiting.event
         if event is None:
             waiting.taken.done()
@@ -143,7 +143,7 @@ class TierOutlet:
         consumer.resume(partitions)  # librdkafka would have them paused still when they are assigned again
 
 
-def retrier(settings: Settings) -> tuple[Loop, TierOutlet]:
+def retrier(settings: ReferenceSettings) -> tuple[Loop, TierOutlet]:
     """The retrier's loop, with the outlet to run it with."""
     loop = Loop(GLOBAL_RETRIER, settings, TierChoice(settings.pipeline, settings.tiers_s))
     return loop, TierOutlet(settings, loop)

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from lagloss_server.ops.processes import LOOPBACK
 from pipeline_under_test.nodes.beat import EVERY_S, Beat
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 BACKLOG: Final = 2048
 DRAIN_S: Final = 0.5
@@ -22,7 +22,7 @@ DRAIN_S: Final = 0.5
 
 
 @contextlib.asynccontextmanager
-async def beating(settings: Settings) -> AsyncIterator[None]:
+async def beating(settings: ReferenceSettings) -> AsyncIterator[None]:
     """Shows a beat for as long as the event loop goes round."""
     beat = Beat(settings.beats_dir)
 

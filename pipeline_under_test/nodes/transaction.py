@@ -33,12 +33,12 @@ from pipeline_under_test.nodes.worker import (
     FINISH_TIMEOUT_S,
     IDLE_WAIT_S,
     MAX_BATCH,
+    EventOutlet,
     Job,
-    Outlet,
-    Parcel,
+    OutboundEvent,
     Worker,
 )
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import group_of
 from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 
@@ -54,7 +54,7 @@ class TransactionalLoop(Worker):
     """What is committed is not read again, whether its out-beacons were safe or not."""
 
     def __init__(
-        self, node: str, settings: Settings, decide: Callable[[Event], Decision], *, source: str | None = None
+        self, node: str, settings: ReferenceSettings, decide: Callable[[Event], Decision], *, source: str | None = None
     ) -> None:
         super().__init__(node, settings, decide, source=source)
         self._slot = Slot(settings.data_dir / "slots", node)
@@ -63,19 +63,19 @@ class TransactionalLoop(Worker):
         self._tracker = OffsetTracker()
         self._read: list[Message] = []
         self._batch: list[Taken] = []
-        self._sent: list[Parcel] = []
+        self._sent: list[OutboundEvent] = []
         self._undone: dict[tuple[Partition, int], Processing] = {}
         self._handover = Handover()
         self._is_assigned = False
         self._has_taken_over = False
         self._end_by = math.inf
 
-    def sent_out(self, parcel: Parcel) -> None:
+    def sent_out(self, parcel: OutboundEvent) -> None:
         """The next topic has it, for nobody to read yet: it is out once it is committed."""
         self._sent.append(parcel)
         self._one_done(parcel.job)
 
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: EventOutlet) -> None:
         self._lanes.subscribe([self._topic], self._on_assign, self._on_revoke)
         while not self._stopping:
             self._read_batch()
@@ -109,7 +109,7 @@ class TransactionalLoop(Worker):
             self._read.append(record)
             record = self._consumer.poll(0) if len(self._read) < MAX_BATCH else None
 
-    def _do_batch(self, outlet: Outlet) -> None:
+    def _do_batch(self, outlet: EventOutlet) -> None:
         self._batch, self._sent = [], []
         jobs = self._taken_in(self._read)
         if not self._batch:

@@ -22,12 +22,12 @@ from pipeline_under_test.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.producer import Acknowledged, Rejected
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.beat import Beat
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.mischief import corrupted
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import NEXT, dead_topic, group_of, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
@@ -56,7 +56,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class OutboundEvent:
     """One copy of an event on its way to one next node (None: out of the pipeline)."""
 
     job: Job
@@ -69,7 +69,7 @@ class Parcel:
         return corrupted(self.event) if self.to in self.job.plan.corrupted_links else self.event
 
 
-class Sender(Protocol):
+class EventSender(Protocol):
     """A producer of events: see `pipeline_under_test.kafka.producer.ReliableProducer`."""
 
     @property
@@ -80,7 +80,7 @@ class Sender(Protocol):
         """Sends an event; one of the two is called once it is known what became of it."""
 
 
-class Outlet(Protocol):
+class EventOutlet(Protocol):
     """Where a node's events go out. What became of a parcel it tells by one of the worker's `sent_out` and
     `rejected`, or of the loop's `kept`, `retry_later` and `refused`."""
 
@@ -88,7 +88,7 @@ class Outlet(Protocol):
     def ready(self) -> bool:
         """Whether it takes more; while not, the loop reads nothing: a slow next hop raises lag and not memory."""
 
-    def send(self, parcel: Parcel) -> None:
+    def send(self, parcel: OutboundEvent) -> None:
         """Takes a parcel and returns at once."""
 
     def step(self) -> None:
@@ -109,14 +109,14 @@ class Worker(ABC):
         refresh: brings up to date what `decide` goes by; called often, never waits.
     """
 
-    producer: Sender
+    producer: EventSender
     resumes: ClassVar[bool] = True
     """Whether what a killed process had observed, and lagloss's broker had not acknowledged, is observed again."""
 
     def __init__(
         self,
         node: str,
-        settings: Settings,
+        settings: ReferenceSettings,
         decide: Callable[[Event], Decision],
         *,
         source: str | None = None,
@@ -140,7 +140,7 @@ class Worker(ABC):
         self._beat = Beat(settings.beats_dir)
         self._stopping = False
 
-    def run(self, outlet: Outlet) -> None:
+    def run(self, outlet: EventOutlet) -> None:
         """Reads and passes on until stopped.
 
         Raises:
@@ -162,24 +162,24 @@ class Worker(ABC):
 
     # -- what became of a parcel: for outlets ---------------------------------------------------------------------
 
-    def sent_out(self, parcel: Parcel) -> None:
+    def sent_out(self, parcel: OutboundEvent) -> None:
         """ACK: the next hop has it."""
         self._beacon_out(parcel.event, parcel.to)
         self._one_done(parcel.job)
 
-    def rejected(self, parcel: Parcel, reason: str) -> None:
+    def rejected(self, parcel: OutboundEvent, reason: str) -> None:
         """The next hop will never take it: it goes to the dead-letter queue."""
         self.bury(parcel.event, reason, partial(self._one_done, parcel.job))
 
     def bury(self, event: Event, reason: str, done: Callable[[], None]) -> None:
         """Puts an event into the dead-letter queue; `done` is called once it is safe there."""
-        self._ledger.write([Entry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
+        self._ledger.write([LedgerEntry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
         self._set_aside(event, reason, done)
 
     # -- the way of working ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: EventOutlet) -> None:
         """Reads and passes on until stopped and, if that can be in time, finished."""
 
     @abstractmethod
@@ -249,7 +249,7 @@ class Worker(ABC):
         partition, _ = place_of(record)
         return Job(partition, taken, event, plan, decided(event, plan, self._decide), work)
 
-    def _carry_out(self, job: Job, outlet: Outlet) -> None:
+    def _carry_out(self, job: Job, outlet: EventOutlet) -> None:
         job.outstanding = 1  # this call itself, so that the job cannot end in the middle of it
         match job.decision:
             case Filtered(reason):
@@ -265,7 +265,7 @@ class Worker(ABC):
                         continue
                     for _ in range(job.plan.copies):
                         job.outstanding += 1
-                        outlet.send(Parcel(job, event, receiver))
+                        outlet.send(OutboundEvent(job, event, receiver))
             case Lost():
                 pass
         self._one_done(job)

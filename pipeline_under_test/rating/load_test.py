@@ -17,12 +17,12 @@ from pipeline_under_test.faults import Fault
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics, delete_topics
 from pipeline_under_test.nodes.receiver import RECEIVER
-from pipeline_under_test.rating.search import Trial, highest_sustained
+from pipeline_under_test.rating.search import RateTrial, highest_sustained
 from pipeline_under_test.rating.traffic import Done, HttpTraffic, TopicTraffic, Traffic
 from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.ratings import Rating
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, CONNECTORS
 
 START_TIMEOUT_S: Final = 60.0
@@ -60,13 +60,13 @@ class Bench:
 
 
 def rate(
-    settings: Settings,
+    settings: ReferenceSettings,
     node: str,
     lag_target_s: float,
     *,
     seconds: float,
     faults: Iterable[Fault] = (),
-    say: Callable[[Trial], None] = lambda trial: None,
+    say: Callable[[RateTrial], None] = lambda trial: None,
 ) -> Rating:
     """Finds what one process of `node` sustains with 95 % of its events done within `lag_target_s`.
 
@@ -89,7 +89,7 @@ def rate(
         with ready_bench(private, node) as bench:
             traffic: Traffic = HttpTraffic(private) if node == COL_SERVICE else TopicTraffic(private, node)
 
-            def told(per_s: float) -> Trial:
+            def told(per_s: float) -> RateTrial:
                 trial = attempt(bench, traffic, per_s, seconds, lag_target_s)
                 say(trial)
                 return trial
@@ -101,7 +101,7 @@ def rate(
     return Rating(events_per_s=round(best.sent_per_s, 1), lag_target_s=lag_target_s, at=datetime.now(UTC))
 
 
-def apart(settings: Settings, folder: Path, pipeline: str) -> Settings:
+def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> ReferenceSettings:
     """The settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
     receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
     made = settings.model_copy(
@@ -117,7 +117,7 @@ def apart(settings: Settings, folder: Path, pipeline: str) -> Settings:
 
 
 @contextmanager
-def ready_bench(settings: Settings, node: str) -> Iterator[Bench]:
+def ready_bench(settings: ReferenceSettings, node: str) -> Iterator[Bench]:
     """The node and what it needs, ready; ended and its topics deleted at the end.
 
     Raises:
@@ -158,7 +158,7 @@ def _is_idle(node: str, watcher: GroupWatcher) -> bool:
     return node == COL_SERVICE or (watcher.all_assigned([node]) and not watcher.positions([node])[node].backlog)
 
 
-def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> Trial:
+def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> RateTrial:
     """One trial: warm-up and `seconds` at this rate; when it returns, all that was sent is done."""
     began, done, sent = time.monotonic(), list[Done](), 0
     measured_from_s, hopeless_s = time.time() + WARM_UP_S, HOPELESS * lag_target_s
@@ -174,7 +174,7 @@ def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_ta
     done += _drained(bench, traffic)
     lags = sorted(one.lag_s for one in done if measured_from_s <= one.sent_s <= until_s)
     p95 = lags[int(QUANTILE * (len(lags) - 1))] if lags else math.inf
-    return Trial(per_s, sent / max(elapsed, SEND_EVERY_S), p95)
+    return RateTrial(per_s, sent / max(elapsed, SEND_EVERY_S), p95)
 
 
 def _oldest(traffic: Traffic) -> float:

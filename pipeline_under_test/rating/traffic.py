@@ -24,7 +24,7 @@ from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.producer import producer_config
 from pipeline_under_test.load import EventMaker, Mix
 from pipeline_under_test.schema import packaged
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA, GLOBAL_RETRIER, topic_of
 
 BODIES: Final = 1000
@@ -60,7 +60,7 @@ class Traffic(Protocol):
         """No more is sent."""
 
 
-class Waiting:
+class WaitingRequest:
     """Records of a topic from their append until their offsets are committed."""
 
     def __init__(self) -> None:
@@ -87,7 +87,7 @@ class TopicTraffic:
     """Events into the topic that a node reads, as the node before it would have written them; with `replay` as those of
     the past, brought back by a replay of that name."""
 
-    def __init__(self, settings: Settings, node: str, replay: str | None = None) -> None:
+    def __init__(self, settings: ReferenceSettings, node: str, replay: str | None = None) -> None:
         self._node = node
         self._replay = replay
         self._topic = topic_of(settings.pipeline, node)
@@ -98,7 +98,7 @@ class TopicTraffic:
         self._bodies = itertools.cycle(bodies)
         self._ids = (f"r-{uuid.uuid4().hex[:8]}-{number:08d}" for number in itertools.count())
         self._unreported = 0
-        self._waiting = Waiting()
+        self._waiting = WaitingRequest()
         self._next_look = 0.0
 
     def send(self, count: int) -> None:
@@ -146,7 +146,7 @@ def _body(fields: Mapping[str, Any]) -> bytes:
 class HttpTraffic:
     """Events to col-service, those that are due together in one request; done when they are answered."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReferenceSettings) -> None:
         self._url = f"{settings.collector_url}/events"
         self._maker = EventMaker(settings.seed, ALL_READABLE)
         self._client = httpx.Client(timeout=FLUSH_TIMEOUT_S, limits=httpx.Limits(max_connections=REQUESTS))

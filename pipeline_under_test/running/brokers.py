@@ -10,14 +10,14 @@ from typing import Final
 from lagloss.broker.topics import create_topics
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from pipeline_under_test.running.broker_faults import BrokerFaults
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 FILE: Final = "brokers.json"
 HEAP_MB: Final = 192
 
 
 @contextmanager
-def own_brokers(settings: Settings, count: int) -> Iterator[tuple[Settings, BrokerFaults]]:
+def own_brokers(settings: ReferenceSettings, count: int) -> Iterator[tuple[ReferenceSettings, BrokerFaults]]:
     """So many brokers, with lagloss's topics, for as long as the block lasts; `brokers.json` says where they are.
 
     Gives the settings with their address, and what carries out their faults. With a count of 0 nothing is started, the

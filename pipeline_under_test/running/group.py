@@ -36,7 +36,7 @@ class Roll:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaver:
+class StoppingProcess:
     """A process that was told to end, and when (monotonic clock) it has had its time."""
 
     service: Service
@@ -71,7 +71,7 @@ class Group:
     members: list[Service] = field(default_factory=list)
     """Those that serve, or are started again."""
     _number: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _leavers: list[Leaver] = field(default_factory=list)
+    _leavers: list[StoppingProcess] = field(default_factory=list)
     _pulses: dict[int, Pulse] = field(default_factory=dict)
     _roll: Roll | None = None
 
@@ -214,7 +214,7 @@ class Group:
         if service.process is not None and _lives(service):
             service.process.send_signal(signal.SIGCONT)  # one that is stopped could not end
             service.process.send_signal(signal.SIGTERM)
-        self._leavers.append(Leaver(service, time.monotonic() + self.stop_timeout_s))
+        self._leavers.append(StoppingProcess(service, time.monotonic() + self.stop_timeout_s))
 
     def _see_off(self) -> None:
         for leaver in list(self._leavers):

@@ -27,7 +27,7 @@ KEPT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class ProcessGroup:
     """A node's processes: how many are wanted, and who they are."""
 
     wanted: int
@@ -46,7 +46,7 @@ class Observer:
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._crews: Mapping[str, Crew] = {}
+        self._crews: Mapping[str, ProcessGroup] = {}
         self._seen: dict[str, tuple[Observation, ...]] = {}
         self._ends: deque[tuple[float, Mapping[Partition, int]]] = deque(maxlen=int(KEPT_S / EVERY_S))
         self._cpu = CpuMeter()
@@ -62,7 +62,7 @@ class Observer:
         if self._thread.is_alive():
             self._thread.join(EVERY_S)
 
-    def tell(self, crews: Mapping[str, Crew]) -> None:
+    def tell(self, crews: Mapping[str, ProcessGroup]) -> None:
         """Who works for each node from now on; only these nodes are observed."""
         self._crews = crews
 

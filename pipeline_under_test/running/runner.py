@@ -23,7 +23,7 @@ from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
 from pipeline_under_test.running.scaling import NO_SCALING, Scaler, Scaling
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import create_shadow_topics, shadow_of
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, SHADOW
 from pipeline_under_test.truth import Truth
@@ -64,7 +64,7 @@ class Runner:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ReferenceSettings,
         rate: float,
         minutes: float | None,
         settle_s: float = SETTLE_S,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.running.group import Group
-from pipeline_under_test.running.observed import Crew, Observer, Watcher
+from pipeline_under_test.running.observed import Observer, ProcessGroup, Watcher
 from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
 from pipeline_under_test.running.ratings import Rating, Ratings
 from pipeline_under_test.topology import CONSUMERS, SCALED
@@ -92,7 +92,7 @@ class Scaler:
 
     def step(self) -> None:
         """Decides anew where there is a new observation."""
-        self._observer.tell({node: Crew(group.wanted, group.pids) for node, group in self._groups.items()})
+        self._observer.tell({node: ProcessGroup(group.wanted, group.pids) for node, group in self._groups.items()})
         for node, group in self._groups.items():
             seen = self._observer.seen(node)
             if seen and seen[-1] is not self._decided_by.get(node) and not group.is_held:

@@ -15,7 +15,7 @@ Verdict = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScenarioOutcome:
     """One scenario's result; `problems` are empty where all was as expected. Lags in ms, times in seconds."""
 
     scenario: str

@@ -19,10 +19,10 @@ from lagloss_server.store.store import Store
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.runner import NotStarted, Runner
 from pipeline_under_test.scenarios.loss_watch import LossWatch
-from pipeline_under_test.scenarios.outcome import Outcome, problems_of
+from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.scenarios.stack import Stack
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.scenarios.stack import ScenarioStack
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.verdict import LATEST_S, Verdict, verdict_of
 
 LOOK_EVERY_S: Final = 1.0
@@ -38,7 +38,7 @@ def _unobserved(_scenario: Scenario, _progress: Mapping[str, Any]) -> None:
     """Nobody looks."""
 
 
-def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobserved) -> Iterator[Outcome]:
+def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobserved) -> Iterator[ScenarioOutcome]:
     """Runs them all: those with equally many brokers on one stack, one after the other, save that the next one begins
     while lagloss settles the windows of the one before.
 
@@ -56,7 +56,7 @@ def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobser
     for brokers, chosen in sorted(by_brokers.items()):
         say(f"starting lagloss on {brokers} broker{'s' if brokers > 1 else ''}")
         # The stack ends first: whoever still waits for windows then finds no database, and ends, too.
-        with ThreadPoolExecutor(len(chosen)) as settling, Stack(brokers) as stack:
+        with ThreadPoolExecutor(len(chosen)) as settling, ScenarioStack(brokers) as stack:
             outcomes = []
             for scenario in chosen:
                 say(f"{scenario.name}: {scenario.description}")
@@ -73,7 +73,7 @@ class ScenarioRun:
     What keeps either from getting to its end is a problem of the scenario's.
     """
 
-    def __init__(self, scenario: Scenario, stack: Stack, say: Say, observe: Observe = _unobserved) -> None:
+    def __init__(self, scenario: Scenario, stack: ScenarioStack, say: Say, observe: Observe = _unobserved) -> None:
         options = scenario.run
         self._scenario = scenario
         self._lagloss = stack.settings
@@ -83,7 +83,7 @@ class ScenarioRun:
         self._restarts = 0
         self._problem: Exception | None = None
         self._store = Store(stack.settings.require_database())
-        self._settings = Settings(
+        self._settings = ReferenceSettings(
             data_dir=stack.directory / "pipelines" / scenario.name,
             bootstrap=stack.settings.require_kafka(),
             pipeline=scenario.name,
@@ -105,7 +105,7 @@ class ScenarioRun:
         except PROBLEMS as problem:
             self._problem = problem
 
-    def outcome(self) -> Outcome:
+    def outcome(self) -> ScenarioOutcome:
         """What came of it, once every window is settled."""
         with closing(self._store):
             document = self._document()
@@ -116,7 +116,7 @@ class ScenarioRun:
             problems = problems_of(self._scenario, document, wrong, self._restarts)
         name = self._scenario.name
         self._say(f"{name}: {problems[0] if problems else 'as expected'}")
-        return Outcome(name, document, wrong, self._restarts, time.monotonic() - self._began, problems)
+        return ScenarioOutcome(name, document, wrong, self._restarts, time.monotonic() - self._began, problems)
 
     def _document(self) -> dict[str, Any] | None:
         """The verdict's; None where there is a problem."""

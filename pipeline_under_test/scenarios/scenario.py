@@ -29,7 +29,7 @@ def _place(text: str) -> str:
     return text
 
 
-class Load(Strict):
+class ScenarioLoad(Strict):
     """Events a second, and for how long."""
 
     rate: Annotated[float, Field(gt=0)]
@@ -70,20 +70,20 @@ class Bounds(Strict):
         return f"{self.min:g} to {self.max:g}" if self.max < math.inf else f"at least {self.min:g}"
 
 
-class Loss(Strict):
+class LossBounds(Strict):
     """How much is lost at a place: a number of messages, or a share of all that the run sends."""
 
     count: Bounds | None = None
     share: Bounds | None = None
 
     @model_validator(mode="after")
-    def _says_one(self) -> Loss:
+    def _says_one(self) -> LossBounds:
         if (self.count is None) == (self.share is None):
             raise ValueError("expected either count or share")
         return self
 
 
-class Lag(Strict):
+class LagBounds(Strict):
     """In some window the p95 of E2E lag rises above the one, and in the last it is below the other."""
 
     above: PositiveMs
@@ -94,7 +94,7 @@ class Expectations(Strict):
     """What must come of it, besides what must come of every scenario: ledger and windows agree, no window is ever wrong
     about a loss, and nothing is pending at the end."""
 
-    lost: dict[Annotated[str, AfterValidator(_place)], Loss] = Field(default_factory=dict)
+    lost: dict[Annotated[str, AfterValidator(_place)], LossBounds] = Field(default_factory=dict)
     """By place; nothing is lost anywhere else."""
     verdicts: tuple[Verdict, ...] = ("ok",)
     """Those that must occur."""
@@ -104,7 +104,7 @@ class Expectations(Strict):
     filtered: Bounds = Bounds()
     restarts: Bounds = Bounds()
     """Of the pipeline's processes, after crashes."""
-    lag: Lag | None = None
+    lag: LagBounds | None = None
 
 
 class Scenario(Strict):
@@ -112,7 +112,7 @@ class Scenario(Strict):
 
     name: Name
     description: str
-    load: Load
+    load: ScenarioLoad
     run: Options = Options()
     faults: tuple[Injected, ...] = ()
     expect: Expectations = Expectations()

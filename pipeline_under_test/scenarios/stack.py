@@ -25,7 +25,7 @@ HEAP_MB: Final = 256
 """Of each of several brokers."""
 
 
-class Stack:
+class ScenarioStack:
     """lagloss on servers of its own; with several brokers, these are `kafka`, for whoever takes them away.
 
     `settings` are those of the running lagloss, whatever the environment says.

@@ -21,7 +21,7 @@ from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
 from pipeline_under_test.event import Event
 from pipeline_under_test.scenarios.loss_watch import LossWatch
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
 from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
@@ -44,7 +44,7 @@ OVERTAKEN_S = 7
 class World:
     """A pipeline without processes whose windows are watched; events are those of a minute that is due already."""
 
-    settings: Settings
+    settings: ReferenceSettings
     store: Store
     watch: LossWatch
     source: Emitter

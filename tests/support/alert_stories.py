@@ -17,11 +17,11 @@ from sqlalchemy import text
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification import Notification
-from alerting.incidents.notification_plan import Habits
-from alerting.incidents.notifier import Teller
-from alerting.incidents.outbox import Claimed, Outbox
+from alerting.incidents.notification_plan import NotificationPolicy
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.outbox import ClaimedMessages, Outbox
 from alerting.incidents.repository import expanded
-from alerting.incidents.routing import Escalation, Route
+from alerting.incidents.routing import Escalation, ReceiverRoute
 from lagloss.errors import LaglossError
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
@@ -51,13 +51,13 @@ class Died(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class MortalTeller(Teller):
+class MortalTeller(Notifier):
     """Tells, and then dies if the story says so."""
 
     story: Random = field(default_factory=Random)
 
     def tell(self, *given: Any) -> None:
-        Teller.tell(self, *given)
+        Notifier.tell(self, *given)
         if self.story.random() < 0.1:
             raise Died
 
@@ -67,7 +67,7 @@ class InHand:
     """A claim that a sender holds. `outcome` is what it will record; None until the receiver was asked."""
 
     outbox: Outbox
-    claimed: Claimed
+    claimed: ClaimedMessages
     outcome: Outcome | None = None
 
 
@@ -85,8 +85,8 @@ class Story:
 
     def __post_init__(self) -> None:
         self.teller = MortalTeller(
-            (Route((), ROUTED, repeat_s=500, escalations=(Escalation(400, ("boss",)),)),),
-            habits=Habits(FALLBACK, {"chat": 60.0}),
+            (ReceiverRoute((), ROUTED, repeat_s=500, escalations=(Escalation(400, ("boss",)),)),),
+            habits=NotificationPolicy(FALLBACK, {"chat": 60.0}),
             story=self.random,
         )
         self.evaluators = [Evaluator(self.store, self.teller) for _ in BACKENDS]

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 from uuid import UUID
 
-from alerting.incidents.lifecycle import Change, KnownIncident, judge
+from alerting.incidents.lifecycle import KnownIncident, Transition, judge
 from alerting.rules import Rule, rules_of
-from alerting.rules.view import View
-from alerting.rules.windows import Reader
+from alerting.rules.view import PipelineView
+from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition, parse_definition
 from tests.support.window_documents import CHAIN, document
 
@@ -40,13 +40,15 @@ def window(
     return document(definition, minute(at), verdict=verdict, messages=messages, lost=places, **more)
 
 
-def view_of(definition: Definition, documents: Mapping[int, dict[str, Any]], now_at: float = 0, **more: Any) -> View:
+def view_of(
+    definition: Definition, documents: Mapping[int, dict[str, Any]], now_at: float = 0, **more: Any
+) -> PipelineView:
     """Documents by minute; by default it is a minute after the newest, and all are spoken of."""
-    reader = Reader.of(definition)
+    reader = WindowReader.of(definition)
     now_s = minute(0) + 60 * (now_at or max(documents, default=0) + 2)
     rows = [reader.row(minute(at), found) for at, found in sorted(documents.items())]
     given = {"seen_from_s": minute(min(documents, default=0)), **more}
-    return View(definition=definition, now_s=now_s, windows=reader.windows(rows), **given)
+    return PipelineView(definition=definition, now_s=now_s, windows=reader.windows(rows), **given)
 
 
 class Told:
@@ -55,9 +57,9 @@ class Told:
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
         self.incidents: dict[int, KnownIncident] = {}
-        self.changes: list[Change] = []
+        self.changes: list[Transition] = []
 
-    def evaluate(self, view: View) -> list[Change]:
+    def evaluate(self, view: PipelineView) -> list[Transition]:
         """Judges until there is no change any more, and writes each."""
         made = []
         found = self.rule.assess(view)
@@ -68,7 +70,7 @@ class Told:
         self.changes += made
         return made
 
-    def _write(self, change: Change, now_s: float) -> None:
+    def _write(self, change: Transition, now_s: float) -> None:
         number = len(self.incidents) + 1 if change.incident is None else change.incident.int
         resolved_at_s = now_s if change.kind == "resolved" else None
         known = KnownIncident(UUID(int=number), change.worst, frozenset(change.breaches), resolved_at_s)

@@ -11,12 +11,12 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance.retention import Retention
-from aggregator.maintenance.tasks import Upkeep
-from aggregator.metrics import Metrics
-from aggregator.reports.consumer import ReportFollower, following
+from aggregator.maintenance.tasks import MaintenanceLoop
+from aggregator.metrics import AggregatorMetrics
+from aggregator.reports.consumer import ReportConsumer, following
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -38,10 +38,10 @@ class Driven:
     """The parts of an aggregator."""
 
     store: Store
-    watch: Watch
+    watch: DefinitionRegistry
     closer: Closer
-    metrics: Metrics
-    follower: ReportFollower
+    metrics: AggregatorMetrics
+    follower: ReportConsumer
     beacons: BeaconLog
     reports: BeaconLog
 
@@ -57,16 +57,16 @@ class Driven:
         if refresh:
             self.watch.refresh()
 
-    def upkeep(self) -> Upkeep:
+    def upkeep(self) -> MaintenanceLoop:
         """What is done beside closing."""
         engine = self.store.engine
         retention = Retention(engine, self.closer, self.watch, self.metrics, Settings())
-        return Upkeep(engine, self.closer, self.watch, retention, self.metrics)
+        return MaintenanceLoop(engine, self.closer, self.watch, retention, self.metrics)
 
     def another(self) -> Driven:
         """The same with another closer, which has not looked at anything yet."""
-        metrics = Metrics()
-        watch = Watch(self.store.engine, self.store, metrics)
+        metrics = AggregatorMetrics()
+        watch = DefinitionRegistry(self.store.engine, self.store, metrics)
         closer = Closer(self.store.engine, watch, self.closer.reader, self.beacons, metrics)
         return replace(self, watch=watch, closer=closer, metrics=metrics)
 
@@ -75,10 +75,10 @@ class Driven:
 def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str) -> Iterator[Driven]:
     """An aggregator's parts on these topics, its stream running."""
     logs = BeaconLog(bootstrap, beacons), BeaconLog(bootstrap, reports)
-    follower = ReportFollower(store.engine, reports, logs[1].topic_id())
+    follower = ReportConsumer(store.engine, reports, logs[1].topic_id())
     reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
-    metrics = Metrics()
-    watch = Watch(store.engine, store, metrics)
+    metrics = AggregatorMetrics()
+    watch = DefinitionRegistry(store.engine, store, metrics)
     watch.refresh()
     closer = Closer(store.engine, watch, reader, logs[0], metrics)
     try:

@@ -15,22 +15,22 @@ from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.kafka.topics import PARTITIONS, create_topics
 from pipeline_under_test.routes import DEFAULT_ROUTES
 from pipeline_under_test.schema import packaged
-from pipeline_under_test.settings import Settings
-from pipeline_under_test.stretch import Stretch
+from pipeline_under_test.settings import ReferenceSettings
+from pipeline_under_test.stretch import OffsetStretch
 from pipeline_under_test.table_topic import TableTopic
 from pipeline_under_test.topology import group_of, routes_topic, tier_topic, tiers_group, topic_of
 
 
-def idle_pipeline(bootstrap: str, data_dir: Path, **more: Any) -> Settings:
+def idle_pipeline(bootstrap: str, data_dir: Path, **more: Any) -> ReferenceSettings:
     """A pipeline of the test's own that has topics and no processes; `more` are further settings."""
     pipeline = f"clicks-{uuid.uuid4().hex[:8]}"
-    settings = Settings(data_dir=data_dir, bootstrap=bootstrap, pipeline=pipeline, **more)
+    settings = ReferenceSettings(data_dir=data_dir, bootstrap=bootstrap, pipeline=pipeline, **more)
     settings.save()
     create_topics(bootstrap, settings.pipeline, settings.tiers_s)
     return settings
 
 
-def put(settings: Settings, topic: str, events: Iterable[Event]) -> None:
+def put(settings: ReferenceSettings, topic: str, events: Iterable[Event]) -> None:
     """Puts events into a topic."""
     producer = ReliableProducer(settings.bootstrap, "test")
     for event in events:
@@ -41,12 +41,12 @@ def put(settings: Settings, topic: str, events: Iterable[Event]) -> None:
 
 def events_in(bootstrap: str, topic: str) -> list[Event]:
     """All events that are in a topic now."""
-    with Stretch(bootstrap, topic, "test") as whole:
+    with OffsetStretch(bootstrap, topic, "test") as whole:
         batches = whole.read(whole.committed(), whole.ends())
         return [Event.from_record(record) for records in batches for record in records]
 
 
-def default_routes(settings: Settings) -> None:
+def default_routes(settings: ReferenceSettings) -> None:
     """Gives event-router the routes that a new pipeline begins with."""
     table = TableTopic(settings.bootstrap, routes_topic(settings.pipeline))
     for name, route in DEFAULT_ROUTES.items():
@@ -54,30 +54,32 @@ def default_routes(settings: Settings) -> None:
     table.close()
 
 
-def names_in(settings: Settings, topic: str) -> set[str]:
+def names_in(settings: ReferenceSettings, topic: str) -> set[str]:
     """The ids of all events that are in a topic now."""
     return {event.id for event in events_in(settings.bootstrap, topic)}
 
 
-def names_committed(settings: Settings, node: str) -> set[str]:
+def names_committed(settings: ReferenceSettings, node: str) -> set[str]:
     """The ids of the events that a node has committed: it may never take them in again."""
-    with Stretch(settings.bootstrap, topic_of(settings.pipeline, node), group_of(settings.pipeline, node)) as taken:
+    with OffsetStretch(
+        settings.bootstrap, topic_of(settings.pipeline, node), group_of(settings.pipeline, node)
+    ) as taken:
         batches = taken.read(dict.fromkeys(range(PARTITIONS), 0), taken.committed())
         return {Event.from_record(record).id for records in batches for record in records}
 
 
-def backlog(settings: Settings, node: str) -> int:
+def backlog(settings: ReferenceSettings, node: str) -> int:
     """Records in a node's topic that it has not committed."""
     return _left(settings, topic_of(settings.pipeline, node), group_of(settings.pipeline, node))
 
 
-def waiting(settings: Settings, tier_s: float) -> int:
+def waiting(settings: ReferenceSettings, tier_s: float) -> int:
     """Records that wait in a tier of the global retrier."""
     return _left(settings, tier_topic(settings.pipeline, tier_s), tiers_group(settings.pipeline))
 
 
-def _left(settings: Settings, topic: str, group: str) -> int:
-    with Stretch(settings.bootstrap, topic, group) as whole:
+def _left(settings: ReferenceSettings, topic: str, group: str) -> int:
+    with OffsetStretch(settings.bootstrap, topic, group) as whole:
         return sum(whole.ends().values()) - sum(whole.committed().values())
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from aggregator.closing.judge import Known, Versions, close
-from aggregator.closing.report_state import Told
+from aggregator.closing.judge import JudgementContext, Versions, close
+from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing
 from aggregator.kernel.kernel import Part, count_partitions, scatter
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import gather, to_read_again
-from aggregator.reports.batch import Followed, ReportRecord
+from aggregator.reports.batch import ReportBatch, ReportRecord
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.rules.arithmetic import horizon
 from lagloss_server.rules.evidence import EmitterState, LaneState, TallyState
@@ -25,7 +25,7 @@ TARGETS = 8
 TASKS = 2
 
 
-def known_in_memory(world: World, window_start_s: int) -> tuple[str, Known]:
+def known_in_memory(world: World, window_start_s: int) -> tuple[str, JudgementContext]:
     """The pipeline's name, and what its reports tell of one window."""
     stored = [
         StoredPipeline(document["metadata"]["name"], at, applied_ms, Definition.model_validate(document))
@@ -33,7 +33,7 @@ def known_in_memory(world: World, window_start_s: int) -> tuple[str, Known]:
     ]
     name = stored[0].name
     followed = follow(world.reports)
-    known = Known(
+    known = JudgementContext(
         told=told_of(followed, name, window_start_s),
         versions={name: Versions(stored)},
         newest={name: newest_due(followed, stored[-1].definition, world.now_ms)},
@@ -53,15 +53,15 @@ def close_in_memory(world: World, window_start_s: int, batch_size: int = 3) -> C
     return close(known, name, window_start_s, WindowFacts.unpack(facts.pack()) if not facts.missing else facts)
 
 
-def follow(records: Sequence[Record]) -> Followed:
-    followed = Followed()
+def follow(records: Sequence[Record]) -> ReportBatch:
+    followed = ReportBatch()
     ordered = sorted(records, key=lambda record: (record.timestamp_ms, record.partition, record.offset))
     for record in ordered:
         followed.take(ReportRecord(record.partition, record.offset, record.timestamp_ms, record.value), {})
     return followed
 
 
-def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
+def told_of(followed: ReportBatch, pipeline: str, window_start_s: int) -> ReportState:
     """What PostgreSQL would hold after following."""
     emitters = []
     for (owner, emitter), (report, appended_at) in followed.emitters.items():
@@ -106,10 +106,10 @@ def told_of(followed: Followed, pipeline: str, window_start_s: int) -> Told:
         if name == pipeline
     ]
     window = (pipeline, window_start_s)
-    return Told(1, {pipeline: emitters}, {pipeline: lanes}, {window: tallies}, {window: []})
+    return ReportState(1, {pipeline: emitters}, {pipeline: lanes}, {window: tallies}, {window: []})
 
 
-def newest_due(followed: Followed, definition: Definition, now_ms: int) -> dict[str, int]:
+def newest_due(followed: ReportBatch, definition: Definition, now_ms: int) -> dict[str, int]:
     newest: dict[str, int] = {}
     for (_, start, _, checkpoint, _), found in followed.tallies.items():
         if found.tally.beacons > 0 and (start + 60) * 1000 + definition.spec.grace <= now_ms:

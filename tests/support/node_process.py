@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lagloss_server.ops.processes import log_tail, spawn, terminate
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM
 from tests.support.closers import wait_until
 
@@ -22,7 +22,7 @@ class NodeProcess:
     """One process, started again whenever it is asked for; `words` are those of `pipeline`, without --data-dir.
     `module` is what takes them, with words of its own before."""
 
-    settings: Settings
+    settings: ReferenceSettings
     words: tuple[str, ...]
     module: tuple[str, ...] = ("pipeline_under_test",)
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
@@ -67,7 +67,7 @@ class NodeProcess:
 
 
 @contextmanager
-def running(settings: Settings, *words: str) -> Iterator[NodeProcess]:
+def running(settings: ReferenceSettings, *words: str) -> Iterator[NodeProcess]:
     """A process of a node for as long as the block lasts: `running(settings, "node", "event-norm")`."""
     node = NodeProcess(settings, words)
     node.start()
@@ -78,7 +78,7 @@ def running(settings: Settings, *words: str) -> Iterator[NodeProcess]:
 
 
 @contextmanager
-def at_commit(settings: Settings, point: str) -> Iterator[NodeProcess]:
+def at_commit(settings: ReferenceSettings, point: str) -> Iterator[NodeProcess]:
     """A process of event-norm that has come to a point of `tests.support.dying.node`, and is killed there at the
     end of the block."""
     marker, permit = (settings.data_dir / f"{point}-{uuid.uuid4().hex[:8]}.{name}" for name in ("marker", "permit"))
@@ -95,7 +95,7 @@ def at_commit(settings: Settings, point: str) -> Iterator[NodeProcess]:
 
 
 @contextmanager
-def col_service(settings: Settings) -> Iterator[NodeProcess]:
+def col_service(settings: ReferenceSettings) -> Iterator[NodeProcess]:
     """col-service where the settings say it is."""
     port = settings.collector_url.rpartition(":")[2]
     with running(settings, COL_SERVICE, "--port", port) as node:

@@ -13,7 +13,7 @@ from sqlalchemy import text, update
 from aggregator.closing import window_store as closings
 from aggregator.closing.window_store import Closing
 from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.consumer import ReportConsumer
 from lagloss.wire.format import EmitterReport, OffsetRange, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
@@ -44,11 +44,11 @@ class Stored:
     """A two-node pipeline in a database; what it commits and follows is as the aggregator would."""
 
     store: Store
-    follower: ReportFollower = field(init=False)
+    follower: ReportConsumer = field(init=False)
     _offsets: itertools.count[int] = field(default_factory=itertools.count)
 
     def __post_init__(self) -> None:
-        self.follower = ReportFollower(self.store.engine, "reports", "topic")
+        self.follower = ReportConsumer(self.store.engine, "reports", "topic")
         self.store.apply(parse_definition(DEFINITION), 0)
 
     def waiting_backend(self) -> int | None:

@@ -16,7 +16,7 @@ from typing import Annotated, Final
 import apprise
 from pydantic import Field
 
-from alerting.delivery.rendering import Message, as_text, message
+from alerting.delivery.rendering import RenderedMessage, as_text, message
 from alerting.delivery.transports.config import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
 from alerting.incidents.notification import Notification
@@ -88,7 +88,7 @@ class AppriseTransport:
     def close(self) -> None:
         """Nothing is kept open."""
 
-    def _ask(self, number: int, key: str, said: Message) -> None:
+    def _ask(self, number: int, key: str, said: RenderedMessage) -> None:
         text = as_text(said).encode("utf-8", "replace").decode()
         notify_type = _NOTIFY_TYPES[said.sections[-1].tone]
         try:

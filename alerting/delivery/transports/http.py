@@ -33,7 +33,7 @@ MAX_ERROR_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
 
     status: int
@@ -41,10 +41,10 @@ class Answer:
     retry_after_s: float | None
 
 
-Meaning = Callable[[Answer], Outcome]
+Meaning = Callable[[HttpAnswer], Outcome]
 
 
-def by_status(answer: Answer) -> Outcome:
+def by_status(answer: HttpAnswer) -> Outcome:
     """What an answer means where the receiver documents nothing else."""
     said = one_line(answer.text, 300)
     error = f"HTTP {answer.status}: {said}" if said else f"HTTP {answer.status}"
@@ -106,7 +106,9 @@ class HttpTarget:
         found = resolve_within(self._resolver, self._url.raw_host.decode(), _port(self._url), deadline)
         return [address for address in found if self._allow_private or is_public(address)]
 
-    def _asked(self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline) -> Answer:
+    def _asked(
+        self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline
+    ) -> HttpAnswer:
         origin = httpcore.Origin(self._url.raw_scheme, self._url.raw_host, _port(self._url))
         target = httpcore.URL(
             scheme=origin.scheme, host=origin.host, port=origin.port, target=self._url.raw_path or b"/"
@@ -120,7 +122,7 @@ class HttpTarget:
             ) as response,
         ):
             text = "" if 200 <= response.status < 300 else self._text(response)
-            return Answer(response.status, text, _retry_after_s(response))
+            return HttpAnswer(response.status, text, _retry_after_s(response))
 
     def _headers(self) -> dict[str, str]:
         """The answer is asked for as it is, not packed: only its beginning is read."""

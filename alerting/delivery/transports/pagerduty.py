@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from alerting.delivery.rendering import Section, message
+from alerting.delivery.rendering import TextSection, message
 from alerting.delivery.transports.config import HttpConfig
-from alerting.delivery.transports.http import Answer, HttpTarget, by_status
+from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Action, Notification
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.deadline import Deadline
@@ -126,7 +126,7 @@ def _severity(notification: Notification) -> str:
     return "critical" if notification.body["incident"].get("severity") == "critical" else "warning"
 
 
-def _details(section: Section, incident: Mapping[str, Any]) -> dict[str, Any]:
+def _details(section: TextSection, incident: Mapping[str, Any]) -> dict[str, Any]:
     """What the section says, several lines of one label as one text; the incident's labels; its name here."""
     details: dict[str, Any] = {}
     for line in section.lines:
@@ -144,7 +144,7 @@ def _is_link(link: object) -> bool:
     return isinstance(link, str) and link.startswith(("http://", "https://")) and one_line(link, MAX_LINK) == link
 
 
-def _meaning(answer: Answer) -> Outcome:
+def _meaning(answer: HttpAnswer) -> Outcome:
     if answer.status == 400:
         return Refused(_refusal(answer.text))
     outcome = by_status(answer)

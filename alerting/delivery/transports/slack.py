@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from alerting.delivery.rendering import Line, Message, Section, Tone, message
+from alerting.delivery.rendering import RenderedMessage, TextLine, TextSection, Tone, message
 from alerting.delivery.transports.config import HttpConfig
-from alerting.delivery.transports.http import Answer, HttpTarget, by_status
+from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Notification
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, TryLater
@@ -74,7 +74,7 @@ class SlackTransport:
         """Nothing is kept open."""
 
 
-def payload(said: Message) -> dict[str, Any]:
+def payload(said: RenderedMessage) -> dict[str, Any]:
     """The message for Slack: the title, and for each incident an attachment with its colour. `text` is what is shown
     where blocks are not, such as in a notification on a phone."""
     shown = said.sections[:MAX_SECTIONS]
@@ -94,11 +94,11 @@ def payload(said: Message) -> dict[str, Any]:
     return document
 
 
-def _loudest(sections: Sequence[Section]) -> Tone:
+def _loudest(sections: Sequence[TextSection]) -> Tone:
     return min((section.tone for section in sections), key=list(_EMOJI).index)
 
 
-def _blocks(section: Section, *, with_title: bool) -> list[dict[str, Any]]:
+def _blocks(section: TextSection, *, with_title: bool) -> list[dict[str, Any]]:
     head = f"{_EMOJI[section.tone]} *{_escaped(section.title, 400)}*\n" if with_title else ""
     texts = [line for line in section.lines if line.kind == "text"]
     others = [line for line in section.lines if line.kind != "text"]
@@ -121,7 +121,7 @@ def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
     return {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(kept)}}
 
 
-def _mrkdwn_line(line: Line) -> str:
+def _mrkdwn_line(line: TextLine) -> str:
     if line.kind == "link":
         address = line.text.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E")
         return f"*{line.label}:* <{address.replace('&', '&amp;')}>" if len(address) < 2_500 else f"*{line.label}:* …"
@@ -148,7 +148,7 @@ def _escaped(text: str, limit: int) -> str:
     return "".join(kept)
 
 
-def _meaning(answer: Answer) -> Outcome:
+def _meaning(answer: HttpAnswer) -> Outcome:
     """Slack says why in one word. One it has not documented is shown as it came."""
     word = one_line(answer.text, 100)
     if answer.status == 429 or word == "rate_limited":

@@ -15,7 +15,7 @@ from typing import Any, Final
 from lagloss.sdk.account import packed_tally, unpacked_tally
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.packing import Increment, PackedBlock, TallyKey
-from lagloss.sdk.shipper import Identity, Position
+from lagloss.sdk.shipper import EmitterIdentity, Position
 from lagloss.sdk.spool.frames import frame, frames
 from lagloss.wire.format import Progress, Tally, block_key, decode_block, partition_of
 
@@ -35,7 +35,7 @@ class Head:
     """Who wrote the file. `final`: its account may be final at all; `resumes`: what was observed and not flushed is
     observed again after a crash."""
 
-    identity: Identity
+    identity: EmitterIdentity
     final: bool
     resumes: bool
 
@@ -230,7 +230,7 @@ def _nameless(blocks: Sequence[tuple[int, bytes]]) -> StoredFlush:
 
 
 def _head(record: dict[str, Any]) -> Head:
-    identity = Identity(
+    identity = EmitterIdentity(
         record["pipeline"], record["node"], bytes.fromhex(record["emitter"]), record["host"], record["started_at"]
     )
     return Head(identity, record["final"], record["resumes"])

@@ -19,7 +19,7 @@ from lagloss.sdk.account import Account
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import TallyKey
-from lagloss.sdk.shipper import NEVER, POLL_S, Identity, Shipper, now_ms
+from lagloss.sdk.shipper import NEVER, POLL_S, EmitterIdentity, Shipper, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Bases, End, Entry, Head, StoredFlush, entries, positions_of
 from lagloss.wire.format import Tally
@@ -34,7 +34,7 @@ REPORTS_SKIPPED: Final = 1 << 20
 """More reports than an emitter sends between two flushes: the closing ones count on from there."""
 
 
-class Successor(threading.Thread):
+class RecoveryThread(threading.Thread):
     """Looks for what dead processes of a node (by default of any) left below `directory`, until it is told to stop."""
 
     def __init__(
@@ -71,8 +71,8 @@ class Successor(threading.Thread):
         outlet = self._make_outlet()
         self._at_work = found, outlet
         try:
-            identity = Identity(*found.owner, "unknown", 0)
-            if Settlement(found.path, identity, outlet, self._stopped.is_set).settle():
+            identity = EmitterIdentity(*found.owner, "unknown", 0)
+            if SpoolRecovery(found.path, identity, outlet, self._stopped.is_set).settle():
                 found.remove()
         except Exception as error:
             if found.path not in self._told:  # it is tried again with every look
@@ -84,7 +84,7 @@ class Successor(threading.Thread):
             found.release()
 
 
-class Settlement:
+class SpoolRecovery:
     """One dead emitter's account.
 
     Args:
@@ -93,7 +93,7 @@ class Settlement:
         stopped: asked while it waits for the broker.
     """
 
-    def __init__(self, path: Path, identity: Identity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, identity: EmitterIdentity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
         self._path = path
         self._identity = identity
         self._outlet = outlet

@@ -32,9 +32,9 @@ from lagloss_server.ops.demo.pipeline import (
     play,
     verdict,
 )
-from lagloss_server.ops.demo.view import LiveView, Picture, PlainView, View, table_of
+from lagloss_server.ops.demo.view import DemoView, LiveView, Picture, PlainView, table_of
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.up import Stack, signals_interrupt
+from lagloss_server.ops.up import ServiceStack, signals_interrupt
 from lagloss_server.rules.freshness import due_ms
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -64,10 +64,10 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
     make_empty(settings.data_dir)
     picture = Picture()
     is_live = sys.stdout.isatty() and not as_json
-    view: View = LiveView(picture) if is_live else PlainView(picture, to_stderr=as_json)
+    view: DemoView = LiveView(picture) if is_live else PlainView(picture, to_stderr=as_json)
     with signals_interrupt(), view:
         try:
-            with Stack(settings, view.say) as stack, Demo(stack, picture, view) as demo:
+            with ServiceStack(settings, view.say) as stack, Demo(stack, picture, view) as demo:
                 demo.go(minutes)
                 if minutes is None:
                     return EXIT_OK
@@ -105,7 +105,7 @@ def make_empty(data_dir: Path) -> None:
 class Demo:
     """The pipeline and its past on a running stack, and what is known of both so far."""
 
-    def __init__(self, stack: Stack, picture: Picture, view: View) -> None:
+    def __init__(self, stack: ServiceStack, picture: Picture, view: DemoView) -> None:
         self._stack = stack
         self._picture = picture
         self._view = view

@@ -50,10 +50,10 @@ class Picture:
         return [window for start, window in self.windows.items() if start < self.live_from_s and window["messages"]]
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Shows the picture, again whenever it has changed."""
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> DemoView: ...
     def __exit__(self, *failure: object) -> None: ...
     def say(self, line: str) -> None:
         """Something happened that deserves a line of its own."""

@@ -26,7 +26,7 @@ from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, Sta
 from lagloss_server.ops.embedded.kafka_node import (
     LONE_CONTROLLER,
     MAIN_CLASS,
-    Node,
+    BrokerNode,
     format_folder,
     last_error,
     write_properties,
@@ -52,7 +52,7 @@ class EmbeddedKafka:
         self._wanted_port = port
         self._brokers = brokers
         self._heap_mb = heap_mb
-        self._nodes: list[Node] = []
+        self._nodes: list[BrokerNode] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._java: tuple[Path, str] | None = None
 
@@ -151,14 +151,14 @@ class EmbeddedKafka:
     ) -> None:
         self.stop()
 
-    def _plan_nodes(self) -> list[Node]:
+    def _plan_nodes(self) -> list[BrokerNode]:
         remembered = _read_ports(self.data_dir / "ports.json")
         first = 1 if self._brokers == 1 else LONE_CONTROLLER
         nodes = []
         for number in range(first, self._brokers + 1):
             wanted = self._wanted_port if number == 1 else 0
             old = remembered.get(number)
-            node = Node(
+            node = BrokerNode(
                 number,
                 self.data_dir / f"node-{number}",
                 choose_port("Kafka", wanted, old and old[0]),
@@ -169,7 +169,7 @@ class EmbeddedKafka:
         (self.data_dir / "ports.json").write_text(json.dumps(ports))
         return nodes
 
-    def _launch(self, node: Node) -> None:
+    def _launch(self, node: BrokerNode) -> None:
         assert self._java is not None, "start comes first"
         self._processes[node.number] = spawn(self._command(*self._java, node), node.log_path)
         node.pid_path.write_text(str(self._processes[node.number].pid))
@@ -202,7 +202,7 @@ class EmbeddedKafka:
                 )
         return cluster_id
 
-    def _await_leftover(self, node: Node) -> None:
+    def _await_leftover(self, node: BrokerNode) -> None:
         """Waits for the broker of a killed parent to end: two brokers in one folder would spoil it."""
         if node.pid_path.exists():
             text = node.pid_path.read_text().strip()
@@ -210,7 +210,7 @@ class EmbeddedKafka:
                 raise AlreadyRunning(what="Kafka", path=self.data_dir, pid=text)
             node.pid_path.unlink()
 
-    def _command(self, java: Path, class_path: str, node: Node) -> list[str | Path]:
+    def _command(self, java: Path, class_path: str, node: BrokerNode) -> list[str | Path]:
         log4j = resources.files("lagloss_server.ops.embedded").joinpath("log4j2.xml")
         return [
             java,
@@ -239,7 +239,7 @@ class EmbeddedKafka:
                 raise ServerNotReady(server="Kafka", detail=f"no answer within {timeout_s:.0f} s", log=self.log_path)
             time.sleep(0.05)
 
-    def _why_it_died(self, node: Node) -> Exception:
+    def _why_it_died(self, node: BrokerNode) -> Exception:
         log = node.log_path.read_text(errors="replace")
         if "Address already in use" in log or "Failed to bind" in log:
             return PortInUse(server="Kafka", port=node.port)

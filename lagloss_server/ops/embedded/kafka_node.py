@@ -18,7 +18,7 @@ LONE_CONTROLLER: Final = 0
 
 
 @dataclass(frozen=True)
-class Node:
+class BrokerNode:
     """One process of the cluster. `controller_port` is where it listens as the controller; 0 where it is not."""
 
     number: int
@@ -51,7 +51,7 @@ class Node:
         return f"{LOOPBACK}:{self.port}"
 
 
-def write_properties(node: Node, nodes: list[Node]) -> None:
+def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
     """Writes server.properties of one of the cluster's `nodes`."""
     listeners = [f"PLAINTEXT://{node.address}"] if node.is_broker else []
     if node.controller_port:
@@ -91,7 +91,7 @@ def write_properties(node: Node, nodes: list[Node]) -> None:
     node.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
 
-def format_folder(java: Path, class_path: str, node: Node, cluster_id: str) -> None:
+def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str) -> None:
     """Writes meta.properties and, on the controller, the list of controllers: itself."""
     voters = "--standalone" if node.controller_port else "--no-initial-controllers"
     # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.

@@ -20,7 +20,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay
 
 from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.watch import ConsumerLagWatch, keep
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.broker.topics import create_topics
 from lagloss.identity import REPLAY_HEADER, Identity
@@ -224,7 +224,7 @@ def test_markers_of_transactions_are_no_lag_and_what_is_not_committed_yet_has_no
 def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_prometheus(
     group: Group, store: Store
 ) -> None:
-    metrics = Metrics()
+    metrics = AggregatorMetrics()
     watch = watching(group, store, metrics)
     group.send(8, age_s=60)
     group.take(1)
@@ -242,7 +242,7 @@ def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_p
 
 
 def test_a_watch_goes_on_where_a_broker_is_away_and_ends_at_once(store: Store) -> None:
-    metrics = Metrics()
+    metrics = AggregatorMetrics()
     away = f"127.0.0.1:{choose_port('nobody')}"
     watch = ConsumerLagWatch(away, store.engine, lambda: [NodeGroup("orders", "mid", "orders.mid")], metrics)
     watch.start()
@@ -257,7 +257,7 @@ def test_a_watch_goes_on_where_a_broker_is_away_and_ends_at_once(store: Store) -
 def test_a_round_that_fails_is_counted_and_the_next_is_right(
     group: Group, store: Store, error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    metrics = Metrics()
+    metrics = AggregatorMetrics()
     watch = watching(group, store, metrics)
     group.send(2)
     group.take(1)
@@ -320,7 +320,7 @@ def test_a_running_aggregator_watches_the_groups_that_definitions_name(
         assert process.wait(20) == 0
 
 
-def watching(group: Group, store: Store, metrics: Metrics) -> ConsumerLagWatch:
+def watching(group: Group, store: Store, metrics: AggregatorMetrics) -> ConsumerLagWatch:
     """A watch whose rounds are the test's."""
     make_days_ahead(store.engine, time.time())
     return ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics)
@@ -330,7 +330,7 @@ def highest(values: Any) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def failures(metrics: Metrics) -> float | None:
+def failures(metrics: AggregatorMetrics) -> float | None:
     return metrics.registry.get_sample_value("lagloss_consumer_lag_failures_total")
 
 

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from aggregator.closing.definitions import Watch
-from aggregator.metrics import Metrics
+from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.metrics import AggregatorMetrics
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
@@ -17,7 +17,7 @@ from tests.support.stored_windows import DEFINITION, NOW_MS, Stored, days_ago
 
 def test_the_aggregator_forgets_a_deleted_pipeline_and_takes_it_up_again(store: Store) -> None:
     stored = Stored(store=store)
-    watch = Watch(store.engine, store, Metrics())
+    watch = DefinitionRegistry(store.engine, store, AggregatorMetrics())
     watch.refresh()
     stored.report("one", days_ago(0) * 1000, [days_ago(0)])
     store.delete("chain", NOW_MS)
@@ -33,7 +33,7 @@ def test_the_aggregator_forgets_a_deleted_pipeline_and_takes_it_up_again(store: 
 
 def test_deleted_and_applied_between_two_looks_it_has_its_next_version(store: Store) -> None:
     Stored(store=store)
-    watch = Watch(store.engine, store, Metrics())
+    watch = DefinitionRegistry(store.engine, store, AggregatorMetrics())
     watch.refresh()
     store.delete("chain")
     store.apply(parse_definition(DEFINITION))

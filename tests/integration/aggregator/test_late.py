@@ -18,13 +18,13 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.kernel.plan import ReadPlan
 from aggregator.kernel.spark_reader import Reading
-from aggregator.maintenance.tasks import Upkeep
-from aggregator.metrics import Metrics
+from aggregator.maintenance.tasks import MaintenanceLoop
+from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.topic_recreation import notice_recreated_topics
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import (
@@ -119,7 +119,7 @@ def test_a_window_is_closed_again_once_what_came_late_stands_still(
     assert [{**told, "state": "closed", "history": False} for told in stage.told(0)[:-1]] == [pending]
 
 
-def seal_by_retention(stage: Stage, sink: Sink) -> Upkeep:
+def seal_by_retention(stage: Stage, sink: Sink) -> MaintenanceLoop:
     """The log loses the windows' blocks, and only then the late ones come."""
     admin = AdminClient({"bootstrap.servers": stage.bootstrap, "log_level": 0})
     places = [TopicPartition(stage.topics[BEACONS], at, -1) for at in range(BLOCK_PARTITIONS)]  # to the end
@@ -132,7 +132,7 @@ def seal_by_retention(stage: Stage, sink: Sink) -> Upkeep:
     return stage.parts.upkeep()
 
 
-def seal_by_new_topics(stage: Stage, sink: Sink) -> Upkeep:
+def seal_by_new_topics(stage: Stage, sink: Sink) -> MaintenanceLoop:
     """The beacons topic is another one when the aggregator starts again."""
     assert notice_recreated_topics(stage.store.engine, "another", stage.parts.reports.topic_id())
     restarted = stage.parts.another()
@@ -299,10 +299,10 @@ STEP_MS, LATE_MS, HOUR = 20_000, 120_000, 60
 def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revisions_and_reads(store: Store) -> None:
     store.apply(pipeline("[{name: srcs, to: [sink]}, {name: sink}]"), 0)
     log, reports = LogInMemory(), list[ReportRecord]()
-    reader, metrics = Recording(log), Metrics()
-    watch = Watch(store.engine, store, metrics)
+    reader, metrics = Recording(log), AggregatorMetrics()
+    watch = DefinitionRegistry(store.engine, store, metrics)
     closer = Closer(store.engine, watch, reader, log, metrics)  # type: ignore[arg-type]
-    follower = ReportFollower(store.engine, "reports", "one")
+    follower = ReportConsumer(store.engine, "reports", "one")
     start_s = 1_780_000_020
     start_ms, end_ms = start_s * 1000, (start_s + HOUR * 60) * 1000
     source, sink = (Node(name, log, reports, start_ms - 1_000) for name in ("srcs", "sink"))

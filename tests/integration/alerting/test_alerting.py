@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notification_plan import Habits
-from alerting.incidents.notifier import Teller
-from alerting.incidents.routing import Escalation, Route
+from alerting.incidents.notification_plan import NotificationPolicy
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.routing import Escalation, ReceiverRoute
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
@@ -27,11 +27,11 @@ from tests.support.alerting_world import (
 )
 from tests.support.kafka_log import wait_for
 
-EVERYTHING = Route((), ("hook",))
+EVERYTHING = ReceiverRoute((), ("hook",))
 
 
-def evaluator(store: Store, *routes: Route, **more: Any) -> Evaluator:
-    return Evaluator(store, Teller(routes or (EVERYTHING,), **more), "http://127.0.0.1:8050")
+def evaluator(store: Store, *routes: ReceiverRoute, **more: Any) -> Evaluator:
+    return Evaluator(store, Notifier(routes or (EVERYTHING,), **more), "http://127.0.0.1:8050")
 
 
 def queued(store: Store) -> list[tuple[str, str, str]]:
@@ -199,7 +199,7 @@ def test_a_silence_keeps_an_incident_to_itself_until_it_ends(watched: Store) -> 
 
 
 def test_an_acknowledged_incident_is_neither_repeated_nor_escalated(watched: Store) -> None:
-    route = Route((), ("hook",), repeat_s=0, escalations=(Escalation(0, ("boss",)),))
+    route = ReceiverRoute((), ("hook",), repeat_s=0, escalations=(Escalation(0, ("boss",)),))
     by = evaluator(watched, route)
     close_windows(watched, "ll")
     evaluate(watched, by)
@@ -259,7 +259,7 @@ def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(watched: Stor
 
 
 def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched: Store) -> None:
-    by = evaluator(watched, EVERYTHING, habits=Habits("mail"))
+    by = evaluator(watched, EVERYTHING, habits=NotificationPolicy("mail"))
     close_windows(watched, "ll")
     evaluate(watched, by)
     with watched.engine.begin() as connection:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notifier import Teller
+from alerting.incidents.notifier import Notifier
 from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
@@ -17,7 +17,7 @@ from tests.support.alerting_world import START, close_window, close_windows, eva
 
 @pytest.fixture
 def evaluator(watched: Store) -> Evaluator:
-    return Evaluator(watched, Teller([]))
+    return Evaluator(watched, Notifier([]))
 
 
 def pending(store: Store) -> list[dict[str, Any]]:

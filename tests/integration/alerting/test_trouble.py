@@ -18,12 +18,12 @@ from alerting.delivery.sender import HeldLead, Sender
 from alerting.incidents import evaluator as evaluating
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notification import Notification
-from alerting.incidents.notifier import Teller
+from alerting.incidents.notifier import Notifier
 from alerting.incidents.outbox import Outbox
-from alerting.metrics import Metrics
+from alerting.metrics import AlertingMetrics
 from alerting.rules import Document, Rule, Unit, rules_of
-from alerting.rules.assessment import Assessment, Place
-from alerting.rules.view import View
+from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.view import PipelineView
 from alerting.service import Alerter
 from lagloss_server.model.alert_rules import Severity
 from lagloss_server.model.definition import Definition
@@ -49,11 +49,11 @@ class Trouble:
     higher_is_worse: ClassVar[bool] = True
     inhibited_by: ClassVar[tuple[str, ...]] = ()
 
-    def assess(self, view: View) -> Assessment:
+    def assess(self, view: PipelineView) -> Assessment:
         self.does()
         return Assessment((), {}, ())
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -115,9 +115,9 @@ def running(
     store: Store, database_url: str, senders: Sequence[Sender] = (), lead: HeldLead | None = None
 ) -> Iterator[None]:
     """An alerter in this process, with one receiver."""
-    metrics, receivers = Metrics(), [{"name": "hook", "kind": "webhook", "is_fallback": False}]
+    metrics, receivers = AlertingMetrics(), [{"name": "hook", "kind": "webhook", "is_fallback": False}]
     made = Alerter(
-        database_url, Evaluator(store, Teller((EVERYTHING,))), senders, lead or HeldLead(), receivers, metrics
+        database_url, Evaluator(store, Notifier((EVERYTHING,))), senders, lead or HeldLead(), receivers, metrics
     )
     thread = threading.Thread(target=made.run)
     thread.start()
@@ -138,7 +138,7 @@ def test_a_rule_that_raises_keeps_no_other_rule_from_being_judged(
 ) -> None:
     in_trouble(fail)
     failed: list[str] = []
-    by = Evaluator(store, Teller((EVERYTHING,)), rule_failed=failed.append)
+    by = Evaluator(store, Notifier((EVERYTHING,)), rule_failed=failed.append)
     assert evaluate(store, by) == ["loss opened", "loss opened"]
     assert failed == ["bad"]
 
@@ -192,7 +192,7 @@ def test_a_transport_that_raises_is_tried_again_with_backoff_and_its_error_tells
     store.apply(only_loss())
     close_windows(store, "ll")
     lead = HeldLead()
-    sender = Sender(Outbox(store.engine, "hook", None), FailingTransport(), lead, Metrics())
+    sender = Sender(Outbox(store.engine, "hook", None), FailingTransport(), lead, AlertingMetrics())
     with running(store, database_url, [sender], lead):
         wait_for(lambda: any(row.attempts == 2 for row in rows(store, OutboxMessageRow)), what="the second attempt")
     assert rows(store, OutboxMessageRow)[0].last_error == "the transport failed (KeyError)"
@@ -205,7 +205,7 @@ def test_told_to_end_while_a_receiver_hangs_it_waits_no_longer_than_it_may_and_t
     store.apply(only_loss())
     close_windows(store, "ll")
     lead, hangs = HeldLead(), HangingTransport()
-    sender = Sender(Outbox(store.engine, "hook", None), hangs, lead, Metrics())
+    sender = Sender(Outbox(store.engine, "hook", None), hangs, lead, AlertingMetrics())
     with running(store, database_url, [sender], lead):
         assert hangs.asked.wait(20)
         began_s = time.monotonic()

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import text
 
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notifier import Teller
+from alerting.incidents.notifier import Notifier
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
 from lagloss_server.store.store import Store
@@ -55,13 +55,13 @@ class Meanwhile:
 
 
 @dataclass(frozen=True, slots=True)
-class TellingMeanwhile(Teller):
+class TellingMeanwhile(Notifier):
     """Something is done at the end of an evaluation, before its commit."""
 
     meanwhile: Meanwhile = field(kw_only=True)
 
     def tell(self, *given: Any) -> None:
-        Teller.tell(self, *given)
+        Notifier.tell(self, *given)
         self.meanwhile.begin()
 
 

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import Connection, insert, update
 
 from alerting.rules import rules_of
-from alerting.rules.view import View, Waiting
+from alerting.rules.view import PipelineView, WaitingMessages
 from alerting.views.view_cache import Readings
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.schema.core import EmitterRow, WindowRow
@@ -55,7 +55,7 @@ def store_some(
     store_window(connection, found, start_s, notify=False)
 
 
-def assert_same(kept: View, fresh: View) -> None:
+def assert_same(kept: PipelineView, fresh: PipelineView) -> None:
     ours, theirs = kept.windows, fresh.windows
     assert ours.starts.tolist() == theirs.starts.tolist()
     first = ours.first_at(kept.seen_from_s)
@@ -161,5 +161,7 @@ def test_what_is_pending_is_known_with_its_places_and_since_when(store: Store) -
             for name in range(2):  # the last window's are names of an older revision
                 kind = "pending" if name < max(pending, 1) else "lost"
                 store_missing(connection, "chain", start, f"m{name}", kind=kind, place="link src->mid", last="src.out")
-    assert Readings(store).view(pipeline, NOW_S).waiting == (Waiting(("link src->mid",), 3, NOW_S - 600 + 12.345),)
+    assert Readings(store).view(pipeline, NOW_S).waiting == (
+        WaitingMessages(("link src->mid",), 3, NOW_S - 600 + 12.345),
+    )
     assert Readings(store).view(applied(store, ""), NOW_S).waiting == ()

@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
-from aggregator.maintenance.tasks import Upkeep
+from aggregator.maintenance.tasks import MaintenanceLoop
 from lagloss import Emitter
 from lagloss.broker.sampling_topic import SampleTable
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
@@ -44,7 +44,7 @@ class Shop:
 
     bootstrap: str
     parts: Driven
-    upkeep: Upkeep
+    upkeep: MaintenanceLoop
     name: str
     start_s: int
 

@@ -23,9 +23,9 @@ from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.nodes import transaction
 from pipeline_under_test.nodes.process import PROCESSES
 from pipeline_under_test.nodes.transaction import TransactionalLoop
-from pipeline_under_test.nodes.worker import Outlet
+from pipeline_under_test.nodes.worker import EventOutlet
 from pipeline_under_test.schema import packaged
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of
 from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 from tests.integration.pipeline_under_test.test_reference_pipeline import Finished, read_beacons, run_pipeline
@@ -53,7 +53,7 @@ def some_events(name: str, count: int) -> list[Event]:
 
 
 @retry(retry=retry_if_exception_type(KafkaException), stop=stop_after_delay(20), wait=wait_fixed(0.1), reraise=True)
-def written(settings: Settings, isolation: IsolationLevel) -> int:
+def written(settings: ReferenceSettings, isolation: IsolationLevel) -> int:
     """Where event-router's topic ends, all partitions together, for readers of what is committed or of everything.
     A broker that does not lead a new topic yet is asked again."""
     topic = topic_of(settings.pipeline, EVENT_ROUTER)
@@ -63,7 +63,7 @@ def written(settings: Settings, isolation: IsolationLevel) -> int:
     return sum(int(future.result(10).offset) for future in asked.values())
 
 
-def is_amid_a_transaction(settings: Settings) -> bool:
+def is_amid_a_transaction(settings: ReferenceSettings) -> bool:
     everything = written(settings, IsolationLevel.READ_UNCOMMITTED)
     return everything > written(settings, IsolationLevel.READ_COMMITTED)
 
@@ -167,7 +167,7 @@ def test_who_takes_a_dead_process_s_place_ends_what_it_left_open_and_shuts_it_ou
 
 
 @contextmanager
-def at_work(worker: TransactionalLoop, outlet: Outlet) -> Iterator[None]:
+def at_work(worker: TransactionalLoop, outlet: EventOutlet) -> Iterator[None]:
     """A worker in a thread of ours; at the end it is told to end, and does."""
     thread = threading.Thread(target=worker.run, args=(outlet,))
     thread.start()
@@ -179,7 +179,7 @@ def at_work(worker: TransactionalLoop, outlet: Outlet) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-def worker_with(settings: Settings, events: Sequence[Event]) -> tuple[TransactionalLoop, Outlet]:
+def worker_with(settings: ReferenceSettings, events: Sequence[Event]) -> tuple[TransactionalLoop, EventOutlet]:
     """An event-norm that has these to do."""
     put(settings, topic_of(settings.pipeline, EVENT_NORM), events)
     worker, outlet = PROCESSES[EVENT_NORM](settings)

@@ -11,7 +11,7 @@ import pytest
 
 from lagloss.broker.topics import create_topics
 from pipeline_under_test.event import Event
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, GLOBAL_RETRIER, dead_topic, tier_topic, topic_of
 from tests.support.closers import wait_until
 from tests.support.event_topics import backlog, clicks, events_in, idle_pipeline, names_in, put, waiting
@@ -23,7 +23,7 @@ SHORT_S, LONG_S = 2.0, 120.0
 KILLS = 3
 
 
-def hand_over(settings: Settings, events: list[Event]) -> set[str]:
+def hand_over(settings: ReferenceSettings, events: list[Event]) -> set[str]:
     put(settings, topic_of(settings.pipeline, GLOBAL_RETRIER), events)
     return {event.id for event in events}
 

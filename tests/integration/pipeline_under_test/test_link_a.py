@@ -16,7 +16,7 @@ from lagloss.broker.topics import create_topics
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.processes import LOOPBACK, choose_port
 from pipeline_under_test.nodes.col_service import ACK_TIMEOUT_S
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, topic_of
 from tests.support.clients import Clients, click
 from tests.support.closers import wait_until
@@ -30,7 +30,7 @@ Ending = Callable[[NodeProcess], object]
 
 
 @pytest.fixture
-def settings(kafka_bootstrap: str, tmp_path: Path) -> Settings:
+def settings(kafka_bootstrap: str, tmp_path: Path) -> ReferenceSettings:
     create_topics(kafka_bootstrap)
     made = idle_pipeline(kafka_bootstrap, tmp_path, collector_url=f"http://{LOOPBACK}:{choose_port(COL_SERVICE)}")
     made.save()
@@ -43,7 +43,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def in_topic(settings: Settings) -> set[str]:
+def in_topic(settings: ReferenceSettings) -> set[str]:
     return names_in(settings, topic_of(settings.pipeline, EVENT_NORM))
 
 
@@ -57,7 +57,7 @@ def end(node: NodeProcess) -> None:
 
 @pytest.mark.parametrize("ending", [kill, end], ids=["killed", "told-to-end"])
 def test_every_event_that_was_answered_is_in_the_topic_however_col_service_ends(
-    settings: Settings, ending: Ending
+    settings: ReferenceSettings, ending: Ending
 ) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
@@ -75,7 +75,7 @@ def test_every_event_that_was_answered_is_in_the_topic_however_col_service_ends(
     assert clients.accepted <= in_topic(settings)
 
 
-def post(settings: Settings, events: object) -> httpx.Response:
+def post(settings: ReferenceSettings, events: object) -> httpx.Response:
     return httpx.post(f"{settings.collector_url}/events", json=events, timeout=60)
 
 
@@ -88,7 +88,7 @@ def is_answered(answer: Future[httpx.Response], within_s: float) -> bool:
 
 
 def test_no_answer_comes_before_the_broker_has_the_event(
-    settings: Settings, kafka: EmbeddedKafka, pool: ThreadPoolExecutor
+    settings: ReferenceSettings, kafka: EmbeddedKafka, pool: ThreadPoolExecutor
 ) -> None:
     with col_service(settings) as service:
         service.await_beat()
@@ -106,7 +106,7 @@ def test_no_answer_comes_before_the_broker_has_the_event(
 
 
 def test_a_broker_that_stays_silent_is_answered_with_503_and_events_are_taken_again_afterwards(
-    settings: Settings, kafka: EmbeddedKafka, pool: ThreadPoolExecutor
+    settings: ReferenceSettings, kafka: EmbeddedKafka, pool: ThreadPoolExecutor
 ) -> None:
     with col_service(settings) as service:
         service.await_beat()

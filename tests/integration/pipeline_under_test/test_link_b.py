@@ -13,7 +13,7 @@ import pytest
 
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, EVENT_ROUTER, NEXT, topic_of
 from tests.support.closers import wait_until
 from tests.support.event_topics import (
@@ -39,7 +39,7 @@ GOOD, ROBOTS = 90, 10
 class Feed:
     """Puts events into event-norm's topic for as long as the block lasts."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReferenceSettings) -> None:
         self.good: set[str] = set()
         self.robots: set[str] = set()
         self._settings = settings
@@ -95,7 +95,7 @@ def test_nodes_that_are_killed_again_and_again_send_every_event_on_and_commit_no
     assert_accounted_for(settings, feed)
 
 
-def assert_accounted_for(settings: Settings, feed: Feed) -> None:
+def assert_accounted_for(settings: ReferenceSettings, feed: Feed) -> None:
     """Beacons have no hole either: lagloss would call it a loss."""
     beacons = read_beacons(settings.bootstrap, settings.pipeline)
     good, robots = ({hash_id(name) for name in names} for names in (feed.good, feed.robots))

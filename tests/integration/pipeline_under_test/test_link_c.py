@@ -21,7 +21,7 @@ from pipeline_under_test.faults import parse
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.nodes.connector import LOCAL_TRIES
 from pipeline_under_test.nodes.receiver import RECEIVER
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA, GLOBAL_RETRIER, dead_topic, topic_of
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
@@ -32,7 +32,7 @@ from tests.support.pipeline_beacons import read_beacons
 
 pytestmark = pytest.mark.slow
 
-MakePipeline = Callable[..., Settings]
+MakePipeline = Callable[..., ReferenceSettings]
 FAULTS = ("503:0.6", "reset:0.1", "partial:0.2", "429=1s:0.1", "timeout:0.03", "400:0.05")
 
 
@@ -40,7 +40,7 @@ FAULTS = ("503:0.6", "reset:0.1", "partial:0.2", "429=1s:0.1", "timeout:0.03", "
 def pipeline(kafka_bootstrap: str, tmp_path: Path) -> MakePipeline:
     create_topics(kafka_bootstrap)
 
-    def make(receiver_url: str, folder: str = "", **more: Any) -> Settings:
+    def make(receiver_url: str, folder: str = "", **more: Any) -> ReferenceSettings:
         return idle_pipeline(kafka_bootstrap, tmp_path / folder, receiver_url=receiver_url, **more)
 
     return make
@@ -52,12 +52,12 @@ def vendor() -> Iterator[Vendor]:
         yield fake
 
 
-def put_in(settings: Settings, events: Sequence[Event]) -> set[str]:
+def put_in(settings: ReferenceSettings, events: Sequence[Event]) -> set[str]:
     put(settings, topic_of(settings.pipeline, CONN_GA), events)
     return {event.id for event in events}
 
 
-def is_through(settings: Settings) -> bool:
+def is_through(settings: ReferenceSettings) -> bool:
     """Whether nothing is left in the topics of the connector and the retrier, nor in its tiers."""
     in_tiers = sum(waiting(settings, tier_s) for tier_s in settings.tiers_s)
     return backlog(settings, CONN_GA) + backlog(settings, GLOBAL_RETRIER) + in_tiers == 0

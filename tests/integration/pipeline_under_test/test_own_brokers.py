@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from lagloss.wire.format import hash_id
 from lagloss_server.ops.processes import LOOPBACK, choose_port
 from pipeline_under_test.faults import parse
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, EVENT_ROUTER, topic_of
 from tests.conftest import new_folder
 from tests.support.clients import Clients
@@ -36,7 +36,7 @@ PAUSE_S = 0.05
 class Cluster:
     """Brokers, and a pipeline of two nodes on them."""
 
-    settings: Settings
+    settings: ReferenceSettings
 
     def inject(self, *faults: str) -> None:
         for fault in faults:
@@ -77,7 +77,7 @@ class Cluster:
 def cluster(jars: None, server_dir: Path) -> Iterator[Cluster]:
     folder = new_folder(server_dir)
     url = f"http://{LOOPBACK}:{choose_port(COL_SERVICE)}"
-    brokers = NodeProcess(Settings(data_dir=folder), ("brokers", "--count", "3"))
+    brokers = NodeProcess(ReferenceSettings(data_dir=folder), ("brokers", "--count", "3"))
     with ExitStack() as stack:
         brokers.start()
         stack.callback(brokers.end)

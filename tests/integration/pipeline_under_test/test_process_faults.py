@@ -16,7 +16,7 @@ from pipeline_under_test.faults import injections as injections_of_faults
 from pipeline_under_test.running import skewed_clock
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA
 from tests.support.closers import wait_until
 
@@ -112,7 +112,7 @@ def test_without_libfaketime_the_clock_stays_and_all_else_goes_on(
 @pytest.mark.usefixtures("no_faketime")
 @pytest.mark.parametrize("words", [("fault",), ("run", "--bootstrap", "nowhere:1", "--fault")], ids=["fault", "run"])
 def test_a_skewed_clock_is_refused_where_there_is_no_libfaketime(tmp_path: Path, words: tuple[str, ...]) -> None:
-    settings = Settings(data_dir=tmp_path)
+    settings = ReferenceSettings(data_dir=tmp_path)
     settings.save()
     done = CliRunner().invoke(app, [*words, f"skew:{CONN_GA}:+5m", "--data-dir", str(tmp_path)])
     assert done.exit_code == 2

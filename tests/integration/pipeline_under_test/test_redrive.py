@@ -14,7 +14,7 @@ import pytest
 from pipeline_under_test import redrive
 from pipeline_under_test.event import Event
 from pipeline_under_test.redrive import Wanted, redriven
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, dead_topic, topic_of
 from tests.support.event_topics import events_in, idle_pipeline, put
 
@@ -22,11 +22,11 @@ NODES = (EVENT_NORM, CONN_GA, CONN_FB)
 
 
 @pytest.fixture
-def settings(kafka_bootstrap: str, tmp_path: Path) -> Settings:
+def settings(kafka_bootstrap: str, tmp_path: Path) -> ReferenceSettings:
     return idle_pipeline(kafka_bootstrap, tmp_path)
 
 
-def bury(settings: Settings, *letters: Event) -> None:
+def bury(settings: ReferenceSettings, *letters: Event) -> None:
     put(settings, dead_topic(settings.pipeline), letters)
 
 
@@ -34,23 +34,23 @@ def letter(name: str, node: str, reason: str = "HTTP 400", **more: Any) -> Event
     return Event(name, 7, name.encode(), tries=3, **more).set_aside(node, reason)
 
 
-def run(settings: Settings, wanted: Wanted | None = None) -> tuple[int, int]:
+def run(settings: ReferenceSettings, wanted: Wanted | None = None) -> tuple[int, int]:
     """Redrives; how many events were sent back to nodes, and kept."""
     summary = list(redriven(settings, "r", wanted or Wanted()))[-1]
     assert set(summary) == {"redrive", "events", "kept", "seconds"}
     return summary["events"], summary["kept"]
 
 
-def back_at(settings: Settings, node: str) -> list[Event]:
+def back_at(settings: ReferenceSettings, node: str) -> list[Event]:
     return events_in(settings.bootstrap, topic_of(settings.pipeline, node))
 
 
-def names_back(settings: Settings) -> Counter[str]:
+def names_back(settings: ReferenceSettings) -> Counter[str]:
     """How often each event went back to a node."""
     return Counter(event.id for node in NODES for event in back_at(settings, node))
 
 
-def test_a_letter_goes_back_to_its_node_as_new_and_as_part_of_a_replay(settings: Settings) -> None:
+def test_a_letter_goes_back_to_its_node_as_new_and_as_part_of_a_replay(settings: ReferenceSettings) -> None:
     bury(settings, letter("a", CONN_GA), letter("b", EVENT_NORM, replay="june"))
     assert run(settings) == (2, 0)
     assert back_at(settings, CONN_GA) == [Event("a", 7, b"a", replay="r")]
@@ -59,7 +59,7 @@ def test_a_letter_goes_back_to_its_node_as_new_and_as_part_of_a_replay(settings:
 
 
 def test_letters_that_are_not_asked_for_are_found_by_a_later_redrive_and_none_goes_back_twice(
-    settings: Settings,
+    settings: ReferenceSettings,
 ) -> None:
     letters = [letter(f"{n}", NODES[n % 3], f"HTTP {400 + n % 2}") for n in range(60)]
     bury(settings, *letters)
@@ -74,7 +74,7 @@ def test_letters_that_are_not_asked_for_are_found_by_a_later_redrive_and_none_go
     assert run(settings) == (0, 0)
 
 
-def test_a_redrive_that_finds_nothing_moves_nothing(settings: Settings) -> None:
+def test_a_redrive_that_finds_nothing_moves_nothing(settings: ReferenceSettings) -> None:
     bury(settings, letter("a", CONN_GA), letter("b", CONN_FB))
     before = events_in(settings.bootstrap, dead_topic(settings.pipeline))
     assert run(settings, Wanted(reason="no such reason")) == (0, 0)
@@ -82,18 +82,18 @@ def test_a_redrive_that_finds_nothing_moves_nothing(settings: Settings) -> None:
     assert events_in(settings.bootstrap, dead_topic(settings.pipeline)) == before
 
 
-def test_a_letter_of_nobody_stays_as_it_is(settings: Settings) -> None:
+def test_a_letter_of_nobody_stays_as_it_is(settings: ReferenceSettings) -> None:
     bury(settings, letter("a", "no-such-node"), letter("b", CONN_GA), Event("", 0, b"x").set_aside(CONN_GA, "no id"))
     assert run(settings)[0] == 1
     assert names_back(settings) == {"b": 1}
     queue = dead_topic(settings.pipeline)
-    with redrive.Stretch(settings.bootstrap, queue, redrive.redrive_group(settings.pipeline)) as waiting:
+    with redrive.OffsetStretch(settings.bootstrap, queue, redrive.redrive_group(settings.pipeline)) as waiting:
         left = [r for records in waiting.read(waiting.committed(), waiting.ends()) for r in records]
     assert sorted(record.value() or b"" for record in left) == [b"a", b"x"]
 
 
 def test_a_redrive_that_is_killed_before_it_commits_leaves_letters_in_both_places_and_none_in_neither(
-    settings: Settings, monkeypatch: pytest.MonkeyPatch
+    settings: ReferenceSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [letter(f"{n}", NODES[n % 3]) for n in range(30)]
     bury(settings, *letters)
@@ -106,7 +106,7 @@ def test_a_redrive_that_is_killed_before_it_commits_leaves_letters_in_both_place
     assert all(found[event.id] >= 1 for event in letters)
 
 
-def test_a_second_redrive_at_the_same_time_is_told_to_wait(settings: Settings) -> None:
+def test_a_second_redrive_at_the_same_time_is_told_to_wait(settings: ReferenceSettings) -> None:
     words = [sys.executable, "-m", "pipeline_under_test", "redrive", "--data-dir", str(settings.data_dir)]
     with redrive._alone(settings):
         refused = subprocess.run(words, capture_output=True, text=True, check=False)

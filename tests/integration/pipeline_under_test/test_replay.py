@@ -15,29 +15,29 @@ import pytest
 from pipeline_under_test.event import Event
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.replay import replayed
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM, topic_of
 from tests.support.event_topics import events_in, idle_pipeline, put
 
 
 @pytest.fixture
-def settings(kafka_bootstrap: str, tmp_path: Path) -> Settings:
+def settings(kafka_bootstrap: str, tmp_path: Path) -> ReferenceSettings:
     return idle_pipeline(kafka_bootstrap, tmp_path)
 
 
-def append(settings: Settings, *names: str, **more: Any) -> float:
+def append(settings: ReferenceSettings, *names: str, **more: Any) -> float:
     """Puts events of long ago into the topic; the time after which later ones are appended, epoch seconds."""
     put(settings, topic_of(settings.pipeline, EVENT_NORM), [Event(name, 7, name.encode(), **more) for name in names])
     time.sleep(0.005)  # append times are whole milliseconds
     return time.time()
 
 
-def found(settings: Settings, replay: str) -> list[Event]:
+def found(settings: ReferenceSettings, replay: str) -> list[Event]:
     events = events_in(settings.bootstrap, topic_of(settings.pipeline, EVENT_NORM))
     return sorted((event for event in events if event.replay == replay), key=lambda event: event.id)
 
 
-def test_what_was_appended_in_between_is_sent_again_unchanged_but_for_the_header(settings: Settings) -> None:
+def test_what_was_appended_in_between_is_sent_again_unchanged_but_for_the_header(settings: ReferenceSettings) -> None:
     since = append(settings, "before")
     until = append(settings, *"abcde")
     append(settings, "after")
@@ -49,7 +49,7 @@ def test_what_was_appended_in_between_is_sent_again_unchanged_but_for_the_header
     assert sorted(entry.id for entry in noted) == list("abcde")
 
 
-def test_a_replay_is_not_replayed_and_ends_where_the_topic_ended_when_it_began(settings: Settings) -> None:
+def test_a_replay_is_not_replayed_and_ends_where_the_topic_ended_when_it_began(settings: ReferenceSettings) -> None:
     append(settings, "a")
     append(settings, "b", replay="june")
     for name in ("july", "august"):
@@ -57,13 +57,13 @@ def test_a_replay_is_not_replayed_and_ends_where_the_topic_ended_when_it_began(s
         assert [event.id for event in found(settings, name)] == ["a"]
 
 
-def test_a_time_when_nothing_was_appended_replays_nothing(settings: Settings) -> None:
+def test_a_time_when_nothing_was_appended_replays_nothing(settings: ReferenceSettings) -> None:
     until = append(settings, "a")
     assert list(replayed(settings, "june", until, until + 1))[-1]["events"] == 0
     assert list(replayed(settings, "june", 0, 1))[-1]["events"] == 0
 
 
-def test_a_replay_that_is_killed_half_way_and_run_again_brings_back_everything(settings: Settings) -> None:
+def test_a_replay_that_is_killed_half_way_and_run_again_brings_back_everything(settings: ReferenceSettings) -> None:
     names = [f"e-{number:03d}" for number in range(150)]
     append(settings, *names)
     words = [sys.executable, "-m", "pipeline_under_test", "replay", "--data-dir", str(settings.data_dir)]

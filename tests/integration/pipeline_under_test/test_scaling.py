@@ -19,7 +19,7 @@ from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.running.policies import Rules
 from pipeline_under_test.running.runner import Runner
 from pipeline_under_test.running.scaling import NotRated, Scaling
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM, SCALED
 from pipeline_under_test.truth import Truth
 
@@ -36,7 +36,9 @@ def test_a_node_that_waits_is_scaled_out_under_a_backlog_and_in_when_it_is_gone(
     kafka_bootstrap: str, tmp_path: Path
 ) -> None:
     create_topics(kafka_bootstrap)
-    settings = Settings(data_dir=tmp_path, bootstrap=kafka_bootstrap, pipeline=f"clicks-{uuid.uuid4().hex[:8]}")
+    settings = ReferenceSettings(
+        data_dir=tmp_path, bootstrap=kafka_bootstrap, pipeline=f"clicks-{uuid.uuid4().hex[:8]}"
+    )
     settings.injections().begin_anew([parse(f"wait:{EVENT_NORM}:5ms:1")])
     runner = Runner(settings, rate=300, minutes=None, settle_s=60, scaling=Scaling("queue-lag", rules=QUICK))
     most = 1
@@ -70,7 +72,7 @@ def test_consumers_are_never_more_than_their_partitions_and_the_receiver_is_one(
 
 def test_scaling_by_ratings_asks_for_ratings(tmp_path: Path) -> None:
     with pytest.raises(NotRated, match="make some with `pipeline rate NODE`"):
-        Runner(Settings(data_dir=tmp_path, bootstrap="127.0.0.1:1"), 0, None, scaling=Scaling("rated"))
+        Runner(ReferenceSettings(data_dir=tmp_path, bootstrap="127.0.0.1:1"), 0, None, scaling=Scaling("rated"))
 
 
 @pytest.mark.slow
@@ -78,7 +80,7 @@ def test_the_rating_of_a_node_that_waits_is_what_its_waiting_allows(kafka_bootst
     """10 ms an event: 100 events a second less what its own work takes, and half of that at the least."""
     create_topics(kafka_bootstrap)
     name = f"clicks-{uuid.uuid4().hex[:8]}"
-    Settings(data_dir=tmp_path, bootstrap=kafka_bootstrap, pipeline=name).save()
+    ReferenceSettings(data_dir=tmp_path, bootstrap=kafka_bootstrap, pipeline=name).save()
     words = [sys.executable, "-m", "pipeline_under_test", "rate", EVENT_NORM, "--data-dir", str(tmp_path), "--json"]
     words += ["--fault", f"wait:{EVENT_NORM}:10ms:1", "--seconds", "5"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=300, check=False)

@@ -15,7 +15,7 @@ import pytest
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.nodes.serving import listening_socket, url_of
 from pipeline_under_test.running.group import Group
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ TIMEOUT_S = 30
 @pytest.fixture
 def url_and_group(tmp_path: Path) -> Iterator[tuple[str, Group]]:
     """Two processes of the receiver."""
-    settings = Settings(data_dir=tmp_path)
+    settings = ReferenceSettings(data_dir=tmp_path)
     settings.save()
     with listening_socket() as listening:
         words = (RECEIVER, "--fd", str(listening.fileno()), "--data-dir", str(tmp_path))

@@ -16,7 +16,7 @@ import pytest
 from lagloss_server.model.definition import parse_definition
 from pipeline_under_test.schema import Schema, packaged
 from pipeline_under_test.schema_topic import reader_of
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import shadow_of
 from pipeline_under_test.topology import (
     DEFINITION,
@@ -38,7 +38,7 @@ KILLS = 3
 class Deployed:
     """A run that has ended, with a shadow that was killed and a producer one version ahead."""
 
-    settings: Settings
+    settings: ReferenceSettings
     ended: Finished
     shadow: Beacons
     ahead: Schema
@@ -63,7 +63,7 @@ def deployed(kafka_bootstrap: str, tmp_path_factory: pytest.TempPathFactory) -> 
     pipeline = f"clicks-{uuid.uuid4().hex[:8]}"
     options = ["--shadow", "--schema", str(ahead), "--rate", "50", "--minutes", "0.5", "--settle", "0"]
     ended = run_pipeline(kafka_bootstrap, data_dir, options, kill_shadow, pipeline)
-    settings = Settings.load(data_dir)
+    settings = ReferenceSettings.load(data_dir)
     shadow = read_beacons(kafka_bootstrap, shadow_of(settings).pipeline)
     return Deployed(settings, ended, shadow, Schema(ahead.read_text()), len(killed))
 
@@ -95,7 +95,7 @@ def test_a_shadow_works_on_the_same_events_and_tells_of_them_under_a_name_of_its
 
 def test_the_shadow_s_definition_names_what_the_shadow_is() -> None:
     definition = parse_definition(DEFINITION.with_name("shadow.yaml").read_text())
-    shadow = shadow_of(Settings(data_dir=Path("data")))
+    shadow = shadow_of(ReferenceSettings(data_dir=Path("data")))
     assert definition.name == shadow.pipeline
     assert [(node.name, node.group) for node in definition.spec.nodes] == [
         (EVENT_NORM, group_of(shadow.pipeline, EVENT_NORM))

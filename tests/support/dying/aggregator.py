@@ -14,7 +14,7 @@ from aggregator.closing import closer as closing
 from aggregator.closing import window_store as closings
 from aggregator.kernel import spark_reader as reading
 from aggregator.kernel.plan import ReadPlan
-from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.consumer import ReportConsumer
 from tests.support.dying.processes import Die, around, death
 
 WINDOWS_A_READ = 4
@@ -32,7 +32,7 @@ def main() -> int:
 
 def while_following(die: Die) -> None:
     """All of a batch is written, the transaction is open."""
-    around(ReportFollower, "_write", after=lambda _: die())
+    around(ReportConsumer, "_write", after=lambda _: die())
 
 
 def before_the_read(die: Die) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from alerting import __main__
 from alerting.delivery.transports.webhook import WebhookTransport
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notifier import Teller
+from alerting.incidents.notifier import Notifier
 from alerting.incidents.outbox import Outbox
 from tests.support.dying.processes import Die, around, death
 
@@ -23,7 +23,7 @@ def main() -> int:
 
 def before_the_commit(die: Die) -> None:
     """Incident and message are written, the transaction is open."""
-    around(Teller, "tell", after=lambda _: die())
+    around(Notifier, "tell", after=lambda _: die())
 
 
 def after_the_commit(die: Die) -> None:

@@ -7,8 +7,8 @@ from confluent_kafka import KafkaError, KafkaException
 from pyspark.errors import StreamingQueryException
 from sqlalchemy.exc import OperationalError
 
-from aggregator.metrics import Metrics
-from aggregator.outage import TRANSIENT, Trouble, trouble_with
+from aggregator.metrics import AggregatorMetrics
+from aggregator.outage import TRANSIENT, Outage, trouble_with
 from aggregator.reports.consumer import DatabaseRestored
 
 STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
@@ -42,14 +42,14 @@ def test_of_a_long_message_the_cause_is_told() -> None:
 
 
 def test_trouble_with_one_server_lasts_since_its_first_error() -> None:
-    first = Trouble("kafka", "timed out", 1_780_000_020)
-    second = Trouble("kafka", "refused", 1_780_000_050).lasting(first)
+    first = Outage("kafka", "timed out", 1_780_000_020)
+    second = Outage("kafka", "refused", 1_780_000_050).lasting(first)
     assert str(second) == "waiting for kafka since 2026-05-28T20:27:00Z: refused"
-    assert Trouble("postgresql", "refused", 1_780_000_090).lasting(second).since_s == 1_780_000_090
+    assert Outage("postgresql", "refused", 1_780_000_090).lasting(second).since_s == 1_780_000_090
 
 
 def test_the_metric_tells_how_long_it_waits_and_for_what() -> None:
-    metrics, trouble = Metrics(), [Trouble("kafka", "timed out", 0)]
+    metrics, trouble = AggregatorMetrics(), [Outage("kafka", "timed out", 0)]
     metrics.waiting(lambda: trouble[0] if trouble else None)
 
     def waiting(server: str) -> float | None:

@@ -21,7 +21,7 @@ from starlette.requests import Request
 
 from collector import cloud_events
 from collector import otlp as spans
-from collector.batches import Batch, Numbered, Seen, check, pack
+from collector.batches import BeaconBatch, Numbered, Seen, check, pack
 from collector.blocks import check_report, read_blocks, read_report, report_record
 from collector.bodies import Bodies
 from collector.definitions import parsed
@@ -69,7 +69,7 @@ def events(body: bytes) -> object:
     return _whole(as_batch(cloud_events.read_events(body, cloud_events.BATCHED)[0], None))
 
 
-def _whole(found: Batch) -> object:
+def _whole(found: BeaconBatch) -> object:
     check(found, None)
     return pack(found, 8) if found.numbered else found
 
@@ -250,7 +250,7 @@ def test_bodies_that_are_held_together_have_a_limit() -> None:
 def test_a_numbered_batchs_blocks_have_names_that_no_other_batchs_have() -> None:
     def packed(seq: int, partitions: int) -> set[int]:
         seen = [Seen("in", f"m-{i}", NOW_S * 1000, NOW_S * 1000 + 1) for i in range(50)]
-        found = pack(Batch("p", "n", False, seen, Numbered(bytes(16), seq)), partitions)
+        found = pack(BeaconBatch("p", "n", False, seen, Numbered(bytes(16), seq)), partitions)
         assert all(block.partition < partitions for block in found)
         contents = [decode_block(block.value) for block in found]
         assert all(partition_of(int(each.id_hash[0]), partitions) < partitions for each in contents)

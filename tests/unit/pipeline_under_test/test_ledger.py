@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipeline_under_test.ledger import Entry, Fate, Ledger, LedgerReader
+from pipeline_under_test.ledger import Fate, Ledger, LedgerEntry, LedgerReader
 
 MINUTE_MS = 60_000
 LINK, NODE = "link event-norm->event-router", "node conn-ga"
 
 
-def facts(*pairs: tuple[Fate, str], place: str = "") -> list[Entry]:
-    return [Entry(fate, message_id, MINUTE_MS, place) for fate, message_id in pairs]
+def facts(*pairs: tuple[Fate, str], place: str = "") -> list[LedgerEntry]:
+    return [LedgerEntry(fate, message_id, MINUTE_MS, place) for fate, message_id in pairs]
 
 
 def test_what_was_written_is_read_once(tmp_path: Path) -> None:
@@ -20,8 +20,8 @@ def test_what_was_written_is_read_once(tmp_path: Path) -> None:
     with Ledger(tmp_path, "load") as ledger:
         ledger.write(facts(("answered", "a")))
         assert list(reader.new_entries()) == facts(("answered", "a"))
-        ledger.write([Entry("lost", "ü\n", 5, LINK), Entry("dead", "b", 6, NODE, "why")])
-    assert list(reader.new_entries()) == [Entry("lost", "ü\n", 5, LINK), Entry("dead", "b", 6, NODE, "why")]
+        ledger.write([LedgerEntry("lost", "ü\n", 5, LINK), LedgerEntry("dead", "b", 6, NODE, "why")])
+    assert list(reader.new_entries()) == [LedgerEntry("lost", "ü\n", 5, LINK), LedgerEntry("dead", "b", 6, NODE, "why")]
     assert list(reader.new_entries()) == []
 
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline_under_test.nodes.col_service import create_app
-from pipeline_under_test.schema import NotReadable, Reader, packaged, producers_schema
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.schema import NotReadable, SchemaReader, packaged, producers_schema
+from pipeline_under_test.settings import ReferenceSettings
 
 Change = Callable[[list[dict[str, Any]]], None]
 
@@ -46,13 +46,13 @@ def test_a_schema_one_field_ahead_is_taken_and_its_events_are_read(tmp_path: Pat
     more = {"name": "campaign", "type": ["null", "string"], "default": None}
     ahead = producers_schema(written(tmp_path / "ahead.avsc", lambda fields: fields.append(more)))
     body = ahead.encode({"url": "u", "kind": "k", "campaign": "spring"})
-    assert Reader(packaged(), {ahead.fingerprint: ahead}.get).decode(body)["url"] == "u"
+    assert SchemaReader(packaged(), {ahead.fingerprint: ahead}.get).decode(body)["url"] == "u"
 
 
 def test_a_schema_without_a_field_that_readers_have_a_default_for_is_taken(tmp_path: Path) -> None:
     path = written(tmp_path / "fewer.avsc", lambda fields: fields.pop())
     body = producers_schema(path).encode({"url": "u", "kind": "k"})
-    assert Reader(packaged(), lambda fingerprint: producers_schema(path)).decode(body)["path"] is None
+    assert SchemaReader(packaged(), lambda fingerprint: producers_schema(path)).decode(body)["path"] is None
 
 
 @pytest.mark.parametrize("change", [without_url, url_as_a_number, url_perhaps_a_number])
@@ -61,7 +61,7 @@ def test_a_schema_whose_events_could_not_be_read_is_refused_before_the_first_is_
 ) -> None:
     path = written(tmp_path / "other.avsc", change)
     with pytest.raises(NotReadable, match=r"click\.avsc can read, found .*other\.avsc: .*with a default"):
-        create_app(Settings(data_dir=tmp_path, schema_path=path))
+        create_app(ReferenceSettings(data_dir=tmp_path, schema_path=path))
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", '{"type": "record"}', '{"type": "nonsense"}', '"string"'])

@@ -12,9 +12,9 @@ from lagloss_server.errors import BadDefinition
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.store import MissingMessage
 from lagloss_server.yaml_files import parse_yaml
-from pipeline_under_test.ledger import Entry, Fate
+from pipeline_under_test.ledger import Fate, LedgerEntry
 from pipeline_under_test.scenarios.loss_watch import FalseLoss, false_loss
-from pipeline_under_test.scenarios.outcome import Outcome, problems_of
+from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.scenarios.scenario import DIRECTORY, Scenario, load_scenario
 from pipeline_under_test.truth import TrueWindow, Truth
 
@@ -146,12 +146,12 @@ def test_lag_has_to_rise_and_to_fall_again(p95s_s: tuple[int, ...], problem: str
     told = "\n".join(problems_of(scenario("expect: {lag: {above: 30s, thenBelow: 5s}}\n"), found, (), 0))
     assert problem in told
     assert bool(problem) == bool(told)
-    assert Outcome("some", found).max_lag_ms == max(p95s_s) * 1000
+    assert ScenarioOutcome("some", found).max_lag_ms == max(p95s_s) * 1000
 
 
 def true_window(*facts: tuple[Fate, str]) -> TrueWindow:
     truth = Truth()
-    truth.add(Entry(fate, name, START_S * 1000, LINK) for fate, name in facts)
+    truth.add(LedgerEntry(fate, name, START_S * 1000, LINK) for fate, name in facts)
     return truth.windows[START_S]
 
 

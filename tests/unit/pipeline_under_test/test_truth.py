@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline_under_test.ledger import Entry, Fate
+from pipeline_under_test.ledger import Fate, LedgerEntry
 from pipeline_under_test.truth import Truth
 
 MINUTE_MS = 60_000
@@ -10,14 +10,14 @@ LINK, NODE = "link event-norm->event-router", "node conn-ga"
 TO_GA, TO_FB = "link event-router->conn-ga", "link event-router->conn-fb"
 
 
-def facts(*pairs: tuple[Fate, str], place: str = "") -> list[Entry]:
-    return [Entry(fate, message_id, MINUTE_MS, place) for fate, message_id in pairs]
+def facts(*pairs: tuple[Fate, str], place: str = "") -> list[LedgerEntry]:
+    return [LedgerEntry(fate, message_id, MINUTE_MS, place) for fate, message_id in pairs]
 
 
 def outcome_of(*facts: tuple[Fate, str]) -> str:
     """What has become of a message of which the ledger says this besides that it was answered."""
     truth = Truth()
-    truth.add(Entry(fate, "m", MINUTE_MS, place) for fate, place in [("answered", ""), *facts])
+    truth.add(LedgerEntry(fate, "m", MINUTE_MS, place) for fate, place in [("answered", ""), *facts])
     (found,) = (outcome for outcome, ids in truth.windows[60].outcomes().items() if ids)
     return found
 
@@ -87,5 +87,5 @@ def test_an_event_nobody_answered_for_counts_only_if_it_was_seen() -> None:
 
 def test_windows_are_minutes_of_event_time() -> None:
     truth = Truth()
-    touched = truth.add([Entry("answered", "a", 119_999), Entry("answered", "b", 120_000)])
+    touched = truth.add([LedgerEntry("answered", "a", 119_999), LedgerEntry("answered", "b", 120_000)])
     assert touched == {60, 120}

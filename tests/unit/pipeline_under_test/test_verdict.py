@@ -16,7 +16,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
-from pipeline_under_test.ledger import Entry, Fate
+from pipeline_under_test.ledger import Fate, LedgerEntry
 from pipeline_under_test.measured import Measured, as_measured
 from pipeline_under_test.topology import DEFINITION
 from pipeline_under_test.truth import Truth
@@ -76,7 +76,7 @@ def truth_of(kinds: Iterable[str]) -> Truth:
     found = Truth()
     for number, kind in enumerate(kinds):
         facts: list[tuple[Fate, str]] = [("generated", ""), ("answered", ""), *TRAILS[kind][0]]
-        found.add(Entry(fate, f"m{number}", START_S * 1000, place) for fate, place in facts)
+        found.add(LedgerEntry(fate, f"m{number}", START_S * 1000, place) for fate, place in facts)
     return found
 
 
@@ -181,14 +181,14 @@ def test_what_nobody_answered_for_may_or_may_not_have_come_in() -> None:
     kinds = ["delivered to both", "lost for all"]
     for unanswered in (["m1"], ["m1", "m2"]):
         truth = truth_of(["delivered to both"])
-        truth.add(Entry("unanswered", name, START_S * 1000) for name in unanswered)
+        truth.add(LedgerEntry("unanswered", name, START_S * 1000) for name in unanswered)
         assert verdict_on(truth, measured_of(kinds)).agrees
     assert not verdict_on(truth_of(["delivered to both"]), measured_of(kinds)).agrees
 
 
 def test_what_was_changed_on_the_way_is_counted_by_link() -> None:
     truth = truth_of(["delivered to both"])
-    truth.add([Entry("corrupted", "m0", START_S * 1000, TO_GA)])
+    truth.add([LedgerEntry("corrupted", "m0", START_S * 1000, TO_GA)])
     link = {"from": "event-router", "to": "conn-ga", "corrupted": 1, "lost": {"min": 0, "max": 0}}
     assert verdict_on(truth, measured_of(["delivered to both"], {"links": [link]})).agrees
     assert list(told(verdict_on(truth, measured_of(["delivered to both"])))) == ["number of corrupted"]

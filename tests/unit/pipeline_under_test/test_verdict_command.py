@@ -12,8 +12,8 @@ from lagloss.errors import EXIT_NOT_ENOUGH_DATA, EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.demo.pipeline import verdict
 from pipeline_under_test.cli import main
-from pipeline_under_test.ledger import Entry
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.ledger import LedgerEntry
+from pipeline_under_test.settings import ReferenceSettings
 
 NOBODY = "postgresql://nobody@127.0.0.1:9/none"
 Run = Callable[[], tuple[int | str | None, str]]
@@ -41,7 +41,7 @@ def test_a_directory_without_a_pipeline_is_a_usage_error(run: Run) -> None:
 
 
 def test_an_empty_ledger_is_nothing_to_compare_yet(run: Run, tmp_path: Path) -> None:
-    Settings(data_dir=tmp_path).save()
+    ReferenceSettings(data_dir=tmp_path).save()
     code, said = run()
     assert code == EXIT_NOT_ENOUGH_DATA
     assert "is empty" in said
@@ -50,10 +50,10 @@ def test_an_empty_ledger_is_nothing_to_compare_yet(run: Run, tmp_path: Path) -> 
 def test_a_lagloss_that_is_not_there_cannot_be_reached(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = Settings(data_dir=tmp_path)
+    settings = ReferenceSettings(data_dir=tmp_path)
     settings.save()
     with settings.ledger_of("load") as ledger:
-        ledger.write([Entry("answered", "a", 1_795_250_400_000)])
+        ledger.write([LedgerEntry("answered", "a", 1_795_250_400_000)])
     code, said = run()
     assert code == EXIT_UNREACHABLE
     assert "Start `lagloss up`" in said
@@ -64,7 +64,7 @@ def test_a_lagloss_that_is_not_there_cannot_be_reached(
 
 
 def test_the_demo_waits_where_it_is_too_early_and_says_what_else_is_wrong(tmp_path: Path) -> None:
-    Settings(data_dir=tmp_path).save()
+    ReferenceSettings(data_dir=tmp_path).save()
     assert verdict(tmp_path, tmp_path) is None
     with pytest.raises(ServerNotReady, match="start one with"):
         verdict(tmp_path / "other", tmp_path)

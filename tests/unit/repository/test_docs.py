@@ -15,12 +15,12 @@ import typer.main
 import yaml
 from pydantic import BaseModel
 
-from aggregator.metrics import Metrics as AggregatorMetrics
+from aggregator.metrics import AggregatorMetrics
 from alerting.cli.main import app as alerts_app
 from alerting.config import AlertingFile
 from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
-from alerting.metrics import Metrics as AlertingMetrics
-from collector.metrics import Metrics as CollectorMetrics
+from alerting.metrics import AlertingMetrics
+from collector.metrics import CollectorMetrics
 from dashboard.reports.cli import app as report_app
 from dashboard.reports.send import app as reports_app
 from lagloss.wire.format import BadReason

@@ -14,13 +14,13 @@ from sqlalchemy import func, insert, select, text, update
 
 from aggregator.closing import unfinished
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance import rollups
 from aggregator.maintenance.retention import CONSUMER_LAG, HISTORY, NAMES, TALLY, WINDOW, Retention, days_of
 from aggregator.maintenance.rollups import SETTLE_MS
-from aggregator.maintenance.tasks import Upkeep
-from aggregator.metrics import Metrics
+from aggregator.maintenance.tasks import MaintenanceLoop
+from aggregator.metrics import AggregatorMetrics
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import Progress
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -38,9 +38,9 @@ DAY_MS = DAY_S * 1000
 class Pruned(Stored):
     """A database with the closer and the retention that work on it."""
 
-    watch: Watch
+    watch: DefinitionRegistry
     closer: Closer
-    metrics: Metrics
+    metrics: AggregatorMetrics
     retention: Retention
 
     def days(self, table: Any) -> list[int]:
@@ -65,8 +65,8 @@ class Pruned(Stored):
 def pruned(spark: SparkSession, kafka_bootstrap: str, store: Store) -> Iterator[Pruned]:
     create_topics(kafka_bootstrap)
     beacons = BeaconLog(kafka_bootstrap, BEACONS)
-    engine, metrics = store.engine, Metrics()
-    watch = Watch(engine, store, metrics)
+    engine, metrics = store.engine, AggregatorMetrics()
+    watch = DefinitionRegistry(engine, store, metrics)
     closer = Closer(engine, watch, BlockReader(spark, kafka_bootstrap, BEACONS, 8), beacons, metrics)
     retention = Retention(engine, closer, watch, metrics, Settings())
     yield Pruned(store=store, watch=watch, closer=closer, metrics=metrics, retention=retention)
@@ -302,7 +302,7 @@ def test_upkeep_rolls_up_and_prunes_beside_closing(pruned: Pruned) -> None:
     with pruned.store.engine.begin() as connection:
         ensure_days(connection, [days_ago(40)])
     pruned.close(days_ago(1), now_ms=NOW_MS - SETTLE_MS)
-    Upkeep(pruned.store.engine, pruned.closer, pruned.watch, pruned.retention, pruned.metrics).tick(NOW_MS)
+    MaintenanceLoop(pruned.store.engine, pruned.closer, pruned.watch, pruned.retention, pruned.metrics).tick(NOW_MS)
     assert list(pruned.store.rollups("chain", "hour", 0, TODAY_S)) == [days_ago(1)]
     assert set(pruned.days(WINDOW)) == {1, 0, -1}  # today's and tomorrow's are made ahead
     # its day is next

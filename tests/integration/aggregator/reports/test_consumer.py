@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 
 from aggregator import quarantine
 from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import DatabaseRestored, ReportFollower
+from aggregator.reports.consumer import DatabaseRestored, ReportConsumer
 from aggregator.reports.undeclared import LIMITS
 from lagloss.wire.format import MAX_NAME_BYTES, EmitterReport, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch
@@ -53,8 +53,8 @@ def records(values: Iterable[bytes], first: int = 0) -> list[ReportRecord]:
 
 
 @pytest.fixture
-def follower(store: Store) -> ReportFollower:
-    return ReportFollower(store.engine, "reports", "topic-1")
+def follower(store: Store) -> ReportConsumer:
+    return ReportConsumer(store.engine, "reports", "topic-1")
 
 
 def counts(store: Store) -> dict[str, int]:
@@ -118,13 +118,13 @@ def test_20_000_names_of_a_broken_emitter_are_cut_off_and_spoil_nobody_else(
         assert set(good) == {"src.in", "src.out", "src.not-applied-yet"}
 
 
-def test_the_limit_of_names_holds_over_batches_and_restarts(store: Store, follower: ReportFollower) -> None:
+def test_the_limit_of_names_holds_over_batches_and_restarts(store: Store, follower: ReportConsumer) -> None:
     limit = LIMITS["checkpoint"].an_emitter
     known = {"flooded": frozenset(["src.in", "src.out"])}
     names = [f"src.{at}" for at in range(limit + 5)]
     follower.follow(records([report(checkpoints=names[:limit])]), known)
     follower.follow(records([report(seq=2, checkpoints=names)], first=1), known)
-    again = ReportFollower(store.engine, "reports", "topic-1")
+    again = ReportConsumer(store.engine, "reports", "topic-1")
     again.follow(records([report(seq=3, checkpoints=names)], first=2), known)
     assert rows_of(store, tables.TallyRow) == limit
     assert counts(store) == {"unknown_checkpoint": 1, "too_many_names": 2}
@@ -149,7 +149,7 @@ def test_the_limit_of_names_holds_over_batches_and_restarts(store: Store, follow
     ids=["nul-in-pipeline", "nul-in-host", "long-checkpoint", "nul-in-lane", "long-lane"],
 )
 def test_a_report_that_no_table_could_hold_is_set_aside_and_the_next_is_followed(
-    fields: dict[str, Any], store: Store, follower: ReportFollower
+    fields: dict[str, Any], store: Store, follower: ReportConsumer
 ) -> None:
     assert follower.follow(records([report(**fields), report(BROKEN)]), {}) == 2
     assert rows_of(store, tables.EmitterRow) == 1
@@ -157,7 +157,7 @@ def test_a_report_that_no_table_could_hold_is_set_aside_and_the_next_is_followed
 
 
 def test_1_500_bad_records_in_an_hour_are_counted_in_full_and_1_000_of_them_kept(
-    store: Store, follower: ReportFollower
+    store: Store, follower: ReportConsumer
 ) -> None:
     bad = records(b"garbage %d" % at for at in range(1_500))
     follower.follow(bad[:700], {})
@@ -168,7 +168,7 @@ def test_1_500_bad_records_in_an_hour_are_counted_in_full_and_1_000_of_them_kept
 
 
 def test_bad_records_are_counted_in_the_hour_in_which_they_were_appended(
-    store: Store, follower: ReportFollower
+    store: Store, follower: ReportConsumer
 ) -> None:
     hours = [0, 0, 3_600_000, 7_199_999]
     follower.follow([ReportRecord(0, at, ms, b"garbage") for at, ms in enumerate(hours)], {})
@@ -178,7 +178,7 @@ def test_bad_records_are_counted_in_the_hour_in_which_they_were_appended(
     assert {row.hour: row.number for row in found} == {0: 2, 3600: 2}
 
 
-def test_a_follower_notices_that_an_older_backup_was_restored(store: Store, follower: ReportFollower) -> None:
+def test_a_follower_notices_that_an_older_backup_was_restored(store: Store, follower: ReportConsumer) -> None:
     follower.follow(records([report(seq=1)]), {})
     backup = dump(store.engine)
     follower.follow(records([report(seq=2)], first=1), {})
@@ -188,7 +188,7 @@ def test_a_follower_notices_that_an_older_backup_was_restored(store: Store, foll
     with pytest.raises(DatabaseRestored):  # its stream goes on after the record that is missing now
         follower.follow(records([report(seq=3)], first=2), {})
     assert dump(store.engine) == backup
-    again = ReportFollower(store.engine, "reports", "topic-1")
+    again = ReportConsumer(store.engine, "reports", "topic-1")
     assert again.positions() == {0: 1}
     again.follow(records([report(seq=2), report(seq=3)], first=1), {})
     assert again.positions() == {0: 3}

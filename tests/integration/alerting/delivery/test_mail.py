@@ -12,7 +12,7 @@ import pytest
 
 from alerting.delivery.transports.mail import MailConfig, MailTransport
 from lagloss_server.net.outcome import Refused, Sent, TryLater
-from lagloss_server.net.smtp import Login, SmtpServer
+from lagloss_server.net.smtp import SmtpLogin, SmtpServer
 from tests.fakes.certificates import certificate, server_context
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.fakes.notifications import notification
@@ -156,6 +156,6 @@ def test_a_password_that_the_server_quotes_is_not_told() -> None:
         stream.readline()
 
     with raw_server(quote) as port:
-        outcome = SmtpServer("127.0.0.1", port, "none", Login("user-1", "s3cret-word")).send(ADA, [BOB], b"a")
+        outcome = SmtpServer("127.0.0.1", port, "none", SmtpLogin("user-1", "s3cret-word")).send(ADA, [BOB], b"a")
     assert isinstance(outcome, Refused)
     assert outcome.error == "the mail server answered 535 what is *** and AUTH PLAIN ***"

@@ -10,10 +10,10 @@ from sqlalchemy import text, update
 
 from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notification_plan import Habits
-from alerting.incidents.notifier import Teller
-from alerting.incidents.outbox import Claimed, Outbox
-from alerting.incidents.routing import Route
+from alerting.incidents.notification_plan import NotificationPolicy
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.outbox import ClaimedMessages, Outbox
+from alerting.incidents.routing import ReceiverRoute
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
 from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
@@ -35,16 +35,16 @@ def store(watched: Store) -> Store:
 
 
 def evaluator(store: Store, *receivers: str) -> Evaluator:
-    return Evaluator(store, Teller((Route((), receivers or ("hook",)),), habits=Habits("mail")))
+    return Evaluator(store, Notifier((ReceiverRoute((), receivers or ("hook",)),), habits=NotificationPolicy("mail")))
 
 
-def claim(store: Store, receiver: str = "hook", at_most: int = 50) -> Claimed:
+def claim(store: Store, receiver: str = "hook", at_most: int = 50) -> ClaimedMessages:
     claimed = Outbox(store.engine, receiver, "mail").claim(LEADER, LEASE_S, at_most)
     assert claimed is not None
     return claimed
 
 
-def record(store: Store, claimed: Claimed, outcome: Any, receiver: str = "hook") -> None:
+def record(store: Store, claimed: ClaimedMessages, outcome: Any, receiver: str = "hook") -> None:
     Outbox(store.engine, receiver, "mail").record(claimed, outcome)
 
 
@@ -176,7 +176,7 @@ def test_what_is_refused_while_an_evaluation_ends_the_incident_waits_for_it_and_
     refused = claim(store)
     refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
     close_windows(store, "ooo", first=2)
-    evaluate(store, Evaluator(store, TellingMeanwhile((Route((), ("hook",)),), meanwhile=refusal)))
+    evaluate(store, Evaluator(store, TellingMeanwhile((ReceiverRoute((), ("hook",)),), meanwhile=refusal)))
     refusal.end()
     assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
 
@@ -188,7 +188,7 @@ def test_what_is_refused_while_an_evaluation_tells_the_fallback_is_not_told_to_i
     with store.engine.begin() as connection:  # it has not been taken for 6 min
         connection.execute(text("UPDATE outbox SET created_at = created_at - interval '6 min'"))
     refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
-    teller = TellingMeanwhile((Route((), ("hook",)),), habits=Habits("mail"), meanwhile=refusal)
+    teller = TellingMeanwhile((ReceiverRoute((), ("hook",)),), habits=NotificationPolicy("mail"), meanwhile=refusal)
     evaluate(store, Evaluator(store, teller))
     refusal.end()
     assert messages(store, "hook") == [("trigger", "failed")]

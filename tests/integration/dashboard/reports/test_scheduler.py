@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from sqlalchemy import select, text
 
-from dashboard.reports.contents import Part
+from dashboard.reports.contents import ReportPart
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.runs import Runs
 from dashboard.reports.schedule_file import ReportsFile
@@ -57,11 +57,13 @@ def reports(mailbox: Mailbox, *to: str, **more: Any) -> ReportsFile:
     )
 
 
-def part(_store: Store, pipeline: str, _span: CalendarSpan, _formats: tuple[str, ...], _now_s: float) -> Part:
-    return Part(pipeline, "✔ MET", ("Loss MET.",))
+def part(_store: Store, pipeline: str, _span: CalendarSpan, _formats: tuple[str, ...], _now_s: float) -> ReportPart:
+    return ReportPart(pipeline, "✔ MET", ("Loss MET.",))
 
 
-def scheduler(store: Store, file: ReportsFile, make: Callable[..., Part] | None = part, **more: float) -> Scheduler:
+def scheduler(
+    store: Store, file: ReportsFile, make: Callable[..., ReportPart] | None = part, **more: float
+) -> Scheduler:
     """One that knows its schedule since the week before MONDAY, and tries again at once."""
     made = Scheduler(store, Settings(), file, make, Runs(store.engine, **{"first_retry_s": 0.0, **more}))
     made.look(MONDAY - 1)
@@ -171,7 +173,7 @@ def test_what_is_put_off_for_a_day_is_given_up(store: Store, mailbox: Mailbox) -
 
 
 def test_a_dashboard_that_dies_between_claim_and_mail_leaves_it_to_the_next(store: Store, mailbox: Mailbox) -> None:
-    def dies(*_arguments: object) -> Part:
+    def dies(*_arguments: object) -> ReportPart:
         raise SystemExit
 
     with pytest.raises(SystemExit):
@@ -186,7 +188,7 @@ def test_a_dashboard_that_dies_between_claim_and_mail_leaves_it_to_the_next(stor
 
 
 def test_one_whose_claim_has_run_out_mails_nothing(store: Store, mailbox: Mailbox) -> None:
-    def is_overtaken(*arguments: Any) -> Part:
+    def is_overtaken(*arguments: Any) -> ReportPart:
         change(store, "UPDATE report_run SET next_attempt_at = clock_timestamp() WHERE done_at IS NULL")
         scheduler(store, reports(mailbox)).look(MONDAY + SOON_S)
         return part(*arguments)
@@ -267,7 +269,7 @@ def test_a_pipeline_that_is_gone_is_told_beside_the_others(store: Store, mailbox
 
 
 def test_a_mistake_in_making_it_is_tried_again(store: Store, mailbox: Mailbox) -> None:
-    def fails(*_arguments: object) -> Part:
+    def fails(*_arguments: object) -> ReportPart:
         raise RuntimeError
 
     scheduler(store, reports(mailbox), fails).look(MONDAY + SOON_S)
@@ -281,7 +283,7 @@ def test_a_running_scheduler_mails_by_itself_and_lets_go_of_a_run_when_it_is_sto
 ) -> None:
     making, go_on = threading.Event(), threading.Event()
 
-    def slow(*arguments: Any) -> Part:
+    def slow(*arguments: Any) -> ReportPart:
         making.set()
         go_on.wait(30)
         return part(*arguments)

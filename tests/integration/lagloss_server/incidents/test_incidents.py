@@ -286,11 +286,11 @@ def test_a_test_goes_into_the_outbox_and_its_answer_is_told(store: Store) -> Non
     )  # fmt: skip
     assert (row.body["type"], row.body["version"]) == ("test", 1)
     answer(store, "sent")
-    assert rehearsal.await_test(store, number) == rehearsal.Outcome("sent", 1, None)
+    assert rehearsal.await_test(store, number) == rehearsal.CheckOutcome("sent", 1, None)
     answer(store, "failed", "HTTP 410")
-    assert rehearsal.await_test(store, number) == rehearsal.Outcome("refused", 1, "HTTP 410")
+    assert rehearsal.await_test(store, number) == rehearsal.CheckOutcome("refused", 1, "HTTP 410")
     answer(store, None, "HTTP 503", done=False)
-    assert rehearsal.await_test(store, number, wait_s=0) == rehearsal.Outcome("retried", 1, "HTTP 503")
+    assert rehearsal.await_test(store, number, wait_s=0) == rehearsal.CheckOutcome("retried", 1, "HTTP 503")
 
 
 def test_a_test_that_no_alerter_takes_is_taken_back(store: Store) -> None:

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
-from lagloss_server.queries.consumer_groups import Groups
+from lagloss_server.queries.consumer_groups import ConsumerGroups
 from tests.support.kafka_log import consumer_of, wait_for
 
 
@@ -54,7 +54,7 @@ def group(kafka_bootstrap: str) -> Iterator[str]:
 
 def test_a_group_has_committed_what_its_consumer_has(kafka_bootstrap: str, group: str) -> None:
     topic = group.removesuffix(".group")
-    with closing(Groups(kafka_bootstrap)) as groups:
+    with closing(ConsumerGroups(kafka_bootstrap)) as groups:
         assert groups.committed([group, "nobody"]) == {group: {(topic, 1): 3}, "nobody": {}}
         assert groups.assigned([group, "nobody"]) == {group: 2, "nobody": 0}
         assert groups.committed([]) == groups.assigned([]) == {}
@@ -100,7 +100,7 @@ def test_who_asks_outlives_the_coordinator(jars: None, own_dir: Path) -> None:
     with (
         EmbeddedKafka(own_dir, brokers=3, heap_mb=192) as kafka,
         one_that_took(kafka.bootstrap, "three", 5) as group,
-        closing(Groups(kafka.bootstrap)) as groups,
+        closing(ConsumerGroups(kafka.bootstrap)) as groups,
     ):
         for number in kafka.numbers:
             kafka.kill_broker(number)

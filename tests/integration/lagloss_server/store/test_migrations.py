@@ -12,8 +12,8 @@ import numpy as np
 from sqlalchemy import select, text
 
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notifier import Teller
-from alerting.incidents.routing import Route
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.routing import ReceiverRoute
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.schema import core as tables
@@ -80,7 +80,7 @@ def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: s
     alembic.command.upgrade(config(database_url), "head")
     store.apply(only_loss())
     close_windows(store, "LL")
-    evaluator = Evaluator(store, Teller([Route((), ("webhook",))]))
+    evaluator = Evaluator(store, Notifier([ReceiverRoute((), ("webhook",))]))
     assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss updated"]]
     close_windows(store, "ooo", first=2)
     assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss resolved"]]

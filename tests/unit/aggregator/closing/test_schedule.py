@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from aggregator.closing.schedule import SETTLE_MS, Agenda, Entry
+from aggregator.closing.schedule import SETTLE_MS, WindowEntry, WindowSchedule
 
 W = 1_780_000_020
 END_MS = (W + 60) * 1000
 DUE_MS = END_MS + 60_000
 
 
-def agenda(*, closed: bool = False) -> Agenda:
-    found = Agenda(grace_ms=60_000)
+def agenda(*, closed: bool = False) -> WindowSchedule:
+    found = WindowSchedule(grace_ms=60_000)
     found.tally_changed(W, basis=1, changed_at=END_MS)
     if closed:
         found.closed(W, basis=1, deadline=None)
@@ -34,7 +34,7 @@ def test_minutes_before_an_older_tally_are_listed_too() -> None:
 
 
 def test_a_window_filled_in_after_it_was_due_waits_until_its_tallies_stand_still() -> None:
-    found = Agenda(grace_ms=60_000)
+    found = WindowSchedule(grace_ms=60_000)
     found.tally_changed(W, basis=1, changed_at=DUE_MS + 600_000)
     assert list(found.to_close(DUE_MS + 600_000, DUE_MS + 604_999)) == [W + 60 * at for at in range(1, 11)]
     assert W in list(found.to_close(DUE_MS + 600_000, DUE_MS + 605_000))
@@ -55,7 +55,7 @@ def test_a_window_that_never_stands_still_is_closed_after_thirty_seconds() -> No
     assert list(found.to_close(DUE_MS, DUE_MS + 30_000)) == [W]
 
 
-def waits(found: Agenda, changed_at: int) -> int:
+def waits(found: WindowSchedule, changed_at: int) -> int:
     """After how long (ms) a window is closed again that changes now, and then no more."""
     found.tally_changed(W, basis=changed_at, changed_at=changed_at)
     wait = next(wait for wait in range(0, 1_000_000, 1_000) if list(found.to_close(DUE_MS, changed_at + wait)))
@@ -85,22 +85,22 @@ def test_a_sealed_window_is_never_closed_again() -> None:
 
 
 def test_what_is_done_is_forgotten_and_known_again_from_the_database() -> None:
-    found = Agenda(grace_ms=60_000)
+    found = WindowSchedule(grace_ms=60_000)
     for minute in range(100):
         found.tally_changed(W + 60 * minute, basis=1, changed_at=END_MS)
         found.closed(W + 60 * minute, basis=1, deadline=None)
     assert list(found.to_close(DUE_MS, DUE_MS)) == []
     assert found.size == 0
-    found.tally_changed(W, basis=7, changed_at=DUE_MS, known=Entry(basis=9))
+    found.tally_changed(W, basis=7, changed_at=DUE_MS, known=WindowEntry(basis=9))
     assert list(found.to_close(DUE_MS, DUE_MS + 60_000)) == []
-    found.tally_changed(W, basis=10, changed_at=DUE_MS, known=Entry(basis=9))
+    found.tally_changed(W, basis=10, changed_at=DUE_MS, known=WindowEntry(basis=9))
     assert list(found.to_close(DUE_MS, DUE_MS + 60_000)) == [W]
 
 
 def test_after_a_restart_only_what_was_left_to_do_is_on_the_agenda() -> None:
-    found = Agenda(grace_ms=60_000)
+    found = WindowSchedule(grace_ms=60_000)
     found.resume(W - 6_000, W + 60)
-    found.put(W - 120, Entry())
+    found.put(W - 120, WindowEntry())
     assert list(found.to_close(DUE_MS + 60_000, DUE_MS + 60_000)) == [W - 120, W + 60]
 
 

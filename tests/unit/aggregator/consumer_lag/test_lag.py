@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aggregator.consumer_lag.lag import Input, Log, next_offset, offset_lag
-from aggregator.consumer_lag.record_times import Place, Waiting
-from aggregator.metrics import Metrics
+from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord
+from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 
 OFFSETS = st.integers(0, 60)
@@ -49,7 +49,11 @@ def test_seconds_behind_are_zero_where_nothing_waits_and_else_those_of_the_recor
     log: Log, committed: int | None, age_ms: int | None
 ) -> None:
     entry = Input(MID, ("in", 0), committed, log)
-    waiting = {Place(("in", 0), next_offset(committed, log)): Waiting(0, None if age_ms is None else NOW_MS - age_ms)}
+    waiting = {
+        RecordPlace(("in", 0), next_offset(committed, log)): WaitingRecord(
+            0, None if age_ms is None else NOW_MS - age_ms
+        )
+    }
     found = entry.judged(waiting, NOW_MS)
     assert found.offsets == offset_lag(committed, log)
     assert found.behind_ms == (age_ms if found.offsets else found.offsets)
@@ -62,7 +66,7 @@ def test_what_is_left_is_nothing_only_if_a_reader_came_to_the_end_that_was_count
 ) -> None:
     entry = Input(MID, ("in", 0), committed, log)
     if entry.place is not None:
-        found = entry.judged({entry.place: Waiting(reached, is_end=True)}, NOW_MS)
+        found = entry.judged({entry.place: WaitingRecord(reached, is_end=True)}, NOW_MS)
         assert (found.offsets, found.behind_ms) == ((0, 0) if reached >= log.end else (entry.lag, None))
 
 
@@ -72,7 +76,7 @@ def test_what_could_not_be_read_leaves_the_age_unknown_and_what_was_not_answered
 
 
 def test_prometheus_is_told_what_is_known_now_and_nothing_of_a_partition_that_is_gone() -> None:
-    metrics = Metrics()
+    metrics = AggregatorMetrics()
 
     def value(what: str, partition: str) -> float | None:
         labels = {"pipeline": "orders", "node": "mid", "group": "orders.mid", "topic": "in", "partition": partition}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aggregator.reports.undeclared import LIMITS, Kind, Name, Strangers, is_strange, strange_names
+from aggregator.reports.undeclared import LIMITS, Kind, Name, UndeclaredNames, is_strange, strange_names
 from lagloss.wire.format import Progress, Tally
 from lagloss.wire.sketch import Sketch
 
@@ -17,7 +17,7 @@ def names(kind: Kind, count: int, first: int = 0) -> list[Name]:
 
 @pytest.mark.parametrize("kind", LIMITS)
 def test_an_emitter_may_bring_so_many_names_and_others_have_room_still(kind: Kind) -> None:
-    strangers, limit = Strangers(), LIMITS[kind].an_emitter
+    strangers, limit = UndeclaredNames(), LIMITS[kind].an_emitter
     admitted = [strangers.admit(name, b"broken", 1) for name in names(kind, limit + 1)]
     assert admitted == [True] * limit + [False]
     assert strangers.admit(Name(kind, "p", "mine"), b"good", 2)
@@ -26,14 +26,14 @@ def test_an_emitter_may_bring_so_many_names_and_others_have_room_still(kind: Kin
 
 def test_a_name_that_is_kept_is_anybodys() -> None:
     (name, *others) = names("checkpoint", LIMITS["checkpoint"].an_emitter + 1)
-    strangers = Strangers(dict.fromkeys(others, b"broken") | {name: b"good"})
+    strangers = UndeclaredNames(dict.fromkeys(others, b"broken") | {name: b"good"})
     assert strangers.admit(name, b"broken", 1)
     assert strangers.fresh == {}
 
 
 def test_all_emitters_together_may_bring_so_many_names() -> None:
     limit = LIMITS["pipeline"].in_all
-    strangers = Strangers({name: name.name.encode() for name in names("pipeline", limit)})
+    strangers = UndeclaredNames({name: name.name.encode() for name in names("pipeline", limit)})
     assert not strangers.admit(Name("pipeline", "one more"), b"good", 1)
     assert strangers.admit(Name("checkpoint", "p", "src.in"), b"good", 1)
 

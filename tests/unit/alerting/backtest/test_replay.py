@@ -9,10 +9,10 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from alerting.backtest.replay import CLOCK_RULES, UNTRIED, Closing, Past, Replay, Replayed
+from alerting.backtest.replay import CLOCK_RULES, UNTRIED, Past, Replay, Replayed, ReplayedClosing
 from alerting.rules import rules_of
-from alerting.rules.view import View
-from alerting.rules.windows import Reader
+from alerting.rules.view import PipelineView
+from alerting.rules.windows import WindowReader
 from lagloss_server.model.definition import Definition
 from tests.support.alert_views import Told, defined, minute, window
 
@@ -40,19 +40,19 @@ def result(definition: Definition, at: int, kind: str) -> dict[str, Any]:
     )
 
 
-def closings_of(definition: Definition, past: Sequence[tuple[int, int | None, str, str]]) -> list[Closing]:
-    reader, at, closings = Reader.of(definition), 0, []
+def closings_of(definition: Definition, past: Sequence[tuple[int, int | None, str, str]]) -> list[ReplayedClosing]:
+    reader, at, closings = WindowReader.of(definition), 0, []
     for apart, revised_after, first, then in past:
         at += apart
         results = [(at + 2, first)] + ([] if revised_after is None else [(at + 2 + revised_after, then)])
         for closed_at, kind in results:
             row = reader.row(minute(at), result(definition, at, kind))
-            closings.append(Closing(minute(closed_at), minute(at), row))
+            closings.append(ReplayedClosing(minute(closed_at), minute(at), row))
     return closings
 
 
-def looked_at_everything(definition: Definition, closings: Sequence[Closing], from_s: int) -> list[Outcome]:
-    reader = Reader.of(definition)
+def looked_at_everything(definition: Definition, closings: Sequence[ReplayedClosing], from_s: int) -> list[Outcome]:
+    reader = WindowReader.of(definition)
     rows: dict[int, Any] = {}
     told = [Told(rule) for rule in rules_of(definition) if rule.name not in CLOCK_RULES | UNTRIED]
     opened: dict[tuple[str, int], float] = {}
@@ -60,7 +60,7 @@ def looked_at_everything(definition: Definition, closings: Sequence[Closing], fr
         rows |= {closing.start_s: closing.row for closing in together}
         windows = reader.windows([rows[start] for start in sorted(rows)])
         for each in told:
-            each.evaluate(View(definition, now_s, windows, from_s))
+            each.evaluate(PipelineView(definition, now_s, windows, from_s))
             for number in each.incidents:
                 opened.setdefault((each.rule.name, number), now_s)
     return [
@@ -90,14 +90,15 @@ def test_what_it_opens_is_what_an_alerter_opens_that_looks_at_everything(
 
 def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_since() -> None:
     definition = defined(RULES)
-    reader = Reader.of(definition)
+    reader = WindowReader.of(definition)
     kinds = {at: "loss" if at in (0, 1, 75, 76) else "ok" if at in (70, 71) else "blind" for at in range(77)}
     closings = [
-        Closing(minute(at + 2), minute(at), reader.row(minute(at), result(definition, at, kind)))
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), result(definition, at, kind)))
         for at, kind in kinds.items()
     ]
     closings += [
-        Closing(minute(74) + 30, minute(at), reader.row(minute(at), result(definition, at, "ok"))) for at in (0, 1)
+        ReplayedClosing(minute(74) + 30, minute(at), reader.row(minute(at), result(definition, at, "ok")))
+        for at in (0, 1)
     ]
     replay = Replay(definition, minute(0), minute(300), Past())
     replay.run(closings, minute(78))
@@ -108,9 +109,9 @@ def test_an_incident_of_long_ago_that_is_reopened_has_lost_what_was_revised_sinc
 
 def test_a_closer_that_stands_still_is_found_by_the_clock() -> None:
     definition = defined()
-    reader = Reader.of(definition)
+    reader = WindowReader.of(definition)
     rows = {at: reader.row(minute(at), window(definition, at)) for at in range(33)}
-    closings = [Closing(minute(at + 2 if at < 10 else 35), minute(at), row) for at, row in rows.items()]
+    closings = [ReplayedClosing(minute(at + 2 if at < 10 else 35), minute(at), row) for at, row in rows.items()]
     replay = Replay(definition, minute(0), minute(40), Past())
     replay.run(closings, minute(36))
     assert [incident.rule.name for incident in replay.incidents] == ["blind/closing"]
@@ -120,12 +121,14 @@ def test_a_closer_that_stands_still_is_found_by_the_clock() -> None:
 
 def test_staleness_is_told_from_when_messages_are_known_to_have_come() -> None:
     definition = defined("loss: off\nlag: off\nonTime: off\nbudget: off\nblind: off")
-    reader = Reader.of(definition)
+    reader = WindowReader.of(definition)
     documents = {
         at: window(definition, at, counts={"src.in": 9, **({"snk.out": 9} if at < 10 or at > 19 else {})})
         for at in range(30)
     }
-    closings = [Closing(minute(at + 2), minute(at), reader.row(minute(at), each)) for at, each in documents.items()]
+    closings = [
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), each)) for at, each in documents.items()
+    ]
     delivered = [minute(at) for at in documents if at < 10 or at > 19]
     past = Past({"snk.out": delivered}, [minute(at) for at in documents])
     replay = Replay(definition, minute(0), minute(30), past)
@@ -137,9 +140,9 @@ def test_staleness_is_told_from_when_messages_are_known_to_have_come() -> None:
 
 def test_an_incident_says_which_open_one_would_have_kept_it_silent() -> None:
     definition = defined()
-    reader = Reader.of(definition)
+    reader = WindowReader.of(definition)
     closings = [
-        Closing(minute(at + 2), minute(at), reader.row(minute(at), window(definition, at, "loss", lost=800)))
+        ReplayedClosing(minute(at + 2), minute(at), reader.row(minute(at), window(definition, at, "loss", lost=800)))
         for at in range(8)
     ]
     replay = Replay(definition, minute(0), minute(10), Past(), without=["on-time"])

@@ -7,16 +7,16 @@ import uuid
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from alerting.incidents.body import MAX_EXAMPLES, Evidence, incident_body
-from alerting.rules.assessment import Place
+from alerting.incidents.body import MAX_EXAMPLES, IncidentEvidence, incident_body
+from alerting.rules.assessment import BreachPlace
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.net.backoff import backoff_s
 from lagloss_server.store.store import MissingMessage
 
 START = 1_795_250_400
 LOST = MissingMessage(START, 2**64 - 1, None, "lost", ["src->mid"], "src.out", START * 1000 + 250.0)
-EVIDENCE = Evidence(
-    where=[Place("link", "src->mid", 0.75, "3 lost, 75% of the loss", 3)],
+EVIDENCE = IncidentEvidence(
+    where=[BreachPlace("link", "src->mid", 0.75, "3 lost, 75% of the loss", 3)],
     examples=[LOST] * 25,
     messages=10,
     lost={"min": 1, "max": 2},

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from alerting.incidents.body import incident_body
-from lagloss_server.incidents.changes import Record
+from lagloss_server.incidents.changes import IncidentRecord
 from tests.unit.alerting.delivery.test_body import DASHBOARD, OPEN
 
 EXAMPLE = "message_id id_hash kind places last_checkpoint last_seen"
@@ -46,6 +46,6 @@ def test_list_and_show_print_these_fields_in_this_order() -> None:
     )
     parts = {"breach": "value worst target text", "windows": "first last count", "where": PLACE}
     assert names(OPEN.document()) == {"": listed, **parts}
-    shown = json.loads(json.dumps(Record(OPEN, [], []).document(DASHBOARD)))
+    shown = json.loads(json.dumps(IncidentRecord(OPEN, [], []).document(DASHBOARD)))
     more = {"": f"{listed} examples notes links changes deliveries", "examples": EXAMPLE, "links": LINK_NAMES}
     assert names(shown) == {**parts, **more}

@@ -12,8 +12,8 @@ import pytest
 from alerting.delivery import sender as sending
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.incidents.notification import Notification
-from alerting.incidents.outbox import Claimed, Outbox
-from alerting.metrics import Metrics
+from alerting.incidents.outbox import ClaimedMessages, Outbox
+from alerting.metrics import AlertingMetrics
 from lagloss_server.net.outcome import Outcome, Sent
 
 
@@ -25,14 +25,14 @@ class OneMessage(Outbox):
         self.leases_s: list[float] = []
         self.asked_again = threading.Event()
 
-    def claim(self, backend: int, lease_s: float, at_most: int) -> Claimed | None:
+    def claim(self, backend: int, lease_s: float, at_most: int) -> ClaimedMessages | None:
         self.leases_s.append(lease_s)
         if len(self.leases_s) > 1:
             self.asked_again.set()
             return None
-        return Claimed(uuid.uuid4(), (Notification(1, "trigger", {}),), ("opened",), 1, (0.0,))
+        return ClaimedMessages(uuid.uuid4(), (Notification(1, "trigger", {}),), ("opened",), 1, (0.0,))
 
-    def record(self, claimed: Claimed, outcome: Outcome) -> Outcome:
+    def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
         return outcome
 
     def next_due_s(self) -> float | None:
@@ -58,7 +58,7 @@ class Kept:
 def run(outbox: OneMessage) -> Kept:
     """Lets a sender work until there is nothing more to claim."""
     transport = Kept()
-    sender = Sender(outbox, transport, HeldLead(7), Metrics())
+    sender = Sender(outbox, transport, HeldLead(7), AlertingMetrics())
     sender.start()
     assert outbox.asked_again.wait(5)
     sender.stop()

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import pytest
 
-from alerting.delivery.transports.http import Answer, by_status, retry_after_s
+from alerting.delivery.transports.http import HttpAnswer, by_status, retry_after_s
 from lagloss_server.net.addresses import is_public
 from lagloss_server.net.outcome import Refused, Sent, TryLater
 from lagloss_server.net.redaction import Redactor
@@ -59,7 +59,7 @@ def test_retry_after_is_read_in_seconds_and_as_a_date_up_to_an_hour(value: str, 
     ],
 )  # fmt: skip
 def test_a_status_means_done_never_or_later(status: int, kind: type) -> None:
-    assert isinstance(by_status(Answer(status, "", None)), kind)
+    assert isinstance(by_status(HttpAnswer(status, "", None)), kind)
 
 
 def test_an_address_is_taken_out_of_texts_in_whatever_way_it_is_written() -> None:

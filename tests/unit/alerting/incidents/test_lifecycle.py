@@ -8,9 +8,9 @@ from uuid import UUID
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from alerting.incidents.lifecycle import REOPEN_S, Change, KnownIncident, judge
+from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge
 from alerting.rules.assessment import Assessment
-from alerting.rules.windows import Reader
+from alerting.rules.windows import WindowReader
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
 
 ID, OTHER = UUID(int=1), UUID(int=2)
@@ -28,8 +28,8 @@ def known(*breaches: int, worst: float = 0.5, resolved_at_s: float | None = None
 
 
 def test_a_breach_opens_an_incident_with_its_worst_and_its_last_value() -> None:
-    assert judge(True, found({5: 0.3, 6: 0.2}), None, [], NOW) == Change("opened", {5: 0.3, 6: 0.2}, 0.3, 0.2)
-    assert judge(False, found({5: 0.3, 6: 0.2}), None, [], NOW) == Change("opened", {5: 0.3, 6: 0.2}, 0.2, 0.2)
+    assert judge(True, found({5: 0.3, 6: 0.2}), None, [], NOW) == Transition("opened", {5: 0.3, 6: 0.2}, 0.3, 0.2)
+    assert judge(False, found({5: 0.3, 6: 0.2}), None, [], NOW) == Transition("opened", {5: 0.3, 6: 0.2}, 0.2, 0.2)
 
 
 def test_nothing_is_opened_without_a_breach_and_nothing_told_of_one_that_is_up_to_date() -> None:
@@ -38,30 +38,30 @@ def test_nothing_is_opened_without_a_breach_and_nothing_told_of_one_that_is_up_t
 
 
 def test_a_breach_more_updates_and_one_that_was_revised_away_is_named() -> None:
-    assert judge(True, found({5: 0.3, 6: 0.6}), known(5), [], NOW) == Change(
+    assert judge(True, found({5: 0.3, 6: 0.6}), known(5), [], NOW) == Transition(
         "updated", {5: 0.3, 6: 0.6}, 0.6, 0.6, incident=ID
     )
-    assert judge(True, found({5: 0.3}), known(5, 6), [], NOW) == Change(
+    assert judge(True, found({5: 0.3}), known(5, 6), [], NOW) == Transition(
         "updated", {5: 0.3}, 0.3, 0.3, revised=(6,), incident=ID
     )
 
 
 def test_it_takes_so_many_good_windows_after_the_last_breach() -> None:
     assert judge(True, found({5: 0.3}, good=(1, 2, 3, 4, 6, 7)), known(5), [], NOW) is None
-    assert judge(True, found({5: 0.3}, good=(6, 7, 9)), known(5), [], NOW) == Change(
+    assert judge(True, found({5: 0.3}, good=(6, 7, 9)), known(5), [], NOW) == Transition(
         "resolved", {5: 0.3}, 0.3, 0.3, "recovered", incident=ID
     )
 
 
 def test_an_incident_whose_last_breach_was_revised_away_is_resolved_as_that_and_holds_none() -> None:
     change = judge(True, found({}), known(5, 6), [], NOW)
-    assert change == Change("resolved", {}, 0.5, 0.5, "revised", (5, 6), ID)
+    assert change == Transition("resolved", {}, 0.5, 0.5, "revised", (5, 6), ID)
 
 
 def test_a_breach_that_is_not_among_what_is_seen_stays_and_its_value_is_not_known() -> None:
     assert judge(True, found({}, seen=range(50, 100)), known(5), [], NOW) is None
     change = judge(True, found({60: 0.2}, seen=range(50, 100)), known(5), [], NOW)
-    assert change == Change("updated", {5: None, 60: 0.2}, 0.5, 0.2, incident=ID)
+    assert change == Transition("updated", {5: None, 60: 0.2}, 0.5, 0.2, incident=ID)
 
 
 def test_breaches_of_resolved_incidents_open_nothing_again_unless_it_was_resolved_as_revised() -> None:
@@ -74,8 +74,8 @@ def test_breaches_of_resolved_incidents_open_nothing_again_unless_it_was_resolve
 def test_a_new_breach_soon_after_the_end_reopens_the_incident_that_was_resolved_last() -> None:
     older, last = known(1, resolved_at_s=NOW - REOPEN_S, id=OTHER), known(5, 6, resolved_at_s=NOW - REOPEN_S + 1)
     change = judge(True, found({1: 0.9, 5: 0.3, 8: 0.2}), None, [last, older], NOW)
-    assert change == Change("reopened", {5: 0.3, 8: 0.2}, 0.3, 0.2, "", (6,), ID)
-    assert judge(True, found({5: 0.3, 6: 0.2, 8: 0.2}), None, [last], NOW + REOPEN_S) == Change(
+    assert change == Transition("reopened", {5: 0.3, 8: 0.2}, 0.3, 0.2, "", (6,), ID)
+    assert judge(True, found({5: 0.3, 6: 0.2, 8: 0.2}), None, [last], NOW + REOPEN_S) == Transition(
         "opened", {8: 0.2}, 0.2, 0.2
     )
 
@@ -193,4 +193,4 @@ def test_windows_too_old_to_be_spoken_of_are_context_and_open_nothing() -> None:
 
 
 def test_measures_of_a_definition_without_lag_rules_are_none() -> None:
-    assert Reader.of(defined("lag: off")).windows(()).measured == ()
+    assert WindowReader.of(defined("lag: off")).windows(()).measured == ()

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from alerting.incidents.notification_plan import (
     FALLBACK_AFTER_S,
-    Habits,
-    Order,
-    Standing,
-    Told,
+    IncidentStatus,
+    NotificationPolicy,
+    PlannedNotification,
+    SentNotification,
     is_news,
     plan,
     seconds_told,
@@ -34,22 +34,22 @@ def to(*names: str) -> dict[str, Destination]:
     return {name: Destination(name, "clicks", 0, REPEAT_S) for name in names}
 
 
-OPEN = Standing(True, False, "opened", body())
+OPEN = IncidentStatus(True, False, "opened", body())
 
 
 @dataclass
 class Story:
     """An incident, its receivers and their outbox, as time goes on."""
 
-    habits: Habits = field(default_factory=Habits)
-    told: list[Told] = field(default_factory=list)
-    standing: Standing = OPEN
+    habits: NotificationPolicy = field(default_factory=NotificationPolicy)
+    told: list[SentNotification] = field(default_factory=list)
+    standing: IncidentStatus = OPEN
     goes_to: dict[str, Destination] = field(default_factory=lambda: to("pager"))
     now: datetime = START
 
-    def look(self) -> list[Order]:
+    def look(self) -> list[PlannedNotification]:
         """Plans and queues until nothing is due, as evaluation after evaluation does."""
-        made: list[Order] = []
+        made: list[PlannedNotification] = []
         for _ in range(5):
             orders = plan(self.standing, self.told, self.goes_to, self.habits, self.now)
             if not orders:
@@ -58,7 +58,7 @@ class Story:
             for order in orders:
                 notes = [*self.standing.body["notes"], *([order.note] if order.note else [])]
                 queued = {**self.standing.body, "notes": notes}
-                self.told.append(Told(order.receiver, order.action, self.now, queued, order.group_key))
+                self.told.append(SentNotification(order.receiver, order.action, self.now, queued, order.group_key))
         raise AssertionError(f"there is always something more to tell: {made}")
 
     def later(self, seconds: float) -> Story:
@@ -136,7 +136,7 @@ def test_who_has_not_taken_a_message_yet_is_not_reminded_of_it() -> None:
 
 
 def test_a_receiver_that_forgets_is_told_again_while_it_is_open_also_when_it_is_silenced() -> None:
-    story = Story(habits=Habits(resend_s={"pager": 60}))
+    story = Story(habits=NotificationPolicy(resend_s={"pager": 60}))
     story.look()
     assert story.later(59).look() == []
     assert [order.action for order in story.later(1).look()] == ["refresh"]
@@ -165,7 +165,7 @@ def test_a_refusal_leaves_a_receiver_untold_until_the_incident_comes_back() -> N
 
 
 def test_what_a_receiver_does_not_take_for_minutes_goes_to_the_fallback_too_and_ends_there_too() -> None:
-    story = Story(habits=Habits(fallback="mail"))
+    story = Story(habits=NotificationPolicy(fallback="mail"))
     story.look()
     assert story.later(FALLBACK_AFTER_S).look() == []  # nobody has even tried
     story.told = [replace(row, attempts=3) for row in story.told]
@@ -205,13 +205,15 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.booleans())
 def test_whatever_happens_every_receiver_hears_a_story_that_makes_sense(events: list[Any], has_fallback: bool) -> None:
-    habits = Habits("mail" if has_fallback else None, {"chat": 60.0})
+    habits = NotificationPolicy("mail" if has_fallback else None, {"chat": 60.0})
     story = Story(habits=habits, standing=replace(OPEN, is_open=False, change="resolved"))
     for event in events:
         match event:
             case ("stand", is_open, is_acknowledged, withheld):
                 change = "opened" if is_open else "resolved"
-                story.standing = Standing(is_open, is_acknowledged and is_open, change, story.standing.body, withheld)
+                story.standing = IncidentStatus(
+                    is_open, is_acknowledged and is_open, change, story.standing.body, withheld
+                )
             case ("worst", worst):
                 story.standing = replace(story.standing, body=body(worst=worst))
             case ("route", names):

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from alerting.incidents.routing import Escalation, Route, destinations
+from alerting.incidents.routing import Escalation, ReceiverRoute, destinations
 from lagloss_server.model.matchers import Matcher
 
 CRITICAL = (Matcher.parse("severity=critical"),)
@@ -8,27 +8,30 @@ LABELS = {"pipeline": "clicks", "severity": "critical", "team": "checkout"}
 
 
 def test_the_first_route_that_matches_takes_an_incident_and_further_ones_only_after_continue() -> None:
-    pager, chat = Route(CRITICAL, ("pager",)), Route((), ("chat",))
+    pager, chat = ReceiverRoute(CRITICAL, ("pager",)), ReceiverRoute((), ("chat",))
     assert list(destinations([pager, chat], LABELS, 0)) == ["pager"]
-    assert list(destinations([Route(CRITICAL, ("pager",), goes_on=True), chat], LABELS, 0)) == ["pager", "chat"]
+    assert list(destinations([ReceiverRoute(CRITICAL, ("pager",), goes_on=True), chat], LABELS, 0)) == ["pager", "chat"]
     assert list(destinations([pager, chat], {**LABELS, "severity": "warning"}, 0)) == ["chat"]
     assert destinations([pager], {**LABELS, "severity": "warning"}, 0) == {}
 
 
 def test_the_first_route_that_names_a_receiver_says_how_it_is_told() -> None:
-    routes = [Route((), ("chat",), goes_on=True, repeat_s=60, group_by=("team",)), Route((), ("chat",), repeat_s=5)]
+    routes = [
+        ReceiverRoute((), ("chat",), goes_on=True, repeat_s=60, group_by=("team",)),
+        ReceiverRoute((), ("chat",), repeat_s=5),
+    ]
     found = destinations(routes, LABELS, 0)["chat"]
     assert (found.repeat_s, found.group_key) == (60, "checkout")
 
 
 def test_incidents_of_a_group_have_the_labels_it_is_made_by_in_common() -> None:
-    route = Route((), ("chat",), group_by=("team", "pipeline", "region"))
+    route = ReceiverRoute((), ("chat",), group_by=("team", "pipeline", "region"))
     assert destinations([route], LABELS, 0)["chat"].group_key == "checkout/clicks/"
 
 
 def test_further_receivers_are_told_when_nobody_has_acknowledged_for_long_enough() -> None:
     steps = (Escalation(900, ("boss",)), Escalation(3_600, ("director", "pager")))
-    route = Route((), ("pager",), escalations=steps)
+    route = ReceiverRoute((), ("pager",), escalations=steps)
     assert list(destinations([route], LABELS, 899)) == ["pager"]
     found = destinations([route], LABELS, 900)
     assert list(found) == ["pager", "boss"]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from alerting.rules.assessment import Begun
+from alerting.rules.assessment import PendingBreach
 from tests.support.alert_views import defined, minute, rule_of, view_of, window
 
 LOSSY = {"l": ("loss", 40), "o": ("ok", 0), "u": ("unknown", 0)}
 
 
-def begun(verdicts: str, rule: str = "loss", alerts: str = "loss: {breaches: 3, of: 5}", **more: float) -> Begun | None:
+def begun(
+    verdicts: str, rule: str = "loss", alerts: str = "loss: {breaches: 3, of: 5}", **more: float
+) -> PendingBreach | None:
     definition = defined(alerts)
     documents = {
         at: window(definition, at, LOSSY[letter][0], lost=LOSSY[letter][1]) for at, letter in enumerate(verdicts)
@@ -28,7 +30,7 @@ def test_nothing_is_pending_where_nothing_breaches_or_enough_does(verdicts: str)
     [("l", 1, 0, 0), ("olo", 1, 1, 1), ("oluol", 2, 1, 4), ("loooool", 1, 6, 6)],
 )
 def test_breaching_windows_among_the_newest_are_pending(verdicts: str, breaches: int, first: int, last: int) -> None:
-    assert begun(verdicts) == Begun(breaches, 3, 5, minute(first), minute(last), 0.04)
+    assert begun(verdicts) == PendingBreach(breaches, 3, 5, minute(first), minute(last), 0.04)
 
 
 def test_a_single_window_that_is_bad_enough_at_once_is_an_incident_and_not_pending() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from alerting.rules import rules_of
 from alerting.rules.assessment import Assessment
 from alerting.rules.budget import SPANS
-from alerting.rules.view import Waiting
+from alerting.rules.view import WaitingMessages
 from lagloss_server.model.definition import Definition
 from tests.support.alert_views import Told, defined, minute, rule_of, view_of, window
 
@@ -293,7 +293,10 @@ def test_duplicates_and_dead_letters_are_counted_by_message() -> None:
 
 def test_pending_is_as_old_as_the_message_that_was_seen_last_the_longest_ago() -> None:
     definition = defined("pendingAge: {max: 5m}")
-    waiting = [Waiting(("link src->mid",), 3, minute(1)), Waiting(("node snk", "link mid->snk"), 1, minute(0))]
+    waiting = [
+        WaitingMessages(("link src->mid",), 3, minute(1)),
+        WaitingMessages(("node snk", "link mid->snk"), 1, minute(0)),
+    ]
     found = assessed(definition, "pending-age", {}, now_at=5.5, waiting=waiting)
     assert found.breaches == {minute(5): 330}
     assert [(place.name, place.share) for place in found.places] == [

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures import flow_graph, shares, sparkline, stack
-from dashboard.figures.frame import SLOWEST, Frame
+from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.loss import drawn_loss, marked_buckets
 from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
@@ -41,12 +41,12 @@ CHAIN_LAGS = {"src.in": 1.0, "src.out": 2.0, "mid.in": 3.0, "mid.out": 4.0, "snk
 HOUR = Span(START, START + 3_600)
 
 
-def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> Frame:
+def frame(definition: Definition, windows: list[dict[str, Any]], **more: Any) -> FigureFrame:
     found = tuple(buckets.of_window(window, Graph(definition)) for window in windows)
     series = Series(definition.name, Span(START, START + 3_600), 60, found, None)
     given_: dict[str, Any] = {"happenings": Happenings(), "zone": Zone.named("Europe/Berlin"), "now_s": START}
     more.setdefault("terms", terms((0, definition)))
-    return Frame(definition, series, **{**given_, **more})
+    return FigureFrame(definition, series, **{**given_, **more})
 
 
 def terms(*applied: tuple[int, Definition]) -> Terms:
@@ -358,7 +358,7 @@ def test_the_graph_goes_from_left_to_right_with_retriers_below_and_losses_on_the
 MID = Of("mid", "chain.mid")
 
 
-def watched(lags: dict[int, tuple[int | None, int | None]]) -> Frame:
+def watched(lags: dict[int, tuple[int | None, int | None]]) -> FigureFrame:
     """The chain, whose node mid names its group, with (offsets, behind_ms) of some minutes."""
     definition = parse_definition(CHAIN.replace("{name: mid,", "{name: mid, group: chain.mid,"))
     found = tuple(LagBucket(START + 60 * at, 60, 0, offsets, 0, ms) for at, (offsets, ms) in lags.items())
@@ -392,7 +392,7 @@ def axes(figure: go.Figure) -> dict[str, Any]:
     return {name: figure.layout[name] for name in figure.layout if name.startswith("yaxis")}
 
 
-def panel_heights_px(drawn: Frame) -> dict[str, float]:
+def panel_heights_px(drawn: FigureFrame) -> dict[str, float]:
     found = axes(panels_figure(drawn))
     return {name: height_px(drawn) * (axis.domain[1] - axis.domain[0]) for name, axis in found.items()}
 

@@ -14,7 +14,7 @@ from starlette.requests import HTTPConnection
 
 from dashboard.login import account, check_binding
 from dashboard.login.addresses import UNKNOWN, client, guesser, parse_networks
-from dashboard.login.groups import Groups, claimed
+from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.headers import content_security_policy
 from dashboard.login.next_path import HOME, checked_next, wanted
 from dashboard.login.provider import ProviderError, trusted_metadata
@@ -134,7 +134,7 @@ def test_guesses_are_limited_by_address_and_by_name() -> None:
 
 # what groups mean
 
-GROUPS = Groups(frozenset({"sre"}), frozenset({"staff"}))
+GROUPS = GroupRoles(frozenset({"sre"}), frozenset({"staff"}))
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_role_follows_from_groups(groups: set[str], role: str | None) -> None:
 
 
 def test_a_star_lets_everybody_look_and_nobody_act() -> None:
-    assert Groups(frozenset({"sre"}), frozenset("*")).role(()) == "viewer"
+    assert GroupRoles(frozenset({"sre"}), frozenset("*")).role(()) == "viewer"
 
 
 @pytest.mark.parametrize(

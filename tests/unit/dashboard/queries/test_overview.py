@@ -18,7 +18,7 @@ from dashboard.pages.overview_parts import table, totals
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.queries.condition import condition as condition_of
 from dashboard.queries.overview import Overview
-from dashboard.queries.pipeline_status import Hour, Minute, Standing, State, Targets, worst_first
+from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
 from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Interval
@@ -34,7 +34,7 @@ def budget(bad: int, more: int = 0, allowed: float = 1_000.0) -> Budget:
     return Budget(allowed, Interval(bad, bad + more))
 
 
-WELL = Standing("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": budget(100), "on-time": budget(500)})
+WELL = PipelineStatus("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": budget(100), "on-time": budget(500)})
 WORSE: dict[State, dict[str, Any]] = {
     State.LOSS: {"newest": replace(MINUTE, verdict="loss", lost_min=50, lost_max=50)},
     State.CRITICAL: {"critical": 1},
@@ -50,7 +50,7 @@ WORSE: dict[State, dict[str, Any]] = {
 }
 
 
-def of_state(state: State, name: str = "calm") -> Standing:
+def of_state(state: State, name: str = "calm") -> PipelineStatus:
     return replace(WELL, pipeline=name, **WORSE[state])
 
 
@@ -114,7 +114,7 @@ BUDGETS = st.builds(budget, st.integers(0, 2_000), st.integers(0, 2_000), st.sam
 
 
 @st.composite
-def standings(draw: st.DrawFn) -> list[Standing]:
+def standings(draw: st.DrawFn) -> list[PipelineStatus]:
     names = draw(st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=8))
     return [
         replace(
@@ -127,7 +127,9 @@ def standings(draw: st.DrawFn) -> list[Standing]:
 
 
 @given(standings(), st.randoms(use_true_random=False))
-def test_the_order_is_total_whatever_order_pipelines_are_read_in(found: list[Standing], chance: random.Random) -> None:
+def test_the_order_is_total_whatever_order_pipelines_are_read_in(
+    found: list[PipelineStatus], chance: random.Random
+) -> None:
     ordered = worst_first(found)
     assert worst_first(chance.sample(found, len(found))) == ordered
     ranks = [list(State).index(standing.state) for standing in ordered]

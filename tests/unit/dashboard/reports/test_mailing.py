@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from dashboard.reports import mailing
-from dashboard.reports.contents import Attachment, Part
+from dashboard.reports.contents import Attachment, ReportPart
 from dashboard.reports.mailing import compose, message_id
 
 SENDER = "lagloss <lagloss@l.example>"
-KEPT = Part(
+KEPT = ReportPart(
     "clicks",
     "✔ MET",
     ("Loss MET: 0.1 % lost.", "Not known: 3 minutes."),
@@ -25,7 +25,7 @@ KEPT = Part(
 )
 
 
-def mail(parts: list[Part], *notes: str, subject: str = "SLA report weekly: 2026-W47 (UTC)") -> EmailMessage:
+def mail(parts: list[ReportPart], *notes: str, subject: str = "SLA report weekly: 2026-W47 (UTC)") -> EmailMessage:
     """As it arrives."""
     composed = compose(
         subject, parts, notes, SENDER, ["Ada <ada@a.example>", "bob@b.example"], message_id(SENDER, "weekly", 7)
@@ -60,7 +60,7 @@ def test_a_mail_has_a_summary_as_text_and_page_and_the_documents() -> None:
 
 
 def test_markup_in_names_and_sentences_stays_text() -> None:
-    part = Part("<script>x</script>", "<b>", ("<img src=x>",), 'https://h.example/"onclick="x')
+    part = ReportPart("<script>x</script>", "<b>", ("<img src=x>",), 'https://h.example/"onclick="x')
     page = body(mail([part], "<i>", subject="<u>"), "html")
     for markup in ("<script", "<b>", "<img", "<i>", "<u>", '"onclick="'):
         assert markup not in page

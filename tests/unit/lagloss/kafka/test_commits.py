@@ -12,7 +12,7 @@ from lagloss import Emitter, MemoryOutlet
 from lagloss.identity import Identity
 from lagloss.kafka import commits
 from lagloss.kafka.commits import COMPACT_AT, Commits, OffsetTracker
-from lagloss.kafka.in_flight import Handling, current, current_identity, handling_now
+from lagloss.kafka.in_flight import InFlightMessage, current, current_identity, handling_now
 
 PLACE = ("orders", 0)
 IDENTITY = Identity("a", 1_700_000_000_000)
@@ -30,8 +30,8 @@ def finished() -> list[str]:
 
 
 @pytest.fixture
-def handling(emitter: Emitter, finished: list[str]) -> Handling:
-    made = Handling(emitter, IDENTITY, is_redone=True, finished=lambda: finished.append("finished"))
+def handling(emitter: Emitter, finished: list[str]) -> InFlightMessage:
+    made = InFlightMessage(emitter, IDENTITY, is_redone=True, finished=lambda: finished.append("finished"))
     made.take_in()
     return made
 
@@ -159,7 +159,7 @@ def test_a_record_that_never_finishes_holds_its_partition_back_and_not_the_memor
 
 
 def test_a_message_is_finished_once_it_is_handled_and_its_outputs_are_acknowledged(
-    handling: Handling, finished: list[str]
+    handling: InFlightMessage, finished: list[str]
 ) -> None:
     handling.add_output("mail")
     handling.over()
@@ -170,7 +170,7 @@ def test_a_message_is_finished_once_it_is_handled_and_its_outputs_are_acknowledg
 
 
 def test_a_failed_output_keeps_its_message_unfinished_until_it_is_sent_again(
-    handling: Handling, finished: list[str]
+    handling: InFlightMessage, finished: list[str]
 ) -> None:
     handling.add_output("mail")
     handling.over()
@@ -184,7 +184,9 @@ def test_a_failed_output_keeps_its_message_unfinished_until_it_is_sent_again(
     assert finished == ["finished"]
 
 
-def test_a_failed_output_of_a_message_that_is_dead_does_not_keep_it(handling: Handling, finished: list[str]) -> None:
+def test_a_failed_output_of_a_message_that_is_dead_does_not_keep_it(
+    handling: InFlightMessage, finished: list[str]
+) -> None:
     handling.add_output("mail")
     handling.failed("mail")
     handling.forgive()
@@ -193,7 +195,7 @@ def test_a_failed_output_of_a_message_that_is_dead_does_not_keep_it(handling: Ha
     assert finished == ["finished"]
 
 
-def test_a_message_is_work_in_hand_until_it_is_finished(emitter: Emitter, handling: Handling) -> None:
+def test_a_message_is_work_in_hand_until_it_is_finished(emitter: Emitter, handling: InFlightMessage) -> None:
     handling.add_output("mail")
     handling.over()
     assert emitter._intake.in_hand_since() is not None
@@ -201,7 +203,9 @@ def test_a_message_is_work_in_hand_until_it_is_finished(emitter: Emitter, handli
     assert emitter._intake.in_hand_since() is None
 
 
-def test_a_message_is_current_inside_the_block_and_at_its_own_node_only(emitter: Emitter, handling: Handling) -> None:
+def test_a_message_is_current_inside_the_block_and_at_its_own_node_only(
+    emitter: Emitter, handling: InFlightMessage
+) -> None:
     with Emitter("orders", "other", outlet=MemoryOutlet) as other, handling_now(handling):
         assert current(emitter) == (handling,)
         assert current(other) == ()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.sdk.packing import AHEAD_S, KEPT_S, Extras, Packer, Reader, Refused, TallyKey, taken_by
+from lagloss.sdk.packing import AHEAD_S, KEPT_S, BeaconReader, Extras, Packer, RefusedBeacons, TallyKey, taken_by
 from lagloss.wire.format import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
 from lagloss.wire.sketch import Sketch
 
@@ -117,7 +117,7 @@ def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKe
 def test_blocks_hold_exactly_what_a_slow_loop_would_send(
     given_: list[tuple[Any, ...]], partitions: int, first: bool, names_ids: bool, sample: int
 ) -> None:
-    reader, refused = Reader(keep_ids=first and names_ids), Refused()
+    reader, refused = BeaconReader(keep_ids=first and names_ids), RefusedBeacons()
     observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, refused)
     expected, dropped, unplaced = slowly(given_)
     assert refused.dropped == dict(dropped)
@@ -173,8 +173,8 @@ def lags_ms(beacons_: Counter[Any]) -> list[float]:
 
 
 def read(given_: list[tuple[Any, ...]], *, first: bool = False) -> list[Any]:
-    reader = Reader(keep_ids=first)
-    observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, Refused())
+    reader = BeaconReader(keep_ids=first)
+    observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, RefusedBeacons())
     assert observed is not None
     return [decode_block(each.value) for each in Packer("p", "n", EMITTER, first).pack(observed, reader.kinds, 1)]
 

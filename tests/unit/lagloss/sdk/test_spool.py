@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.account import Account
-from lagloss.sdk.buffer import Intake
+from lagloss.sdk.buffer import BeaconBuffer
 from lagloss.sdk.flush import Drain
-from lagloss.sdk.packing import Packer, Reader
-from lagloss.sdk.shipper import Identity, Shipper
+from lagloss.sdk.packing import BeaconReader, Packer
+from lagloss.sdk.shipper import EmitterIdentity, Shipper
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.frames import frame, frames
 from lagloss.sdk.spool.journal import Head
-from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, Settlement
+from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, SpoolRecovery
 from lagloss.sdk.spool.spool import Spool
 from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
 from tests.unit.lagloss.sdk.test_emitter_turns import wait_for
@@ -43,16 +43,16 @@ class Life:
         self, below: Path, log: MemoryOutlet, *, max_bytes: int = 1 << 30, resumes: bool = False, final: bool = True
     ) -> None:
         self.log = log
-        self.identity = Identity("clicks", "mid", os.urandom(16), "host:1", NOW_MS - 5_000)
+        self.identity = EmitterIdentity("clicks", "mid", os.urandom(16), "host:1", NOW_MS - 5_000)
         self.directory = SpoolDirectory.made(below, "clicks", "mid", self.identity.emitter)
         self.account = Account("mid", final=final)
         self.errors: list[Exception] = []
         head = Head(self.identity, final, resumes)
         self.spool = Spool(self.directory, head, self.account, self.errors.append, segment_bytes=3_000)
         self.shipper = Shipper(self.identity, log, self.account)
-        self.intake = Intake()
+        self.intake = BeaconBuffer()
         packer = Packer("clicks", "mid", self.identity.emitter, first=False)
-        self.drain = Drain(self.intake, Reader(keep_ids=False), packer, self.errors.append)
+        self.drain = Drain(self.intake, BeaconReader(keep_ids=False), packer, self.errors.append)
         self.now_ms = NOW_MS
         self.durable: Counter[Place] = Counter()
         self.fleeting: Counter[Place] = Counter()
@@ -89,8 +89,8 @@ class Life:
 
 def settle(below: Path, log: MemoryOutlet) -> None:
     for found in SpoolDirectory.abandoned(below, "clicks", "mid"):
-        identity = Identity(*found.owner, "unknown", 0)
-        assert Settlement(found.path, identity, log, lambda: False).settle()
+        identity = EmitterIdentity(*found.owner, "unknown", 0)
+        assert SpoolRecovery(found.path, identity, log, lambda: False).settle()
         found.remove()
 
 

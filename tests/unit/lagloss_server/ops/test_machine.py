@@ -15,7 +15,7 @@ import pytest
 
 from lagloss_server.errors import MachineTooSmall, PortInUse
 from lagloss_server.ops import machine
-from lagloss_server.ops.up import Stack
+from lagloss_server.ops.up import ServiceStack
 from lagloss_server.settings import Settings
 
 SCRIPT = Path(machine.__file__)
@@ -97,7 +97,7 @@ def test_a_port_that_is_taken_is_noticed(
         assert f"Port {port} (LAGLOSS_DASHBOARD_PORT) is taken" in said
         with (
             pytest.raises(PortInUse, match=f"the dashboard should listen on port {port}"),
-            Stack(Settings(data_dir=tmp_path), print),
+            ServiceStack(Settings(data_dir=tmp_path), print),
         ):
             pass
     assert not (tmp_path / "kafka").exists()  # noticed before a server was started
@@ -131,7 +131,7 @@ def test_too_little_memory_is_refused_before_anything_is_started(
     monkeypatch.setattr(machine, "memory_mb", lambda: 1004)
     with (
         pytest.raises(MachineTooSmall, match=r"3\.5 GB of memory are needed, found 1\.0"),
-        Stack(Settings(data_dir=tmp_path), print),
+        ServiceStack(Settings(data_dir=tmp_path), print),
     ):
         pass
     assert not (tmp_path / "kafka").exists()

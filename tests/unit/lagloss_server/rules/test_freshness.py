@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from alerting.rules.blind import Closing, blind_rules
+from alerting.rules.blind import ClosingHealth, blind_rules
 from dashboard.queries.condition import Condition, Freshness, condition
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
@@ -33,7 +33,7 @@ def test_a_window_is_expected_to_be_closed_a_minute_after_it_was_due(grace_ms: i
 @given(st.integers(0, 3_600), st.integers(0, 7_200))
 def test_a_page_says_stale_when_a_pager_says_that_no_window_closes(grace_s: int, age_s: int) -> None:
     definition = parse_definition(f"{CHAIN}  grace: {grace_s}s\n")
-    (closing,) = (rule for rule in blind_rules(definition) if isinstance(rule, Closing))
+    (closing,) = (rule for rule in blind_rules(definition) if isinstance(rule, ClosingHealth))
     fresh = Freshness(START_S, "ok", START_S, float(START_S), emitters=1, reporting=1)
     now_s = START_S + WINDOW_S + age_s
     said = condition(fresh, definition.spec.grace, now_s, has_windows=True)

@@ -12,7 +12,7 @@ import pytest
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.arithmetic import Straddled, judge
+from lagloss_server.rules.arithmetic import CutInsidePattern, judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.tally_proof import proven_facts, proves, sized_links
@@ -140,5 +140,5 @@ def test_nothing_is_proven_of_what_tallies_cannot_vouch_for() -> None:
     assert sized_links(graph, sized) == [("a.out", "b.in")]
     assert sized_links(graph, whole.tallies) == sized_links(graph, sized[:2]) == []
     facts = proven_facts(graph, [(tally, Sketch()) for tally in whole.tallies])
-    with pytest.raises(Straddled):
+    with pytest.raises(CutInsidePattern):
         judge(graph, facts, replace(whole, emitters=[whole.emitters[0], silent]))

@@ -9,8 +9,19 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pipeline_under_test.experiments.chart import HEIGHT, LEFT, TICKS, TOP, WIDTH, Chart, Line, Panel, said, ticks
-from pipeline_under_test.experiments.cpu_misleads import Sample, chart, figures
+from pipeline_under_test.experiments.chart import (
+    HEIGHT,
+    LEFT,
+    TICKS,
+    TOP,
+    WIDTH,
+    Chart,
+    ChartLine,
+    ChartPanel,
+    said,
+    ticks,
+)
+from pipeline_under_test.experiments.cpu_misleads import CpuSample, chart, figures
 
 SVG = "{http://www.w3.org/2000/svg}"
 values = st.floats(0, 1e6)
@@ -28,7 +39,7 @@ def test_ticks_are_a_few_round_steps_that_hold_all_values(one: float, other: flo
 @example([(1.4, 0.0)])  # just below a multiple of the ticks' step
 @given(st.lists(st.tuples(values, values), min_size=1, max_size=20))
 def test_every_point_is_drawn_inside_its_panel(points: list[tuple[float, float]]) -> None:
-    drawn = ET.fromstring(Chart("a chart", "s", [Panel("y", [Line("a", points)])]).svg())
+    drawn = ET.fromstring(Chart("a chart", "s", [ChartPanel("y", [ChartLine("a", points)])]).svg())
     [line] = drawn.iter(f"{SVG}polyline")
     pairs = [tuple(map(float, pair.split(","))) for pair in line.attrib["points"].split()]
     assert len(pairs) == len(points)
@@ -38,8 +49,10 @@ def test_every_point_is_drawn_inside_its_panel(points: list[tuple[float, float]]
 
 
 def test_a_label_looks_the_same_in_all_panels_and_differs_from_others_by_more_than_colour() -> None:
-    one, other = Line("a <b>", [(0, 1), (1, 2)]), Line("other", [(0, 3), (1, 1)])
-    drawn = ET.fromstring(Chart("x & y", "s", [Panel("1", [one, other]), Panel("2", [other], (9, "most"))]).svg())
+    one, other = ChartLine("a <b>", [(0, 1), (1, 2)]), ChartLine("other", [(0, 3), (1, 1)])
+    drawn = ET.fromstring(
+        Chart("x & y", "s", [ChartPanel("1", [one, other]), ChartPanel("2", [other], (9, "most"))]).svg()
+    )
     looks = [(line.attrib["stroke"], line.attrib["stroke-dasharray"]) for line in drawn.iter(f"{SVG}polyline")]
     assert looks[1] == looks[2]
     assert looks[0][0] != looks[1][0]
@@ -50,7 +63,9 @@ def test_a_label_looks_the_same_in_all_panels_and_differs_from_others_by_more_th
 
 
 def test_a_mark_above_all_points_is_drawn_too() -> None:
-    drawn = ET.fromstring(Chart("c", "s", [Panel("y", [Line("a", [(0, 0.1), (1, 0.2)])], (80, "a mark"))]).svg())
+    drawn = ET.fromstring(
+        Chart("c", "s", [ChartPanel("y", [ChartLine("a", [(0, 0.1), (1, 0.2)])], (80, "a mark"))]).svg()
+    )
     labels = [text.text for text in drawn.iter(f"{SVG}text")]
     assert "80" in labels
 
@@ -58,8 +73,8 @@ def test_a_mark_above_all_points_is_drawn_too() -> None:
 @given(st.lists(values, min_size=1, max_size=4), st.integers(1, 3))
 def test_bars_stand_side_by_side_inside_their_panel_each_with_its_value_above(ys: list[float], lines: int) -> None:
     names = [f"kind {at}" for at in range(len(ys))]
-    made = [Line(f"line {number}", list(enumerate(ys))) for number in range(lines)]
-    drawn = ET.fromstring(Chart("c", "kinds", [Panel("y", made)], names).svg())
+    made = [ChartLine(f"line {number}", list(enumerate(ys))) for number in range(lines)]
+    drawn = ET.fromstring(Chart("c", "kinds", [ChartPanel("y", made)], names).svg())
     panel = next(drawn.iter(f"{SVG}g"))
     bars = [
         {name: float(bar.attrib[name]) for name in ("x", "y", "width", "height")} for bar in panel.iter(f"{SVG}rect")
@@ -78,13 +93,13 @@ def test_bars_stand_side_by_side_inside_their_panel_each_with_its_value_above(ys
 
 
 def test_a_higher_value_has_a_higher_bar() -> None:
-    drawn = ET.fromstring(Chart("c", "kinds", [Panel("y", [Line("a", [(0, 1), (1, 2)])])], ["x", "y"]).svg())
+    drawn = ET.fromstring(Chart("c", "kinds", [ChartPanel("y", [ChartLine("a", [(0, 1), (1, 2)])])], ["x", "y"]).svg())
     low, high = (float(bar.attrib["height"]) for bar in next(drawn.iter(f"{SVG}g")).iter(f"{SVG}rect"))
     assert high == pytest.approx(2 * low, abs=0.2)
 
 
 def test_the_figures_of_an_experiment_are_of_its_end_and_its_worst_moment() -> None:
-    samples = [Sample(float(at), 100, 1 + (at > 30), 10 * at, lag_s=abs(50.0 - at), cpu=0.2) for at in range(61)]
+    samples = [CpuSample(float(at), 100, 1 + (at > 30), 10 * at, lag_s=abs(50.0 - at), cpu=0.2) for at in range(61)]
     found = figures({"cpu": samples})["cpu"]
     assert found["processes_at_end"] == 2
     assert found["lag_s_highest"] == 50

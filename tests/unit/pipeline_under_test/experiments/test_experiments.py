@@ -11,8 +11,8 @@ from lagloss_server.model.window_result import rfc3339
 from pipeline_under_test.experiments import NotMeasured, expel, ingest, retry
 from pipeline_under_test.experiments.chart import Chart
 from pipeline_under_test.experiments.ingest import WARM_UP_S, Answered
-from pipeline_under_test.experiments.retry import POLICIES, Run, Sample
-from pipeline_under_test.scenarios.outcome import Outcome
+from pipeline_under_test.experiments.retry import POLICIES, RetryRun, RetrySample
+from pipeline_under_test.scenarios.outcome import ScenarioOutcome
 from pipeline_under_test.settings import Retry
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -47,7 +47,7 @@ def test_ingest_leaves_the_warm_up_out_and_counts_events_not_requests() -> None:
 
 def test_ingest_says_for_each_number_of_brokers_what_each_size_of_a_request_came_to() -> None:
     runs = {
-        (brokers, batch): ingest.Trial(1000.4 * batch / brokers, 10.04, 20.0)
+        (brokers, batch): ingest.IngestTrial(1000.4 * batch / brokers, 10.04, 20.0)
         for brokers in ingest.BROKERS
         for batch in ingest.BATCHES
     }
@@ -82,7 +82,9 @@ def test_expel_tells_lagloss_of_a_pipeline_that_is_one_connector() -> None:
 
 
 def test_expel_shows_each_size_of_a_batch_with_each_number_of_requests_at_a_time() -> None:
-    runs = {(batch, many): expel.Run(17.0 * batch * many, 0.2, (0, 0)) for batch in (1, 10, 50) for many in (1, 4, 16)}
+    runs = {
+        (batch, many): expel.ExpelRun(17.0 * batch * many, 0.2, (0, 0)) for batch in (1, 10, 50) for many in (1, 4, 16)
+    }
     assert expel.figures(runs)["10 in a request, 4 at a time"]["events_per_s"] == 680
     assert {"1 request at a time", "16 requests at a time", "13600"} <= words_of(expel.chart(runs))
 
@@ -90,15 +92,15 @@ def test_expel_shows_each_size_of_a_batch_with_each_number_of_requests_at_a_time
 # -- retry --------------------------------------------------------------------------------------------------------
 
 
-def run_of(*windows: dict[str, Any]) -> Run:
+def run_of(*windows: dict[str, Any]) -> RetryRun:
     verdict = {
         "agree": True,
         "injected": {"messages": 100, "delivered": 97, "dead": 3},
         "measured": {"duplicates": 5, "lost": {"min": 0, "max": 0}},
         "windows": [{"measured": one} for one in windows],
     }
-    samples = [Sample(0.0, 0, 0, 0), Sample(30.0, 10, 60, 1), Sample(90.0, 40, 102, 3)]
-    return Run(MINUTE_S + 30.0, samples, verdict)
+    samples = [RetrySample(0.0, 0, 0, 0), RetrySample(30.0, 10, 60, 1), RetrySample(90.0, 40, 102, 3)]
+    return RetryRun(MINUTE_S + 30.0, samples, verdict)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -133,4 +135,4 @@ def test_a_policy_s_chart_has_a_line_for_each_policy_in_each_panel() -> None:
 
 def test_a_run_that_did_not_get_to_its_end_is_an_error_that_says_why() -> None:
     with pytest.raises(NotMeasured, match="retry-local: no broker"):
-        retry.verdict_of(Outcome("retry-local", problems=("no broker",)))
+        retry.verdict_of(ScenarioOutcome("retry-local", problems=("no broker",)))

@@ -19,12 +19,12 @@ from lagloss.sdk.emitter import Processing
 from pipeline_under_test.event import Event
 from pipeline_under_test.faults import NO_FAULT
 from pipeline_under_test.nodes import connector
-from pipeline_under_test.nodes.connector import LOCAL_TRIES, Answer, Vendor, VendorOutlet
+from pipeline_under_test.nodes.connector import LOCAL_TRIES, Vendor, VendorAnswer, VendorOutlet
 from pipeline_under_test.nodes.decision import Pass
 from pipeline_under_test.nodes.loop import Loop
-from pipeline_under_test.nodes.worker import Job, Parcel
-from pipeline_under_test.schema import Reader, packaged
-from pipeline_under_test.settings import Retry, Settings
+from pipeline_under_test.nodes.worker import Job, OutboundEvent
+from pipeline_under_test.schema import SchemaReader, packaged
+from pipeline_under_test.settings import ReferenceSettings, Retry
 
 Word = Literal["take", "later", "never"]
 BODY = packaged().encode({"url": "https://shop.example/cart", "kind": "click"})
@@ -39,7 +39,7 @@ class Ends:
             setattr(self, way, self._note(way))
 
     def _note(self, way: str) -> Callable[..., None]:
-        def note(parcel: Parcel, *_reason: str) -> None:
+        def note(parcel: OutboundEvent, *_reason: str) -> None:
             self.of.setdefault(parcel.event.id, []).append(way)
 
         return note
@@ -57,7 +57,7 @@ class Moody:
     largest: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def post(self, events: Sequence[Event]) -> Answer:
+    def post(self, events: Sequence[Event]) -> VendorAnswer:
         with self._lock:
             self.at_a_time += 1
             self.most_at_a_time = max(self.most_at_a_time, self.at_a_time)
@@ -65,9 +65,9 @@ class Moody:
             said = [self._word(event.id) for event in events]
             self.at_a_time -= 1
         if "never" in said:
-            return Answer(failure="HTTP 400")
+            return VendorAnswer(failure="HTTP 400")
         taken = frozenset(place for place, word in enumerate(said) if word == "take")
-        return Answer(taken, "HTTP 207, not accepted", may_pass=True)
+        return VendorAnswer(taken, "HTTP 207, not accepted", may_pass=True)
 
     def _word(self, name: str) -> Word:
         words = self.words[int(name)]
@@ -83,14 +83,14 @@ def at_once() -> Iterator[None]:
         yield
 
 
-def parcel(event: Event) -> Parcel:
+def parcel(event: Event) -> OutboundEvent:
     work = Processing({})
-    return Parcel(Job(("clicks.conn-ga", 0), Taken(0), event, NO_FAULT, Pass(event), work), event, None)
+    return OutboundEvent(Job(("clicks.conn-ga", 0), Taken(0), event, NO_FAULT, Pass(event), work), event, None)
 
 
 def ends_of(moody: Moody, tmp_path: Any, retry: Retry, batch: int = 3, parallel: int = 2) -> dict[str, list[str]]:
     ends = Ends()
-    settings = Settings(data_dir=tmp_path, batch=batch, parallel=parallel, retry=retry)
+    settings = ReferenceSettings(data_dir=tmp_path, batch=batch, parallel=parallel, retry=retry)
     outlet = VendorOutlet(settings, cast("Loop", ends), cast("Vendor", moody))
     for number in range(len(moody.words)):
         outlet.send(parcel(Event(str(number), 1, BODY)))
@@ -146,15 +146,15 @@ def test_everything_is_tried_again_where_that_is_to_be_shown(tmp_path: Any) -> N
 @pytest.mark.usefixtures("at_once")
 def test_a_pause_that_is_too_long_to_wait_for_is_waited_for_elsewhere(tmp_path: Any) -> None:
     class Strict(Moody):
-        def post(self, events: Sequence[Event]) -> Answer:
-            return Answer(failure="HTTP 429", may_pass=True, pause_s=3600)
+        def post(self, events: Sequence[Event]) -> VendorAnswer:
+            return VendorAnswer(failure="HTTP 429", may_pass=True, pause_s=3600)
 
     assert ends_of(Strict([["later"]]), tmp_path, "global") == {"0": ["retry_later"]}
 
 
-def answered(status: int, **more: Any) -> Answer:
+def answered(status: int, **more: Any) -> VendorAnswer:
     client = httpx.Client(transport=httpx.MockTransport(lambda _request: httpx.Response(status, **more)))
-    return Vendor("http://vendor", Reader(packaged()), client).post([Event("a", 1, BODY), Event("b", 1, BODY)])
+    return Vendor("http://vendor", SchemaReader(packaged()), client).post([Event("a", 1, BODY), Event("b", 1, BODY)])
 
 
 @pytest.mark.parametrize(

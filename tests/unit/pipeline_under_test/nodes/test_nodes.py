@@ -10,21 +10,21 @@ import pytest
 from lagloss_server.model.definition import load_definition
 from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
 from pipeline_under_test.faults import NO_FAULT, Plan
-from pipeline_under_test.nodes.col_service import Acceptor, Outcome, Unacceptable, identified, status_of
+from pipeline_under_test.nodes.col_service import Acceptor, IntakeOutcome, Unacceptable, identified, status_of
 from pipeline_under_test.nodes.connector import Deliverer
 from pipeline_under_test.nodes.decision import Dead, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.event_norm import Normaliser
 from pipeline_under_test.nodes.event_router import Router
 from pipeline_under_test.nodes.mischief import corrupted, poisoned
 from pipeline_under_test.nodes.retrier import TierChoice
-from pipeline_under_test.routes import Route, Routes
-from pipeline_under_test.schema import Reader, Schema, Unreadable, packaged
+from pipeline_under_test.routes import Routes, TopicRoute
+from pipeline_under_test.schema import Schema, SchemaReader, Unreadable, packaged
 from pipeline_under_test.topology import DEFINITION, GLOBAL_RETRIER, NEXT, RETRIED
 
 NOW_MS = 1_700_000_000_000
 
 
-READER = Reader(packaged())
+READER = SchemaReader(packaged())
 
 
 def event(**content: Any) -> Event:
@@ -89,7 +89,7 @@ def test_an_event_is_passed_on_as_avro_with_defaults_and_without_unknown_fields(
     [(["", ""], 200), (["", "malformed"], 207), (["malformed"], 422), (["malformed", NOT_ACKNOWLEDGED, ""], 503)],
 )
 def test_the_status_of_an_answer_tells_the_worst_of_it(reasons: list[str], status: int) -> None:
-    assert status_of([Outcome(index, "a", reason) for index, reason in enumerate(reasons)]) == status
+    assert status_of([IntakeOutcome(index, "a", reason) for index, reason in enumerate(reasons)]) == status
 
 
 def test_event_norm_takes_urls_apart_filters_robots_and_sets_poison_aside() -> None:
@@ -114,7 +114,7 @@ def test_event_router_sends_to_every_route_that_fits_and_filters_what_fits_none(
 
 def test_routes_change_one_by_one_and_a_bad_definition_leaves_its_route_as_it_was() -> None:
     routes = Routes()
-    carts = Route(to="conn-ga", when={"path": "/cart"})
+    carts = TopicRoute(to="conn-ga", when={"path": "/cart"})
     routes.change(
         [("carts", carts.model_dump_json().encode()), ("ga", None), ("fb", b"{not json"), ("x", b'{"to":"y"}')]
     )
@@ -144,10 +144,10 @@ def test_a_body_written_by_a_newer_producer_is_read_by_an_older_consumer_and_the
     newer = Schema(json.dumps(told))
     body = newer.encode({"url": "u", "kind": "k", "campaign": "spring"})
     known = {newer.fingerprint: newer}
-    assert "campaign" not in Reader(packaged(), known.get).decode(body)
+    assert "campaign" not in SchemaReader(packaged(), known.get).decode(body)
     with pytest.raises(Unreadable, match="unknown schema"):
         READER.decode(body)
-    forward = Reader(newer, {packaged().fingerprint: packaged()}.get)
+    forward = SchemaReader(newer, {packaged().fingerprint: packaged()}.get)
     assert forward.decode(event().body)["campaign"] == "none"
 
 

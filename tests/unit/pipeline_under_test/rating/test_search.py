@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline_under_test.rating.search import LOWEST_RATE, TOLERANCE, NothingSustained, Trial, highest_sustained
-from pipeline_under_test.rating.traffic import Done, Waiting
+from pipeline_under_test.rating.search import LOWEST_RATE, TOLERANCE, NothingSustained, RateTrial, highest_sustained
+from pipeline_under_test.rating.traffic import Done, WaitingRequest
 from pipeline_under_test.running.ratings import Ratings
 
 TARGET_S = 2.0
@@ -24,10 +24,10 @@ class Node:
         self.load = load
         self.asked: list[float] = []
 
-    def __call__(self, per_s: float) -> Trial:
+    def __call__(self, per_s: float) -> RateTrial:
         self.asked.append(per_s)
         sent = min(per_s, self.load)
-        return Trial(per_s, sent, 1.0 if sent <= self.capacity else math.inf)
+        return RateTrial(per_s, sent, 1.0 if sent <= self.capacity else math.inf)
 
 
 @given(st.floats(LOWEST_RATE, 1e5), st.floats(LOWEST_RATE, 1e4))
@@ -55,7 +55,7 @@ def test_a_node_that_does_not_even_take_one_event_a_second_has_no_rating() -> No
     st.lists(st.tuples(st.integers(0, 2), st.booleans()), max_size=60),
 )
 def test_each_record_is_done_once_and_when_its_offset_was_first_seen_committed(steps: list[tuple[int, bool]]) -> None:
-    waiting, ends, appended, found, now_s = Waiting(), [0, 0, 0], {}, [], 0.0
+    waiting, ends, appended, found, now_s = WaitingRequest(), [0, 0, 0], {}, [], 0.0
     for number, is_committed in steps:
         now_s += 1
         waiting.appended(("t", number), ends[number], now_s)
@@ -72,7 +72,7 @@ def test_each_record_is_done_once_and_when_its_offset_was_first_seen_committed(s
 
 
 def test_what_is_not_committed_is_not_done() -> None:
-    waiting = Waiting()
+    waiting = WaitingRequest()
     for offset in range(3):
         waiting.appended(("t", 0), offset, float(offset))
     assert waiting.committed({("t", 1): 9}, 5.0) == []

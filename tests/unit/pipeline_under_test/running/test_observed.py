@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from pipeline_under_test.running import observed
-from pipeline_under_test.running.observed import CpuMeter, Crew, Observer
+from pipeline_under_test.running.observed import CpuMeter, Observer, ProcessGroup
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM
 from tests.fakes.queues import Queues
 
@@ -20,7 +20,7 @@ TIMEOUT_S = 20
 @contextmanager
 def observing(broker: Queues) -> Iterator[Observer]:
     made = Observer(broker)
-    made.tell({EVENT_NORM: Crew(2, [os.getpid()]), COL_SERVICE: Crew(1, [])})
+    made.tell({EVENT_NORM: ProcessGroup(2, [os.getpid()]), COL_SERVICE: ProcessGroup(1, [])})
     made.start()
     try:
         yield made

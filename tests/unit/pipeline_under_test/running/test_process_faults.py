@@ -12,7 +12,7 @@ from pipeline_under_test.commands.faults import app
 from pipeline_under_test.faults import Injections, parse
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA, SHADOW
 
 
@@ -30,7 +30,7 @@ class NoProcesses(Group):
 @pytest.fixture
 def injections(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Injections:
     monkeypatch.setattr("pipeline_under_test.faults.injections.LOOK_EVERY_S", 0)
-    return Settings(data_dir=tmp_path).injections()
+    return ReferenceSettings(data_dir=tmp_path).injections()
 
 
 def test_a_stalled_shadow_goes_on_at_the_end_and_production_is_not_touched(injections: Injections) -> None:
@@ -57,7 +57,7 @@ def test_a_fault_of_a_shadow_that_does_not_run_hits_nobody(injections: Injection
 
 @pytest.mark.parametrize("shadow", [True, False])
 def test_a_fault_of_the_shadow_is_taken_only_where_there_is_one(tmp_path: Path, shadow: bool) -> None:
-    settings = Settings(data_dir=tmp_path, shadow=shadow)
+    settings = ReferenceSettings(data_dir=tmp_path, shadow=shadow)
     settings.save()
     done = CliRunner().invoke(app, ["fault", f"crash:{SHADOW}", "--data-dir", str(tmp_path)])
     assert (done.exit_code, len(settings.injections().known())) == ((0, 1) if shadow else (2, 0))
