@@ -16,7 +16,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
-from pipeline_under_test.followed import FollowedFile
+from pipeline_under_test.file_tail import FollowedFile
 
 Fate = Literal[
     "generated",  # the load has made it and is about to send it

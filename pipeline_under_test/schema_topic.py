@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from pipeline_under_test.schema import Schema, SchemaReader, packaged
+from pipeline_under_test.events.schema import Schema, SchemaReader, packaged
+from pipeline_under_test.events.table_topic import TableTopic
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.table_topic import TableTopic
 from pipeline_under_test.topology import schemas_topic
 
 WAIT_S: Final = 5.0

@@ -11,8 +11,8 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.act_links import Do, act_link
-from dashboard.pages.band import at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.pages.base import Part, alert, aria, badge
+from dashboard.pages.incident_cards import at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.queries.alerts import Board, IncidentHistory, Pending
 from dashboard.queries.deliveries import Deliveries, Leader
 from dashboard.queries.incident_filters import PAGE_SIZE

@@ -15,8 +15,8 @@ from dashboard import actions as acts
 from dashboard.backtesting import backtest
 from dashboard.pages import notices
 from dashboard.pages.alerts_tabs import table
-from dashboard.pages.band import severity_badge, when
 from dashboard.pages.base import Part, alert, live, step
+from dashboard.pages.incident_cards import severity_badge, when
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import Shell
 from dashboard.queries.services import Services

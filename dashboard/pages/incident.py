@@ -14,8 +14,17 @@ from dash import Dash, Input, Output, html, no_update
 from dashboard.pages import incident_forms, notices
 from dashboard.pages.act_links import why_not
 from dashboard.pages.alerts_tabs import OUTCOMES, table
-from dashboard.pages.band import act_links, at, pipeline_link, runbook_link, severity_badge, taken, when, why_withheld
 from dashboard.pages.base import Page, Part, alert, badge
+from dashboard.pages.incident_cards import (
+    act_links,
+    at,
+    pipeline_link,
+    runbook_link,
+    severity_badge,
+    taken,
+    when,
+    why_withheld,
+)
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import Shell

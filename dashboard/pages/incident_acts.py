@@ -11,8 +11,8 @@ import dash_mantine_components as dmc
 
 from dashboard import actions as acts
 from dashboard.pages.act_links import Do
-from dashboard.pages.band import at
 from dashboard.pages.base import Part
+from dashboard.pages.incident_cards import at
 from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
 from lagloss_server.incidents.actions import matched_words, silences

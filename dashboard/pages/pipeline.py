@@ -13,7 +13,8 @@ from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html,
 from dashboard.figures import flow_graph, shares
 from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
-from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
+from dashboard.pages import incident_cards as band
+from dashboard.pages import notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live, step
 from dashboard.pages.notices import Failed
 from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav

@@ -23,7 +23,7 @@ app = typer.Typer()
 def ledger(data_dir: DataDir) -> None:
     """Print what the ledger adds up to, as one JSON document."""
     from pipeline_under_test.ledger import LedgerReader
-    from pipeline_under_test.truth import Truth
+    from pipeline_under_test.truth.expected import Truth
 
     truth = Truth()
     truth.add(LedgerReader(data_dir / "ledger").new_entries())
@@ -34,7 +34,7 @@ def ledger(data_dir: DataDir) -> None:
 def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
     """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
     from pipeline_under_test.tables import show_verdict
-    from pipeline_under_test.verdict import verdict_of
+    from pipeline_under_test.truth.verdict import verdict_of
 
     found = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
     if as_json:

@@ -13,10 +13,10 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, Rate, time_s
-from pipeline_under_test.redrive import Busy, Wanted, redriven
-from pipeline_under_test.replay import REPLAY_RATE, replayed
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONSUMERS, PIPELINE
+from pipeline_under_test.traffic.redrive import Busy, Wanted, redriven
+from pipeline_under_test.traffic.replay import REPLAY_RATE, replayed
 
 app = typer.Typer()
 
@@ -31,7 +31,7 @@ def history(
     seed: Annotated[int, typer.Option(help="of the traffic")] = 0,
 ) -> None:
     """Send an hour of the past: beacons only, as the nodes would have sent them."""
-    from pipeline_under_test.history import SyntheticHistory
+    from pipeline_under_test.traffic.history import SyntheticHistory
 
     bootstrap = bootstrap or LaglossSettings.load().require_kafka()
     settings = ReferenceSettings(data_dir=data_dir.absolute(), bootstrap=bootstrap, pipeline=pipeline, seed=seed)

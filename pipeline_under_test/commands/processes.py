@@ -50,7 +50,7 @@ def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
 @app.command()
 def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
     """Send events to col-service until told to end."""
-    from pipeline_under_test.load import Load, Mix
+    from pipeline_under_test.traffic.load import Load, Mix
 
     async def send() -> None:
         load = Load(ReferenceSettings.load(data_dir), rate, Mix())

@@ -13,10 +13,10 @@ from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, FaultOption, Rate, require_target
 from pipeline_under_test.commands.signals import on_end
+from pipeline_under_test.events.schema import producers_schema
 from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.running.policies import Policy
-from pipeline_under_test.schema import producers_schema
 from pipeline_under_test.settings import ReferenceSettings, Retry
 from pipeline_under_test.topology import PIPELINE, TIERS_S
 

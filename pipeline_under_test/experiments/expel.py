@@ -29,7 +29,7 @@ from pipeline_under_test.rating.traffic import TopicTraffic
 from pipeline_under_test.scenarios.stack import ScenarioStack
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA
-from pipeline_under_test.verdict import LATEST_S
+from pipeline_under_test.truth.verdict import LATEST_S
 
 ROUND_TRIP_S: Final = 0.05
 SLOW: Final = f"receiver:ga:slow={ROUND_TRIP_S * 1000:g}ms:1"

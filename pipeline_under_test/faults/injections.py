@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline_under_test.faults.grammar import Fault, Kind, parse
-from pipeline_under_test.followed import FollowedFile
+from pipeline_under_test.file_tail import FollowedFile
 
 LEAD_S: Final = 1.0
 """A fault begins so long after it is asked for: every process has seen it by then."""

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 
 log = logging.getLogger(__name__)
 

@@ -32,14 +32,14 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from lagloss.sdk.emitter import Emitter
-from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
+from pipeline_under_test.events.event import NOT_ACKNOWLEDGED, Event
+from pipeline_under_test.events.schema import Schema, producers_schema
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.producer import is_fatal, producer_config
 from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.nodes.mischief import corrupted, poisoned
+from pipeline_under_test.nodes.fault_effects import corrupted, poisoned
 from pipeline_under_test.nodes.serving import beating
-from pipeline_under_test.schema import Schema, producers_schema
 from pipeline_under_test.schema_topic import SchemaTopic
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of

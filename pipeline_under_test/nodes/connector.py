@@ -26,11 +26,11 @@ from typing import Any, Final
 
 import httpx
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import SchemaReader, Unreadable
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.nodes.loop import Loop
 from pipeline_under_test.nodes.worker import OutboundEvent
-from pipeline_under_test.schema import SchemaReader, Unreadable
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS

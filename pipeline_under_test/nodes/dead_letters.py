@@ -1,6 +1,6 @@
 """The way into the dead-letter queue, which never blocks the pipeline, whatever the queue does.
 
-A letter is safe once the queue has acknowledged it or the disk has it (see `pipeline_under_test.nodes.kept_letters`).
+A letter is safe once the queue has acknowledged it or the disk has it (see `pipeline_under_test.nodes.dlq_spool`).
 Its producer is its own, so that a queue that takes nothing holds up nothing else. From the first letter that the queue
 does not take in time, all go to the disk at once, for nobody is to wait for each of them anew; what is there is offered
 to the queue each 30 s, and by the node's next process, until the queue takes it. A letter that is too large for the
@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import NEVER_TAKEN, producer_config
-from pipeline_under_test.nodes.kept_letters import KeptLetters, LetterFile, event_of
+from pipeline_under_test.nodes.dlq_spool import KeptLetters, LetterFile, event_of
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import INJECTED, Plan
 from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.topology import NEXT, place_of_link, place_of_node

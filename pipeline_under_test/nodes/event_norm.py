@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import SchemaReader, Unreadable
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Pass
-from pipeline_under_test.schema import SchemaReader, Unreadable
 from pipeline_under_test.topology import EVENT_ROUTER
 
 ROBOT: Final = "robot"

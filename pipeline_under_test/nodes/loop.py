@@ -22,10 +22,10 @@ from typing import Final
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits, Partition, Taken
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision
-from pipeline_under_test.nodes.mischief import suffer
+from pipeline_under_test.nodes.fault_effects import suffer
 from pipeline_under_test.nodes.refusals import Refusals
 from pipeline_under_test.nodes.worker import (
     BUSY_WAIT_S,

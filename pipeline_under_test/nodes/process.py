@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from pipeline_under_test.events.routes import RoutesTopic
 from pipeline_under_test.nodes.connector import connector
 from pipeline_under_test.nodes.event_norm import Normaliser
 from pipeline_under_test.nodes.event_router import Router
@@ -14,7 +15,6 @@ from pipeline_under_test.nodes.relay import TopicOutlet
 from pipeline_under_test.nodes.retrier import retrier
 from pipeline_under_test.nodes.transaction import TransactionalLoop
 from pipeline_under_test.nodes.worker import EventOutlet, Worker
-from pipeline_under_test.routes import RoutesTopic
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import shadow_of

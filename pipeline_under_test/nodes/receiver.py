@@ -22,7 +22,7 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import Fault
 from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.serving import beating

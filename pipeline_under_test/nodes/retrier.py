@@ -18,7 +18,7 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits, Partition, Taken, place_of
-from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.events.event import Event, NoIdentity
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.nodes.loop import Loop

@@ -8,7 +8,7 @@ would tell of a loss that is none. Killed between the two, it has no out-beacon:
 the next hop takes it in. Dead letters are outside of the transaction: a batch that is done again sends them twice.
 
 Nothing is read while a batch is in hand, so a rebalance never comes in the middle of one. A process that loses its
-partitions without noticing cannot commit: see `pipeline_under_test.transactional_producer`.
+partitions without noticing cannot commit: see `pipeline_under_test.kafka.transactional_producer`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import OffsetTracker, Partition, Taken, place_of
 from lagloss.sdk.emitter import Processing
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.kafka.transactional_producer import Aborted, TransactionalProducer
 from pipeline_under_test.nodes.decision import Decision
+from pipeline_under_test.nodes.fault_effects import suffer
 from pipeline_under_test.nodes.handover import Handover
-from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.slot import Slot
 from pipeline_under_test.nodes.worker import (
     BUSY_WAIT_S,
@@ -40,7 +41,6 @@ from pipeline_under_test.nodes.worker import (
 )
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import group_of
-from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 
 log = logging.getLogger(__name__)
 

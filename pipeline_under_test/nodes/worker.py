@@ -18,7 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.lanes import KafkaLanes
 from lagloss.sdk.emitter import Emitter, Processing
-from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.events.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.producer import Acknowledged, Rejected
@@ -26,7 +26,7 @@ from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.beat import Beat
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.nodes.mischief import corrupted
+from pipeline_under_test.nodes.fault_effects import corrupted
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import NEXT, dead_topic, group_of, place_of_node, topic_of
 

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Final
 
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail
+from pipeline_under_test.events.routes import seed_routes
 from pipeline_under_test.faults import Fault
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics, delete_topics
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.rating.search import RateTrial, highest_sustained
 from pipeline_under_test.rating.traffic import Done, HttpTraffic, TopicTraffic, Traffic
-from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.ratings import Rating
 from pipeline_under_test.settings import ReferenceSettings

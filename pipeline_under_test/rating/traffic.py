@@ -19,13 +19,13 @@ import httpx
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.kafka.commits import Partition, place_of
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import packaged
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.producer import producer_config
-from pipeline_under_test.load import EventMaker, Mix
-from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA, GLOBAL_RETRIER, topic_of
+from pipeline_under_test.traffic.load import EventMaker, Mix
 
 BODIES: Final = 1000
 """Different bodies, made beforehand: making them must not slow the load down."""

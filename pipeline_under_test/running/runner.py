@@ -12,13 +12,12 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from lagloss_server.ops.processes import log_tail, spawn, terminate
+from pipeline_under_test.events.routes import seed_routes
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.nodes.serving import listening_socket, url_of
-from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
@@ -26,7 +25,8 @@ from pipeline_under_test.running.scaling import NO_SCALING, Scaler, Scaling
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import create_shadow_topics, shadow_of
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, SHADOW
-from pipeline_under_test.truth import Truth
+from pipeline_under_test.traffic.load import LOAD
+from pipeline_under_test.truth.expected import Truth
 
 log = logging.getLogger(__name__)
 

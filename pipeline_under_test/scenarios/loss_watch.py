@@ -12,8 +12,8 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.window_document import WindowDocument, start_of
 from lagloss_server.store.store import MissingMessage, Store
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.measured import ALL_NAMES, CERTAIN, hexed
-from pipeline_under_test.truth import TrueWindow, Truth
+from pipeline_under_test.truth.expected import TrueWindow, Truth
+from pipeline_under_test.truth.lagloss_results import ALL_NAMES, CERTAIN, hexed
 
 NAMED: Final = 5
 

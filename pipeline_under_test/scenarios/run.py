@@ -23,7 +23,7 @@ from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.scenarios.scenario import Scenario
 from pipeline_under_test.scenarios.stack import ScenarioStack
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.verdict import LATEST_S, Verdict, verdict_of
+from pipeline_under_test.truth.verdict import LATEST_S, Verdict, verdict_of
 
 LOOK_EVERY_S: Final = 1.0
 COMPARE_EVERY_S: Final = 5.0

@@ -28,7 +28,7 @@ from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import DEFINITION
-from pipeline_under_test.truth import Truth
+from pipeline_under_test.truth.expected import Truth
 from tests.integration.aggregator.test_aggregator_process import aggregator
 from tests.support.closers import wait_until
 

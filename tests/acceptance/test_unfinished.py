@@ -19,7 +19,7 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.scenarios.loss_watch import LossWatch
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of

@@ -15,10 +15,10 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.broker.topics import create_topics as create_lagloss_topics
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import packaged
 from pipeline_under_test.nodes.dead_letters import DeadLetters
-from pipeline_under_test.nodes.kept_letters import LetterFile
-from pipeline_under_test.schema import packaged
+from pipeline_under_test.nodes.dlq_spool import LetterFile
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, topic_of
 from tests.support.closers import wait_until
 from tests.support.event_topics import backlog, configure, events_in, idle_pipeline, put

@@ -17,17 +17,17 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import packaged
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.topics import PARTITIONS
+from pipeline_under_test.kafka.transactional_producer import Aborted, TransactionalProducer
 from pipeline_under_test.nodes import transaction
 from pipeline_under_test.nodes.process import PROCESSES
 from pipeline_under_test.nodes.transaction import TransactionalLoop
 from pipeline_under_test.nodes.worker import EventOutlet
-from pipeline_under_test.schema import packaged
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM, EVENT_ROUTER, dead_topic, group_of, topic_of
-from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 from tests.integration.pipeline_under_test.test_reference_pipeline import Finished, read_beacons, run_pipeline
 from tests.support.closers import wait_until
 from tests.support.event_topics import backlog, configure, events_in, idle_pipeline, put

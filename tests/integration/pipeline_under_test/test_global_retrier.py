@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lagloss.broker.topics import create_topics
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, GLOBAL_RETRIER, dead_topic, tier_topic, topic_of
 from tests.support.closers import wait_until

@@ -16,7 +16,7 @@ import pytest
 from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
 from lagloss_server.ops.processes import LOOPBACK, choose_port
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import parse
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.nodes.connector import LOCAL_TRIES

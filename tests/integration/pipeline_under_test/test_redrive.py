@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from pipeline_under_test import redrive
-from pipeline_under_test.event import Event
-from pipeline_under_test.redrive import Wanted, redriven
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_FB, CONN_GA, EVENT_NORM, dead_topic, topic_of
+from pipeline_under_test.traffic import redrive
+from pipeline_under_test.traffic.redrive import Wanted, redriven
 from tests.support.event_topics import events_in, idle_pipeline, put
 
 NODES = (EVENT_NORM, CONN_GA, CONN_FB)

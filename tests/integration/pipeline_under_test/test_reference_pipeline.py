@@ -20,7 +20,7 @@ from lagloss.broker.topics import create_topics
 from lagloss.wire.format import hash_id
 from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.topology import NEXT, NODES
-from pipeline_under_test.truth import Truth
+from pipeline_under_test.truth.expected import Truth
 from tests.support.pipeline_beacons import Beacons, read_beacons
 
 FAULTS = (

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.replay import replayed
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM, topic_of
+from pipeline_under_test.traffic.replay import replayed
 from tests.support.event_topics import events_in, idle_pipeline, put
 
 

@@ -21,7 +21,7 @@ from pipeline_under_test.running.runner import Runner
 from pipeline_under_test.running.scaling import NotRated, Scaling
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM, SCALED
-from pipeline_under_test.truth import Truth
+from pipeline_under_test.truth.expected import Truth
 
 QUICK = Rules(trend_s=5, quiet_s=6, cool_down_s=6)
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.definition import parse_definition
-from pipeline_under_test.schema import Schema, packaged
+from pipeline_under_test.events.schema import Schema, packaged
 from pipeline_under_test.schema_topic import reader_of
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import shadow_of

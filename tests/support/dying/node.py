@@ -6,8 +6,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pipeline_under_test import cli, transactional_producer
-from pipeline_under_test.transactional_producer import TransactionalProducer
+from pipeline_under_test import cli
+from pipeline_under_test.kafka import transactional_producer
+from pipeline_under_test.kafka.transactional_producer import TransactionalProducer
 from tests.support.dying.processes import Die, around, death
 
 TRANSACTION_TIMEOUT_S = 10

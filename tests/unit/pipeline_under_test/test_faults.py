@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import NO_FAULT, BadFault, Faults, Injection, Injections, Plan, parse
 
 EVENTS = [Event(f"e-{number:06d}", 1_700_000_000_000, b"") for number in range(20_000)]

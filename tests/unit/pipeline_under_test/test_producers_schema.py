@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from pipeline_under_test.events.schema import NotReadable, SchemaReader, packaged, producers_schema
 from pipeline_under_test.nodes.col_service import create_app
-from pipeline_under_test.schema import NotReadable, SchemaReader, packaged, producers_schema
 from pipeline_under_test.settings import ReferenceSettings
 
 Change = Callable[[list[dict[str, Any]]], None]

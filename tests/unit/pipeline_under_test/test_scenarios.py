@@ -16,7 +16,7 @@ from pipeline_under_test.ledger import Fate, LedgerEntry
 from pipeline_under_test.scenarios.loss_watch import FalseLoss, false_loss
 from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.scenarios.scenario import DIRECTORY, Scenario, load_scenario
-from pipeline_under_test.truth import TrueWindow, Truth
+from pipeline_under_test.truth.expected import TrueWindow, Truth
 
 START_S = 1_795_250_400
 LINK = "link event-norm->event-router"

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
-from pipeline_under_test import transactional_producer
-from pipeline_under_test.event import Event
-from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.kafka import transactional_producer
+from pipeline_under_test.kafka.transactional_producer import Aborted, TransactionalProducer
 
 TO_ABORT = KafkaError(KafkaError.INVALID_PRODUCER_EPOCH, "aborted", txn_requires_abort=True)
 AGAIN = KafkaError(KafkaError._TIMED_OUT, "not yet", retriable=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipeline_under_test.ledger import Fate, LedgerEntry
-from pipeline_under_test.truth import Truth
+from pipeline_under_test.truth.expected import Truth
 
 MINUTE_MS = 60_000
 LINK, NODE = "link event-norm->event-router", "node conn-ga"

@@ -17,10 +17,10 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.store.store import MissingMessage
 from pipeline_under_test.ledger import Fate, LedgerEntry
-from pipeline_under_test.measured import Measured, as_measured
 from pipeline_under_test.topology import DEFINITION
-from pipeline_under_test.truth import Truth
-from pipeline_under_test.verdict import LATEST_S, Verdict, compared
+from pipeline_under_test.truth.expected import Truth
+from pipeline_under_test.truth.lagloss_results import Measured, as_measured
+from pipeline_under_test.truth.verdict import LATEST_S, Verdict, compared
 
 START_S = 1_795_250_400
 CLICKS = load_definition(DEFINITION)

@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from plotly.utils import PlotlyJSONEncoder
 
-from dashboard.pages.band import band, broken, failures
+from dashboard.pages.incident_cards import band, broken, failures
 from dashboard.queries.alerts import OpenIncident
 from dashboard.request.current_user import Person
 from dashboard.request.links import Address

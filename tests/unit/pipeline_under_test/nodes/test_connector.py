@@ -16,14 +16,14 @@ from hypothesis import strategies as st
 
 from lagloss.kafka.commits import Taken
 from lagloss.sdk.emitter import Processing
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import SchemaReader, packaged
 from pipeline_under_test.faults import NO_FAULT
 from pipeline_under_test.nodes import connector
 from pipeline_under_test.nodes.connector import LOCAL_TRIES, Vendor, VendorAnswer, VendorOutlet
 from pipeline_under_test.nodes.decision import Pass
 from pipeline_under_test.nodes.loop import Loop
 from pipeline_under_test.nodes.worker import Job, OutboundEvent
-from pipeline_under_test.schema import SchemaReader, packaged
 from pipeline_under_test.settings import ReferenceSettings, Retry
 
 Word = Literal["take", "later", "never"]

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pipeline_under_test.event import Event
-from pipeline_under_test.nodes.kept_letters import MAX_BYTES, KeptLetters, LetterFile, event_of, line_of
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.nodes.dlq_spool import MAX_BYTES, KeptLetters, LetterFile, event_of, line_of
 
 NODE = "event-norm"
 LETTER = Event("ä\n1", 1_700_000_000_000, b"\0\xff\n", "again", NODE, 2, 'unreadable: "\ud7ff"')
@@ -19,8 +19,8 @@ LETTER = Event("ä\n1", 1_700_000_000_000, b"\0\xff\n", "again", NODE, 2, 'unrea
 KEEP_AND_WAIT = """
 import sys
 from pathlib import Path
-from pipeline_under_test.event import Event
-from pipeline_under_test.nodes.kept_letters import KeptLetters
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.nodes.dlq_spool import KeptLetters
 kept = KeptLetters(Path(sys.argv[1]), "event-norm")
 kept.keep([Event("of another", 0, b"")])
 print("kept", flush=True)

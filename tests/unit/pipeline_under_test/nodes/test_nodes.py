@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from lagloss_server.model.definition import load_definition
-from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
+from pipeline_under_test.events.event import NOT_ACKNOWLEDGED, Event
+from pipeline_under_test.events.routes import Routes, TopicRoute
+from pipeline_under_test.events.schema import Schema, SchemaReader, Unreadable, packaged
 from pipeline_under_test.faults import NO_FAULT, Plan
 from pipeline_under_test.nodes.col_service import Acceptor, IntakeOutcome, Unacceptable, identified, status_of
 from pipeline_under_test.nodes.connector import Deliverer
 from pipeline_under_test.nodes.decision import Dead, Filtered, Lost, Pass, decided, ledger_entries
 from pipeline_under_test.nodes.event_norm import Normaliser
 from pipeline_under_test.nodes.event_router import Router
-from pipeline_under_test.nodes.mischief import corrupted, poisoned
+from pipeline_under_test.nodes.fault_effects import corrupted, poisoned
 from pipeline_under_test.nodes.retrier import TierChoice
-from pipeline_under_test.routes import Routes, TopicRoute
-from pipeline_under_test.schema import Schema, SchemaReader, Unreadable, packaged
 from pipeline_under_test.topology import DEFINITION, GLOBAL_RETRIER, NEXT, RETRIED
 
 NOW_MS = 1_700_000_000_000

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import parse
 from pipeline_under_test.nodes.receiver import create_app
 from pipeline_under_test.settings import ReferenceSettings

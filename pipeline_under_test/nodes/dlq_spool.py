@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from lagloss.sdk.spool.directory import sync_directory
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 
 MAX_BYTES: Final = 1 << 20
 """The size from which on a process begins another file."""

@@ -30,7 +30,7 @@ class Event:
     id: str
     event_time_ms: int
     body: bytes
-    """Avro; see `pipeline_under_test.schema`."""
+    """Avro; see `pipeline_under_test.events.schema`."""
     replay: str | None = None
     """The replay that brought it, if one did."""
     back_to: str = ""

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import httpx
 
-from pipeline_under_test.event import NOT_ACKNOWLEDGED
+from pipeline_under_test.events.event import NOT_ACKNOWLEDGED
 from pipeline_under_test.ledger import Fate, Ledger, LedgerEntry
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS

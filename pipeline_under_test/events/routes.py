@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from pipeline_under_test.schema import Content
-from pipeline_under_test.table_topic import TableTopic
+from pipeline_under_test.events.schema import Content
+from pipeline_under_test.events.table_topic import TableTopic
 from pipeline_under_test.topology import CONNECTORS, VENDORS, routes_topic
 
 log = logging.getLogger(__name__)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import SchemaReader, packaged
 from pipeline_under_test.faults import Plan
-from pipeline_under_test.schema import SchemaReader, packaged
 
 POISON = b"\xde\xad\xbe\xef"
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import NEVER_TAKEN, Acknowledged, Rejected, is_fatal, producer_config
 
 log = logging.getLogger(__name__)

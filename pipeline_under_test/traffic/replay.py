@@ -15,11 +15,11 @@ from typing import Any, Final
 
 from confluent_kafka import Message
 
-from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.events.event import Event, NoIdentity
+from pipeline_under_test.kafka.offset_range_reader import OffsetStretch
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.stretch import OffsetStretch
 from pipeline_under_test.topology import EVENT_NORM, topic_of
 
 REPLAY: Final = "replay"

@@ -22,10 +22,10 @@ from typing import Any, Final
 from confluent_kafka import Message
 
 from lagloss.kafka.commits import OffsetTracker, place_of
-from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.events.event import Event, NoIdentity
+from pipeline_under_test.kafka.offset_range_reader import Offsets, OffsetStretch
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.settings import ReferenceSettings
-from pipeline_under_test.stretch import Offsets, OffsetStretch
 from pipeline_under_test.topology import CONSUMERS, dead_topic, redrive_group, topic_of
 
 REDRIVE: Final = "redrive"

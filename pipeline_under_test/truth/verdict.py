@@ -18,10 +18,10 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.measured import Measured, read_measured
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS
-from pipeline_under_test.truth import OUTCOMES, TrueWindow, Truth
+from pipeline_under_test.truth.expected import OUTCOMES, TrueWindow, Truth
+from pipeline_under_test.truth.lagloss_results import Measured, read_measured
 
 NAMED: Final = 10
 """How many of the messages that a difference is about are named."""
