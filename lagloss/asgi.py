@@ -81,7 +81,7 @@ class BeaconMiddleware:
         return self.identities.skipped
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Serves one connection."""
+        """Serve one connection."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, self._closing(send))
         elif scope["type"] == "http" and self._is_message(scope):
@@ -176,7 +176,8 @@ class _Exchange:
 
 
 async def _read_ahead(receive: Receive, max_bytes: int) -> tuple[bytes, Receive]:
-    """The body, empty if it is larger than that or never ends; and what gives the application every event again."""
+    """Read the body. Return it, empty if it is too large or never ends, and a `receive` that gives the application
+    every event again."""
     events: deque[Event] = deque()
     body = bytearray()
     is_whole = False

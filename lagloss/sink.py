@@ -26,7 +26,8 @@ class Batch:
         self.messages = list(messages)
 
     def take(self, message_id: str, event_time: EventTime, replay: str | None = None) -> None:
-        """This message has come in, by that replay if one is named, and will leave with the others."""
+        """Take a message into the batch; it will leave with the others. `replay` names the replay that brought it, if
+        one did."""
         self._emitter.taken_in(message_id, event_time, replay=replay)
         self.messages.append((message_id, event_time, replay))
 

@@ -87,8 +87,8 @@ def emit(
 
 
 def emit_now(df: DataFrame, pipeline: str, node: str, kind: Kind, **options: Any) -> int:
-    """Sends the beacons of these rows now: once a sink has them, say. Takes the arguments of `emit`; gives how many
-    rows there were. Persist `df` first, or its rows are computed again, beacons of an earlier `emit` and all."""
+    """Send the beacons of these rows now, for example once a sink has them. Takes the arguments of `emit`; returns the
+    number of rows. Persist `df` first, or its rows are computed again, with the beacons of an earlier `emit`."""
     return emit(df, pipeline, node, kind, **options).count()
 
 
@@ -101,7 +101,7 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
 
 
 def tell(telling: Telling, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-    """One task: the batches, unchanged, each after its beacons were handed to the emitter."""
+    """Run one task: return the batches unchanged, each after its beacons were handed to the emitter."""
     emitter = Emitter(telling.pipeline, telling.node, telling.bootstrap, **telling.options)
     observe = _observer(emitter, telling)
     try:

@@ -29,12 +29,12 @@ BATCH: Final = 1_000
 
 
 def encode_sample(sample: int) -> bytes | None:
-    """The value of a pipeline's record: none where all of its ids are taken."""
+    """Encode the value of a pipeline's record; None if all of its ids are taken."""
     return None if sample == SAMPLE_ALL else json.dumps({"sample": sample}).encode()
 
 
 def decode_sample(value: bytes | None) -> int:
-    """What a record's value says.
+    """Decode a record's value.
 
     Raises:
         ValueError: it says nothing that makes sense.
@@ -83,11 +83,11 @@ class SampleTable:
         self._begin_at = 0.0
 
     def current(self, pipeline: str) -> int:
-        """The sample of this pipeline."""
+        """Return the sample of this pipeline."""
         return self.samples().get(pipeline, SAMPLE_ALL)
 
     def samples(self) -> Mapping[str, int]:
-        """The sampled pipelines."""
+        """Return the sampled pipelines."""
         try:
             if time.monotonic() >= self._begin_at:
                 is_first = self._consumer is None
@@ -101,8 +101,7 @@ class SampleTable:
         return self._known or {}
 
     def read(self, timeout_s: float) -> Mapping[str, int]:
-        """The sampled pipelines as the topic tells from its beginning to its end, and no more of it until it is read
-        again.
+        """Read the topic from its beginning to its end, once, and return the sampled pipelines.
 
         Raises:
             KafkaException: the broker did not tell in time.
@@ -122,7 +121,7 @@ class SampleTable:
                 self._consumer = None
 
     def leak(self) -> None:
-        """In a forked child: forgets the parent's client without touching it, whose threads are not there."""
+        """Forget the parent's client in a forked child, without touching it: its threads are not there."""
         if self._consumer is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
         self._consumer = None
@@ -142,7 +141,7 @@ class SampleTable:
         return self._consumer
 
     def _take_to_end(self, consumer: Consumer, timeout_s: float) -> bool:
-        """Whether the reading under way came to its end in that time."""
+        """Return whether the read under way reached its end within that time."""
         deadline = time.monotonic() + timeout_s
         while self._end is not None:
             left_s = deadline - time.monotonic()
@@ -152,7 +151,7 @@ class SampleTable:
         return True
 
     def _take(self, consumer: Consumer, timeout_s: float) -> None:
-        """Takes in what has come; waits for the first record at most."""
+        """Take in records that have arrived; wait for the first one at most."""
         for message in consumer.consume(1, timeout_s) + consumer.consume(BATCH, 0):
             error = message.error()
             if error is None:

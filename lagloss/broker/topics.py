@@ -22,14 +22,15 @@ ADMIN_TIMEOUT_S: Final = 20.0
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
-    """What a client's exception carries."""
+    """Return the KafkaError that a client's exception carries."""
     cause = error.args[0]
     assert isinstance(cause, KafkaError)
     return cause
 
 
 def topic_config(replication: int) -> dict[str, str]:
-    """The settings of beacons and reports. An acknowledged block survives the loss of one broker."""
+    """Return the settings of the topics of beacons and reports. An acknowledged block survives the loss of one
+    broker."""
     return {
         # Progress, lateness and silence are judged by when the log took a record, never by an emitter's clock.
         "message.timestamp.type": "LogAppendTime",
@@ -41,7 +42,7 @@ def topic_config(replication: int) -> dict[str, str]:
 
 
 def sampling_config(replication: int) -> dict[str, str]:
-    """The settings of the sampling topic: the newest record of each pipeline is kept."""
+    """Return the settings of the sampling topic, which keeps the newest record of each pipeline."""
     return {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replication - 1))}
 
 
@@ -55,7 +56,7 @@ def create_topics(
     reports: str = REPORTS,
     sampling: str = SAMPLING,
 ) -> None:
-    """Makes the topics; one that is there already is left as it is (`doctor` says if its settings are wrong).
+    """Create the topics; leave existing ones as they are (`doctor` reports wrong settings).
 
     Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
     """
@@ -78,7 +79,7 @@ def create_topics(
 
 
 def broker_count(admin: AdminClient, bootstrap: str) -> int:
-    """How many brokers answer for the cluster. Raises KafkaUnreachable."""
+    """Return how many brokers answer for the cluster. Raises KafkaUnreachable."""
     try:
         return len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers)
     except KafkaException as error:
@@ -86,13 +87,13 @@ def broker_count(admin: AdminClient, bootstrap: str) -> int:
 
 
 def relied_on(topic: str) -> dict[str, str]:
-    """The settings of a topic that lagloss relies on."""
+    """Return the settings of a topic that lagloss relies on."""
     config = sampling_config(1) if topic == SAMPLING else topic_config(1)
     return {key: config[key] for key in ("message.timestamp.type", "cleanup.policy") if key in config}
 
 
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:
-    """Those of a topic's `relied_on` settings that are wrong, with what they are now. Raises KafkaException."""
+    """Return those of a topic's `relied_on` settings that are wrong, with their values. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
     return {key: found[key].value for key, value in relied_on(topic).items() if found[key].value != value}

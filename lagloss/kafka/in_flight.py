@@ -54,7 +54,7 @@ class InFlightMessage:
         self._work = self.emitter.processing()
 
     def take_in(self) -> None:
-        """The message is in, and in hand; one without identity is not told of."""
+        """Take the message in; without an identity, no beacon is sent for it."""
         if self.identity is not None:
             self.begin()
             self.identity.tell(self.emitter.taken_in)
@@ -72,18 +72,18 @@ class InFlightMessage:
             return takes_place
 
     def withdraw_output(self, topic: str, *, took_place: bool) -> None:
-        """It did not set out after all."""
+        """Withdraw an output that was not sent after all."""
         if took_place:
             self.failed(topic)
         else:
             self._close(1)
 
     def acknowledged(self) -> None:
-        """One of its outputs has arrived, and the emitter was told."""
+        """Note that one of its outputs has arrived and that the emitter has observed it."""
         self._close(1)
 
     def failed(self, topic: str) -> None:
-        """One of its outputs will not arrive unless it is sent again."""
+        """Note that one of its outputs will not arrive unless it is sent again."""
         if self._is_redone:
             with self._lock:
                 self._failed.append(topic)
@@ -91,7 +91,7 @@ class InFlightMessage:
             self._close(1)
 
     def forgive(self) -> None:
-        """What failed is given up in good order (the message is filtered or dead), or is somebody else's to do."""
+        """Disregard failed outputs: the message is filtered or dead, or another consumer's to finish."""
         with self._lock:
             failed, self._failed = self._failed, []
         self._close(len(failed))
@@ -99,7 +99,7 @@ class InFlightMessage:
     # -- its own end ----------------------------------------------------------------------------------------------
 
     def over(self) -> None:
-        """The host's handling is over. Twice does no harm."""
+        """End the host's handling. Idempotent."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
         self._close(0 if was_over else 1)
@@ -116,18 +116,18 @@ class InFlightMessage:
 
 
 def current(emitter: Emitter) -> tuple[InFlightMessage, ...]:
-    """The messages of this emitter's node that this thread or task handles."""
+    """Return the messages of this emitter's node that this thread or task handles."""
     return tuple(handling for handling in _CURRENT.get() if handling.emitter is emitter)
 
 
 def set_current(*handlings: InFlightMessage) -> Token[tuple[InFlightMessage, ...]]:
-    """From now on this thread or task handles these."""
+    """Set the messages that this thread or task handles from now on."""
     return _CURRENT.set(handlings)
 
 
 @contextmanager
 def handling_now(handling: InFlightMessage) -> Iterator[None]:
-    """This thread or task handles this message while the block lasts."""
+    """Handle this message in this thread or task for the length of the block."""
     token = set_current(handling)
     try:
         yield
@@ -136,6 +136,7 @@ def handling_now(handling: InFlightMessage) -> Iterator[None]:
 
 
 def current_identity() -> Identity | None:
-    """Which message this thread or task handles: id and event time; None for one without identity, or none at all."""
+    """Return id and event time of the message that this thread or task handles; None for one without identity, or
+    without any."""
     found = _CURRENT.get()
     return found[0].identity if len(found) == 1 else None

@@ -64,7 +64,7 @@ class Lane:
     """(end offset, when asked) of ends that the position has not reached, in the order they were asked for."""
 
     def saw_end(self, end: int, asked_ms: int) -> None:
-        """The lane ended at `end` at some moment after `asked_ms`."""
+        """Note that the lane ended at `end` at some moment after `asked_ms`."""
         if self.ends and self.ends[-1][0] == end:
             self.ends[-1] = (end, asked_ms)
             return
@@ -73,7 +73,7 @@ class Lane:
             del self.ends[1::2]
 
     def advance(self, position: int, appended_ms: int) -> None:
-        """Moves `until` as far as this position proves, which was copied before the last end was asked for.
+        """Advance `until` as far as this position proves; it was copied before the last end was asked for.
 
         Where the clock was set back, so is `until`: kept ahead of the clock it would stand still until that came by.
         """
@@ -87,8 +87,8 @@ class Lane:
             self.moved_at = time.monotonic()
 
     def can_be_told(self) -> bool:
-        """A lane that nobody has read before stands at 0, truly; one that somebody has keeps its owner's word for a
-        while. Hearsay that stands is left out after a while: it stands all the same, and its new owner speaks."""
+        """Return whether to report the lane. A lane that was never read stands at 0, truly; one that was read is
+        reported for a while on its last owner's word, and left out after that until a new owner reports it."""
         now = time.monotonic()
         if self.is_hearsay:
             return now - self.moved_at <= UNKNOWN_FOR_S
@@ -186,8 +186,8 @@ class KafkaLanes:
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=then_revoked(on_revoke), on_lost=lost)
 
     def taken(self, message: Message) -> None:
-        """Its beacon is with the emitter (or nothing is to be said of it): the lane has passed it. An end-of-partition
-        message will do, too."""
+        """Note that the lane has passed this record: its beacon is with the emitter, or it has none. Accepts
+        end-of-partition messages."""
         error = message.error()
         at = message.offset()
         if at is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
@@ -207,8 +207,8 @@ class KafkaLanes:
         self._taken[key] = (at + 1, appended_ms if kind == TIMESTAMP_LOG_APPEND_TIME else known[1] if known else 0)
 
     def assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are this consumer's from now on, from their offset where they name one, else from the one
-        that is committed, which is asked for here: 1 s at most. Raises nothing."""
+        """Add partitions that this consumer owns from now on, from their offset where they name one, else from the
+        committed one, which is read here: 1 s at most. Raises nothing."""
         self._has_hooks = True
         keys = [(partition.topic, partition.partition) for partition in partitions]
         starts: dict[Key, int] = {}
@@ -228,8 +228,8 @@ class KafkaLanes:
             self._held.add(key)
 
     def revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are somebody else's: not reported any more, they stand where they are until their next owner
-        speaks."""
+        """Remove partitions that another consumer owns now; they are no longer reported, and stand until their next
+        owner reports them."""
         self._let_go((partition.topic, partition.partition) for partition in partitions)
 
     def _learn_cluster(self, topic: str) -> None:
@@ -246,7 +246,8 @@ class KafkaLanes:
 
     @staticmethod
     def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[Key, int]:
-        """The committed offset of each, below 0 where there is none; left out where that could not be learnt."""
+        """Return the committed offset of each partition, below 0 if there is none; without those that could not be
+        read."""
         question = [TopicPartition(place.topic, place.partition) for place in partitions]
         answers = consumer.committed(question, timeout=QUERY_TIMEOUT_S) if question else []
         return {(found.topic, found.partition): found.offset for found in answers if found.error is None}
@@ -274,7 +275,7 @@ class KafkaLanes:
     # -- on the emitter's thread ----------------------------------------------------------------------------------
 
     def snapshot(self) -> Sequence[Progress]:
-        """How far each lane is; what the brokers cannot be asked keeps its last `until`."""
+        """Return the progress of each lane; one whose end the brokers do not give keeps its last `until`."""
         with self._guard:
             if self._closed:
                 return ()
@@ -301,7 +302,8 @@ class KafkaLanes:
                 lane.until = before.until if before else 0
 
     def _is_right_cluster(self, bounds: LogBounds) -> bool:
-        """A topic of the same name elsewhere has ends of its own, which would prove what is not so."""
+        """Return whether the brokers belong to the consumer's cluster: the ends of a topic of the same name elsewhere
+        prove nothing."""
         expected = self._cluster_id
         if expected is None or expected == bounds.cluster_id():
             return True
@@ -316,8 +318,8 @@ class KafkaLanes:
         return bounds.begins(unknown) if unknown else {}
 
     def _look_at_ends(self, bounds: LogBounds, begins: Mapping[Key, int]) -> None:
-        """One question to the brokers for the ends of all lanes; positions are copied before, so that reaching an end
-        is a proof."""
+        """Ask the brokers once for the ends of all lanes; positions are copied before, so that reaching an end is a
+        proof."""
         taken = dict(self._taken)
         asked_ms = self._now_ms()
         # The client's cached watermark would do for a graph, but not for a promise.
@@ -339,7 +341,7 @@ class KafkaLanes:
                 lane.advance(position, appended_ms)
 
     def _note(self, error: str) -> None:
-        """Keeps it for whoever asks, and logs it when it is news."""
+        """Keep the error as `last_error`, and log it if it is new."""
         if error != self.last_error:
             log.warning("lagloss: %s", error)
         self.last_error = error

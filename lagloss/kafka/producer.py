@@ -52,7 +52,7 @@ class NodeProducer(Producer):
                 log.exception("lagloss: on_delivery raised")
 
     def end(self) -> None:
-        """Polls by itself no more."""
+        """Stop polling in the background."""
         self._ending.set()
 
     def produce(  # type: ignore[override]  # more keywords than confluent_kafka's
@@ -71,8 +71,8 @@ class NodeProducer(Producer):
         event_time_ms: int | None = None,
         dead: str | None = None,
     ) -> None:
-        """As confluent_kafka's, with the headers `lagloss-id` and `lagloss-event-time` added, and `lagloss-replay` if a
-        replay brought the message.
+        """Produce as confluent_kafka does, with the headers `lagloss-id` and `lagloss-event-time` added, and
+        `lagloss-replay` if a replay brought the message.
 
         Args:
             source: the message that this is an output of; by default the one that this thread or task handles.
@@ -117,7 +117,7 @@ class NodeProducer(Producer):
     def _origin(
         self, source: Message | Identity | None, headers: Headers | None
     ) -> tuple[tuple[InFlightMessage, ...], Identity | None]:
-        """The messages that wait for this record, and whose id it bears."""
+        """Return the messages that wait for this record, and the identity it bears."""
         found = current(self._node.emitter)
         if isinstance(source, Identity):
             return _named(source, found)
@@ -133,7 +133,7 @@ class NodeProducer(Producer):
         return same or found, named
 
     def _tell(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
-        """What to tell the emitter once the broker has the record."""
+        """Return the observation to make once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
             return lambda identity: identity.tell(emitter.dead, reason=dead)
@@ -177,8 +177,8 @@ class _Output:
                 handling.over()
 
     def report(self, error: KafkaError | None, record: Message) -> None:
-        """The delivery report. What the host produces in its own is an output of the same message, and may take the
-        place of this one if it failed."""
+        """Handle the delivery report. What the host produces in its own is an output of the same message, and may
+        replace this one if it failed."""
         if error is not None:
             for handling in self._handlings:
                 handling.failed(self._topic)
@@ -200,7 +200,7 @@ class _Output:
 
 
 def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[InFlightMessage, ...], Identity]:
-    """Those of `found` that are this message, and which replay brought it, which a host need not say."""
+    """Return those of `found` that are this message, and the replay that brought it, which a host need not name."""
     same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
     exact = tuple(handling for handling in same if handling.identity == named)
     if exact or not same:
@@ -209,7 +209,7 @@ def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[I
 
 
 def _with_identity(headers: Headers | None, identity: Identity | None) -> list[tuple[str, str | bytes]] | None:
-    """The host's headers with this identity's, which replace any other."""
+    """Return the host's headers with this identity's in place of any other."""
     given = list(headers.items()) if isinstance(headers, dict) else list(headers or ())
     if identity is None:
         return given or None

@@ -55,7 +55,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def event_time_fits(event_ms: float, now_ms: float) -> bool:
-    """Does a pipeline's first node take a message with this event time? Both in epoch ms."""
+    """Return whether a pipeline's first node takes a message with this event time; both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
 
 
@@ -157,7 +157,7 @@ class Emitter:
         self._out_places: dict[str, str] = {}
 
     def _begin(self) -> None:
-        """Starts to observe, and the flushing thread."""
+        """Start to observe, and start the flushing thread."""
         assert self._make_outlet is not None
         welcome(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
@@ -204,7 +204,7 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
     ) -> bool:
-        """A message has come in.
+        """Observe that a message has come in.
 
         Args:
             message_id: as set at the source, 1 to 255 bytes of UTF-8.
@@ -239,8 +239,8 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
     ) -> bool:
-        """The sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node where there
-        are several."""
+        """Observe that the sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node
+        where there are several."""
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
         extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
         place = "out" if to is None else self._out_place(to)
@@ -264,7 +264,7 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """A message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
+        """Observe that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
         return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def dead(
@@ -276,12 +276,12 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """A message was put in a dead-letter queue; see `taken_in`."""
+        """Observe that a message was put in a dead-letter queue; see `taken_in`."""
         return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
-        """The long way, which decides everything: whether it is observed at all, and what becomes of it where there is
-        no room. What is plainly good has gone the short way, with one comparison or two."""
+        """Decide whether a beacon is observed at all, and count it if there is no room. Plainly good ones take the
+        short way, with one comparison or two."""
         intake = self._intake
         try:
             clock_ns = time_ns()
@@ -305,7 +305,7 @@ class Emitter:
         return False
 
     def _out_place(self, to: str) -> str | None:
-        """The checkpoint towards `to`, None for what cannot be a node's name."""
+        """Return the checkpoint towards `to`; None if that cannot be a node's name."""
         try:
             place = self._out_places.get(to)
             if place is None and len(self._out_places) < MAX_PLACES and _NAME.fullmatch(to):
@@ -330,7 +330,7 @@ class Emitter:
         return work
 
     def follow(self, lanes: ProgressSource) -> None:
-        """Reports the progress of these input lanes, too."""
+        """Report the progress of these input lanes, too."""
         if self._flusher is not None:
             self._flusher.sources.append(lanes)
 
@@ -350,12 +350,12 @@ class Emitter:
         return self._flusher is None or self._flusher.safe >= mark
 
     def nudge(self) -> None:
-        """Sends what is buffered now rather than at the next second; returns at once."""
+        """Request that what is buffered is sent now rather than at the next second; return at once."""
         if self._flusher is not None:
             self._flusher.wake.set()
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Sends all that was observed so far, and a report; waits until the broker has both. False if that took
+        """Send all that was observed so far, and a report; wait until the broker has both. Return False if that took
         longer."""
         flusher = self._flusher
         if flusher is None or flusher.ended:
@@ -367,8 +367,7 @@ class Emitter:
             return flusher.turned.wait_for(lambda: flusher.reported >= mark, timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Sends the rest and says that this emitter has ended; takes at most this long, broker or not. Twice does no
-        harm.
+        """Send the rest and report that this emitter has ended; take at most this long, broker or not. Idempotent.
 
         What the broker has not acknowledged after three quarters of that time is left in the spool; without one it is
         dropped, and counted so. Also called at exit, and on SIGTERM where the host does not handle it.
@@ -412,7 +411,7 @@ class Emitter:
         self.close()
 
     def stats(self) -> EmitterStats:
-        """Counts so far."""
+        """Return the counts so far."""
         intake, flusher = self._intake, self._flusher
         with self._lock:
             return EmitterStats(
@@ -430,8 +429,8 @@ class Emitter:
     # -- forks and the end ----------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """In the child: another emitter, which has observed nothing yet. The parent's beacons are the parent's to
-        send."""
+        """Become another emitter in a forked child, one that has observed nothing yet. The parent's beacons are the
+        parent's to send."""
         if self._flusher is not None:
             self._flusher.leak()
         if self._successor is not None:

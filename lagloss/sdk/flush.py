@@ -61,8 +61,8 @@ class Drain:
         self._is_blind = False
 
     def take(self, now_ms: int, progress: tuple[Progress, ...] | None, partitions: int, sample: int) -> Flush:
-        """All that callers have left so far, of the ids that the pipeline's sample takes. `now_ms`, epoch ms, was read
-        before `progress` was looked at."""
+        """Take all that callers have left so far, of the ids that the pipeline's sample takes. `now_ms` (epoch ms) was
+        read before `progress`."""
         self.taken += 1
         self._is_blind = False
         refused = RefusedBeacons()

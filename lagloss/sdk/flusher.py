@@ -128,8 +128,8 @@ class Flusher:
         self._thread.start()
 
     def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
-        """Ends the thread after a last turn. `shut` is called by it once nothing more is to be taken in.
-        `is_finished`: nothing is in hand, and the last report may say so by saying `closed`."""
+        """End the thread after a last turn. It calls `shut` once nothing more is to be taken in. `is_finished`: nothing
+        is in hand, and the last report may say `closed`."""
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
         self._all_until = now + timeout_s
@@ -163,7 +163,7 @@ class Flusher:
         self.wake.clear()
 
     def _open_backlog(self) -> None:
-        """A disk that fails is tried again each minute."""
+        """Open the backlog; after a disk error, try again each minute."""
         if self._make_backlog is not None and self._backlog.head() is None:
             self._backlog = self._make_backlog(self.account, self._note)
             self._make_backlog = None
@@ -228,7 +228,7 @@ class Flusher:
         self.safe = max(self.safe, flush.number)
 
     def _report(self, until: Callable[[], float]) -> bool:
-        """Reports what was shipped so far. False if the time was up."""
+        """Report what was shipped so far. Return False if the time was up."""
         if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
             return False
         self.reported = self._looked_up_to
@@ -236,14 +236,14 @@ class Flusher:
         return True
 
     def _beat_and_drain(self) -> None:
-        """While blocks are not acknowledged."""
+        """Send a heartbeat and drain the buffer while blocks are not acknowledged."""
         if not self._closing:
             self._shipper.heartbeat()
         self._drain_if_due()
 
     def _drain_if_due(self) -> None:
-        """While acknowledgements are late, flushes go on as far as the backlog has room. Progress is not looked at:
-        that may take seconds while brokers are away."""
+        """Flush as far as the backlog has room while acknowledgements are late. Progress is not read: that may take
+        seconds while brokers are away."""
         is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
         if is_due and not self._closing and self._backlog.has_room:
             self._was_woken = self._was_woken or self.wake.is_set()
@@ -252,8 +252,8 @@ class Flusher:
             self._notify()
 
     def _last_turn(self) -> None:
-        """Puts the rest into the backlog and ships as much as the time allows. What then has not been acknowledged is
-        left to whoever finds the spool; without one, it is dropped and reported so."""
+        """Put the rest into the backlog and ship as much as the time allows. The remainder is left to the process that
+        finds the spool; without a spool, it is dropped and reported as dropped."""
         closed_at_ms = now_ms()
         progress = self._look_at_progress() if self._backlog.head() is None else ()
         self._shut()
@@ -278,7 +278,7 @@ class Flusher:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def _look_at_progress(self) -> tuple[Progress, ...]:
-        """How far work in hand and lanes are, now or a little later; a source that fails says nothing."""
+        """Read how far work in hand and lanes are; a source that fails reports nothing."""
         found: list[Progress] = []
         if self._intake.has_hand:
             t_ms = now_ms()  # work that begins from here on was taken in later

@@ -85,7 +85,7 @@ class Kind(NamedTuple):
 
 
 def epoch_ms(when: object) -> float:
-    """A time as callers give it, in epoch milliseconds.
+    """Return a time given by a caller in epoch milliseconds.
 
     Raises:
         ValueError: for anything but a number within reason or a datetime with a zone (one without would be a guess).
@@ -122,7 +122,7 @@ class Observed:
         return int(self.code.size)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Observed:
-        """These rows alone."""
+        """Select these rows."""
         return Observed(
             self.code[rows],
             self.id_hash[rows],
@@ -134,7 +134,7 @@ class Observed:
         )
 
     def cut(self, start: int, end: int) -> Observed:
-        """The rows from `start` to before `end`, as views."""
+        """Return the rows from `start` to before `end`, as views."""
         return Observed(
             self.code[start:end],
             self.id_hash[start:end],
@@ -185,7 +185,7 @@ class BeaconReader:
         self._keep_ids = keep_ids
 
     def read(self, flat: Sequence[Any], now_ms: float, refused: RefusedBeacons) -> Observed | None:
-        """The beacons of `flat` in their order, None if none is good; what cannot be sent is counted in `refused`.
+        """Read the beacons of `flat` in their order; None if none is good. Unusable ones are counted in `refused`.
 
         A beacon whose window is older than the topics keep, or further ahead than any clock error, is unplaced.
         """
@@ -281,7 +281,7 @@ class BeaconReader:
 
     @staticmethod
     def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: RefusedBeacons) -> Iterator[Any]:
-        """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
+        """Return the good beacons of `flat`, made uniform: the slow way, only for a slice with a bad or odd one."""
         for at in range(0, len(flat), STRIDE):
             place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
             extras = None if raw is None else Extras(*raw)
@@ -305,7 +305,7 @@ class BeaconReader:
 
 
 def _checked(extras: Extras) -> Extras:
-    """These extras if a block can carry them.
+    """Return these extras if a block can carry them.
 
     Raises:
         ValueError, TypeError, OverflowError: if not.
@@ -319,7 +319,7 @@ def _checked(extras: Extras) -> Extras:
 
 
 def _text(value: object) -> str | None:
-    """A caller's label as text that UTF-8 can hold, whatever it is."""
+    """Return a caller's label as text that UTF-8 can hold, whatever it is."""
     if value is None:
         return None
     try:
@@ -342,7 +342,8 @@ class Increment:
 
     @classmethod
     def of(cls, block: BeaconBlock, payload_bytes: int, lag_sketch: Sketch | None = None) -> Self:
-        """What this block adds, whose payloads have so many bytes together; its sketch may be known already."""
+        """Return what this block adds to its tally. `payload_bytes`: of all its messages; its sketch may be known
+        already."""
         return cls(
             TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
             block.count,
@@ -365,7 +366,7 @@ class PackedBlock:
 
 
 def taken_by(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
-    """The beacons that a sample takes, and the tallies of those that it leaves out."""
+    """Return the beacons that a sample takes, and the tallies of those that it leaves out."""
     if sample >= SAMPLE_ALL:
         return observed, []
     is_taken = (observed.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)

@@ -18,29 +18,29 @@ class ForkAware(Protocol):
     """An emitter, as its process sees it."""
 
     def forked(self) -> None:
-        """In the child, right after the fork."""
+        """Start anew in a child, right after the fork."""
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Ends within this time."""
+        """End within this time."""
 
 
 _guests: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 
 
 def welcome(guest: ForkAware, *, close_on_sigterm: bool) -> None:
-    """From now on it is told; of SIGTERM where nobody else handles that."""
+    """Register an emitter for fork and exit hooks, and for SIGTERM if the host installed no handler."""
     _guests.add(guest)
     if close_on_sigterm:
         sigterm.do_first(_close_all)
 
 
 def farewell(guest: ForkAware) -> None:
-    """It has ended by itself."""
+    """Unregister an emitter that has ended by itself."""
     _guests.discard(guest)
 
 
 def _close_all() -> None:
-    """All of them within the time of one."""
+    """Close all emitters within the time of one."""
     deadline = time.monotonic() + CLOSE_S
     for guest in list(_guests):
         guest.close(max(0.1, deadline - time.monotonic()))

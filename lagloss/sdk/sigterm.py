@@ -22,7 +22,7 @@ _pipe: list[int] = []
 
 
 def do_first(what: Callable[[], None]) -> None:
-    """From now on SIGTERM calls this, and then ends the process by the signal as ever.
+    """Call this on SIGTERM, and then end the process by the signal as before.
 
     A handler that the host has, or sets later, is left alone. Does nothing outside of the main thread, in which alone
     Python sets handlers.
@@ -67,7 +67,7 @@ def _hear(end: int) -> None:
 
 
 def _before_fork() -> None:
-    """A signal to the child must not be told to the parent's thread."""
+    """Keep a signal to the child from reaching the parent's thread."""
     if _pipe:
         with contextlib.suppress(ValueError):  # not in the main thread
             if signal.set_wakeup_fd(-1) != _pipe[1]:

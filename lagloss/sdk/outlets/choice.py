@@ -20,7 +20,8 @@ def outlet_maker(
     collector: str | None,
     token: str | None,
 ) -> Callable[[], Outlet] | None:
-    """What is said in code goes before the environment, Kafka before the collector; None where nothing is said."""
+    """Return what makes the outlet: settings in code come before the environment, Kafka before the collector; None
+    without either."""
     address = bootstrap or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
     if address:
         return lambda: KafkaOutlet(address, kafka_config)

@@ -26,7 +26,7 @@ class SpoolDirectory:
 
     @classmethod
     def made(cls, below: Path, pipeline: str, node: str, emitter: bytes) -> Self:
-        """A new one, held by this process.
+        """Make a directory that this process holds.
 
         Raises:
             OSError: the disk says no.
@@ -47,7 +47,7 @@ class SpoolDirectory:
 
     @classmethod
     def abandoned(cls, below: Path, pipeline: str = "*", node: str = "*") -> Iterator[Self]:
-        """Those of this node's (by default of any) processes that are dead; each is held by this process from now
+        """Return directories of this node's (by default any node's) dead processes; this process holds each from now
         on."""
         with contextlib.suppress(OSError):
             for path in sorted(below.glob(f"{pipeline}.{node}.*")):
@@ -68,13 +68,13 @@ class SpoolDirectory:
         self._lock = -1
 
     def remove(self) -> None:
-        """Nothing in it is needed any more."""
+        """Remove the directory: nothing in it is needed any more."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the directory's lock, None if another process has it or it is gone."""
+    """Return a descriptor that holds the directory's lock; None if another process has it or it is gone."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
@@ -88,7 +88,7 @@ def _locked(path: Path) -> int | None:
 
 
 def sync_directory(path: Path) -> None:
-    """Waits until the disk knows the names in a directory."""
+    """Wait until the disk holds the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

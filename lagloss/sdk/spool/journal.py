@@ -100,7 +100,7 @@ def flush_frames(flush: Flush, after: int, report_seq: int, final_through: int) 
 
 
 def positions_frame(number: int, positions: Sequence[Position]) -> bytes:
-    """Where the blocks of a flush lie in the log."""
+    """Encode where the blocks of a flush lie in the log."""
     return frame(POSITIONS, _json({"number": number, "positions": positions}))
 
 
@@ -134,7 +134,7 @@ def _json(record: object) -> bytes:
 
 
 def entries(data: bytes) -> Iterator[Entry]:
-    """What a file holds, or a part of it that begins and ends between flushes, as far as it is whole."""
+    """Return the whole entries of a file, or of a part of it that begins and ends between flushes."""
     found = _Gathered()
     for each in frames(data):
         kind, payload = bytes((each.kind,)), bytes(each.payload)
@@ -159,7 +159,7 @@ def entries(data: bytes) -> Iterator[Entry]:
 
 
 def positions_of(data: bytes) -> dict[int, list[Position]]:
-    """Where the blocks of each flush lie, by its number."""
+    """Return where the blocks of each flush lie, by its number."""
     found = {}
     for each in frames(data):
         record = json.loads(bytes(each.payload))
@@ -175,7 +175,7 @@ class _Gathered:
         self.blocks: dict[int, bytes] = {}
 
     def closed_by(self, summary: dict[str, Any]) -> Iterator[StoredFlush]:
-        """The second summary was read; the first may have been that of an earlier flush, or damaged."""
+        """Close the flush by its second summary; the first may have been that of an earlier flush, or damaged."""
         if self.summary is not None and self.summary["number"] != summary["number"]:
             yield self._taken(self.summary)
         self.summary = None
@@ -215,7 +215,7 @@ class _Gathered:
 
 
 def packed_again(seq: int, value: bytes, payload_bytes: int = 0) -> PackedBlock:
-    """A block as it was before it was written."""
+    """Return a block as it was before it was written."""
     block = decode_block(value)
     partition = partition_of(int(block.id_hash[0]), block.partitions)
     return PackedBlock(

@@ -51,11 +51,11 @@ class RecoveryThread(threading.Thread):
         """What could not be settled, and was logged so."""
 
     def stop(self) -> None:
-        """Returns at once; what is not settled is left to the next process."""
+        """Stop; return at once. What is not settled is left to the next process."""
         self._stopped.set()
 
     def leak(self) -> None:
-        """A forked child lets go of its parent's."""
+        """Release the parent's resources in a forked child."""
         if self._at_work is not None:
             found, outlet = self._at_work
             outlet.leak()
@@ -110,7 +110,7 @@ class SpoolRecovery:
         self._shipper: Shipper | None = None
 
     def settle(self) -> bool:
-        """False if it was stopped before the broker had all of it."""
+        """Settle the account; return False if stopped before the broker had all of it."""
         while self._outlet.partitions() is None:
             if self._stopped():
                 return False
@@ -143,7 +143,7 @@ class SpoolRecovery:
         return True
 
     def _begin(self, head: Head) -> None:
-        """Each file says who wrote it; without the first one the account is never final."""
+        """Begin a file, which names its writer; without the first file the account is never final."""
         self._identity, self._resumes = head.identity, head.resumes
         if self._shipper is None and not self._restored:
             self._account = Account(head.identity.node, final=head.final)
