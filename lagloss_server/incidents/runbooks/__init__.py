@@ -21,7 +21,7 @@ KINDS: Final = (
 
 
 def runbook(kind: str) -> str:
-    """The page as Markdown, whose links lead to other pages here (`lag.md`) and to the dashboard (`/`).
+    """Return the page as Markdown, whose links lead to other pages here (`lag.md`) and to the dashboard (`/`).
 
     Raises:
         KeyError: there is no such kind.
