@@ -57,7 +57,7 @@ class Traffic(Protocol):
         """Return when the oldest that is not done was sent; None if all are."""
 
     def close(self) -> None:
-        """Return no more is sent."""
+        """Stop sending."""
 
 
 class WaitingRequest:
