@@ -36,6 +36,7 @@ LaglossError
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── MachineTooSmall
+│   ├── SparkMissing
 │   ├── JarsMissing
 │   ├── JarsNotFetched
 │   ├── PortInUse
@@ -215,6 +216,11 @@ class JavaMissing(ServerUnreachable):
 
 class MachineTooSmall(ServerUnreachable):
     """{problem}."""
+
+
+class SparkMissing(ServerUnreachable):
+    """Spark is not installed, which the aggregator needs, and with it `lagloss up` and `lagloss demo`. Run
+    `pip install 'lagloss-server[aggregator]'`, or `make setup` in a checkout."""
 
 
 class JarsMissing(ServerUnreachable):

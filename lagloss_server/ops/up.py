@@ -112,6 +112,7 @@ class Stack:
 
     def _check_machine(self) -> None:
         """Raise, before any long step, for what this machine lacks or what another process has taken."""
+        jars.require_spark()
         find_java()
         for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
             raise MachineTooSmall(problem=problem)

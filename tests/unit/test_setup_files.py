@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+import lagloss
+
 ROOT = Path(__file__).parent.parent.parent
 TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-LOCKS = ("requirements.txt", "requirements-dev.txt")
+LOCKS = ("requirements.txt", "requirements-dev.txt", "deploy/requirements.txt")
+WHEELS = ("lagloss", "lagloss-server")
 
 
 def test_make_help_lists_every_target_in_one_line_each() -> None:
@@ -43,10 +46,9 @@ def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
 
 
 def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
-    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
+    assert re.fullmatch(rf"\[{re.escape(lagloss.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
 def test_the_package_says_the_licence_that_the_repository_holds() -> None:
@@ -64,11 +66,34 @@ def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
     assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
 
 
-def test_the_development_lock_holds_the_run_time_lock() -> None:
-    run_time, development = (
+def test_all_locks_hold_the_same_versions() -> None:
+    run_time, development, image = (
         set(re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^ ;\\]+", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
     )
-    assert run_time <= development
+    assert image < run_time < development
+
+
+def test_the_locks_of_the_checkout_are_made_of_all_that_the_wheels_need() -> None:
+    variable = re.search(r"^RUN_TIME := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert variable is not None
+    locked = set(variable[1].split())
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert locked == groups.keys() - {"dev"}
+    for name in WHEELS:
+        wheel = tomllib.loads((ROOT / "packaging" / name / "pyproject.toml").read_text())
+        taken = wheel["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+        assert {taken["dependencies"], *taken["extras"]} <= locked
+
+
+def test_every_folder_of_code_lies_in_one_wheel() -> None:
+    included: list[str] = []
+    for name in WHEELS:
+        wheel = tomllib.loads((ROOT / "packaging" / name / "pyproject.toml").read_text())
+        included += wheel["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    checkout = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert sorted(included) == sorted(
+        f"../../{folder}" for folder in [*checkout["packages"], "migrations", "scenarios"]
+    )
 
 
 def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
