@@ -118,3 +118,31 @@ def test_the_compose_file_names_only_services_and_volumes_that_it_declares() -> 
         assert set(service.get("depends_on", ())) <= set(compose["services"]), name
         mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
         assert {mount for mount in mounts if "/" not in mount} <= set(compose["volumes"]), name
+
+
+def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_stage_of_the_image() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE))
+    ports = {"aggregator": "METRICS", "alerting": "ALERTING", "collector": "COLLECTOR", "dashboard": "DASHBOARD"}
+    for name, service in services.items():
+        if name == "prepare":  # runs once and ends
+            continue
+        assert service["healthcheck"]["test"], name
+        if name in ports:
+            port = service["environment"][f"LAGLOSS_{ports[name]}_PORT"]
+            assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/healthz"
+            assert service["build"]["target"] in stages
+            assert (service["build"]["target"] == "aggregator") == (name == "aggregator")
+
+
+def test_the_public_address_of_the_dashboard_is_a_setting_of_the_compose_file() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for name in ("alerting", "dashboard"):
+        assert services[name]["environment"]["LAGLOSS_DASHBOARD_URL"].startswith("${LAGLOSS_DASHBOARD_URL:-")
+
+
+def test_the_image_copies_files_that_exist() -> None:
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    assert copied
+    assert all((ROOT / name).exists() for name in copied)

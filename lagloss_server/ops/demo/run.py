@@ -190,7 +190,7 @@ class Demo:
             self._picture.truths[truth["window_start_s"]] = truth
         if progress["phase"] == "load" and self._load_began is None:
             self._load_began = time.monotonic()
-            command = f"{sys.executable} -m {MODULE} play"
+            command = f"{sys.executable} -P -m {MODULE} play"
             self._view.say(f"break it: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`")
         rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
         restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
