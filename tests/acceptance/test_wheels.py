@@ -222,7 +222,7 @@ def test_every_example_runs_with_the_sdk_alone(sdk: Environment, kafka_bootstrap
     sdk.pip("install", f"lagloss[http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}")
     sdk.pip("install", "fastapi", "uvicorn")
     assert not {name for name in sdk.distributions() if name.startswith("lagloss-")}
-    examples = shutil.copytree(ROOT / "examples", sdk.folder / "examples")
+    examples = shutil.copytree(ROOT / "examples", sdk.folder / "examples", dirs_exist_ok=True)
     for example in EXPECTED:
         pipeline = f"{example.replace('_', '-')}-{uuid.uuid4().hex[:8]}"
         words = (sdk.python, examples / f"{example}.py", "--pipeline", pipeline, "--messages", str(MESSAGES))

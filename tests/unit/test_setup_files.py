@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,10 @@ ROOT = Path(__file__).parent.parent.parent
 TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
 LOCKS = ("requirements.txt", "requirements-dev.txt", "deploy/requirements.txt")
 WHEELS = ("lagloss", "lagloss-server")
+CHECKOUT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+DATA_SUFFIXES = {
+    ".LICENSE", ".avsc", ".css", ".html", ".j2", ".jinja", ".js", ".lock", ".mako", ".md", ".typed", ".xml", ".yaml",
+}  # fmt: skip
 
 
 def test_make_help_lists_every_target_in_one_line_each() -> None:
@@ -94,6 +99,46 @@ def test_every_folder_of_code_lies_in_one_wheel() -> None:
     assert sorted(included) == sorted(
         f"../../{folder}" for folder in [*checkout["packages"], "migrations", "scenarios"]
     )
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+    """Both wheels by name, built with the locked hatchling."""
+    folder = tmp_path_factory.mktemp("dist")
+    for name in WHEELS:
+        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+        subprocess.run(command, cwd=ROOT / "packaging" / name, check=True, capture_output=True)
+    return {name: zipfile.ZipFile(next(folder.glob(f"{name.replace('-', '_')}-*.whl"))) for name in WHEELS}
+
+
+def test_wheels_hold_code_and_what_it_reads_and_nothing_else(wheels: dict[str, zipfile.ZipFile]) -> None:
+    for name, wheel in wheels.items():
+        files = [Path(file) for file in wheel.namelist() if ".dist-info/" not in file]
+        top = {file.parts[0] for file in files}
+        assert top == ({"lagloss"} if name == "lagloss" else set(CHECKOUT["packages"]) - {"lagloss"})
+        assert not [file for file in files if {"tests", "__pycache__"} & set(file.parts) or file.name.startswith(".")]
+        assert {file.suffix for file in files if file.suffix != ".py"} <= DATA_SUFFIXES
+        for folder in top:
+            tree = {file for file in (ROOT / folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts}
+            elsewhere = {file for file in files if {"migrations", "library"} & set(file.parts)}
+            assert {ROOT / file for file in files if file.parts[0] == folder} - {
+                ROOT / file for file in elsewhere
+            } == tree
+
+
+def test_wheels_say_what_they_need_once_each(wheels: dict[str, zipfile.ZipFile]) -> None:
+    needs: dict[str, list[str]] = {}
+    for name, wheel in wheels.items():
+        (path,) = (file for file in wheel.namelist() if file.endswith("/METADATA"))
+        text = wheel.read(path).decode()
+        assert f"\nVersion: {lagloss.__version__}\n" in text
+        needs[name] = re.findall(r"^Requires-Dist: ([\w-]+)", text, re.MULTILINE)
+        without_extra = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", text, re.MULTILINE)
+        if name == "lagloss":
+            assert without_extra == ["confluent-kafka", "fastavro", "numpy", "xxhash"]
+        else:
+            assert f"Requires-Dist: lagloss=={lagloss.__version__}\n" in text
+    assert all(len(set(names)) == len(names) for names in needs.values())
 
 
 def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
