@@ -230,8 +230,8 @@ class JarsMissing(ServerUnreachable):
 
 class JarsNotFetched(ServerUnreachable):
     """The jars could not be fetched: {detail}. Check the network (a proxy is given to Java in JAVA_TOOL_OPTIONS,
-    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` again; it resumes where it
-    stopped. Full log: {log}"""
+    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` or the same command again; it
+    resumes where it stopped. Full log: {log}"""
 
 
 class PortInUse(ServerUnreachable):

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
@@ -37,7 +37,7 @@ NAMES = ("aggregator", *SERVICES, "pipeline_under_test")
 DEFINITION = """
 apiVersion: lagloss/v1
 kind: Pipeline
-metadata: {name: orders}
+metadata: {name: NAME}
 spec: {nodes: [{name: shop}]}
 """
 
@@ -48,7 +48,6 @@ class Environment:
 
     folder: Path
     constraints: Path
-    variables: dict[str, str] = field(default_factory=dict)
 
     @property
     def python(self) -> Path:
@@ -75,6 +74,10 @@ class Environment:
             for name in NAMES:
                 (folder / f"{name}.py").write_text(f"raise SystemExit('{name} of somebody else')")
 
+    def define(self, pipeline: str) -> None:
+        """Write a definition into the current folder."""
+        (self.elsewhere / f"{pipeline}.yaml").write_text(DEFINITION.replace("NAME", pipeline))
+
     def pip(self, command: str, *words: str | Path) -> None:
         """Run pip, with the locked versions."""
         pip = [self.python, "-m", "pip", "--disable-pip-version-check", command, "--quiet", "-c", self.constraints]
@@ -99,16 +102,15 @@ class Environment:
             "PYTHONPATH": str(self.folder / "path"),
             "LAGLOSS_JARS_DIR": str(lagloss_jars.jars_dir()),
             "JAVA_TOOL_OPTIONS": os.environ["JAVA_TOOL_OPTIONS"],
-            **self.variables,
             **variables,
         }
 
-    def lagloss(self, *words: str, code: int = 0) -> str:
+    def lagloss(self, *words: str, code: int = 0, **variables: str) -> str:
         """Return what a command prints, in either stream."""
         done = subprocess.run(
             [self.folder / "bin" / "lagloss", *words],
             cwd=self.elsewhere,
-            env=self.environ(),
+            env=self.environ(**variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -240,24 +242,27 @@ def test_without_spark_all_but_the_aggregator_runs(
         assert "pip install 'lagloss-server[aggregator]'" in server.lagloss(command, code=3)
 
     ports = {name: choose_port(name) for name in SERVICES}
-    server.variables = {
+    pipeline = f"orders-{uuid.uuid4().hex[:8]}"
+    server.define(pipeline)
+    variables = {
         "LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap,
         "LAGLOSS_DATABASE_URL": database_url,
         **{f"LAGLOSS_{name}_PORT".upper(): str(port) for name, port in ports.items()},
         **{f"LAGLOSS_{name}_URL".upper(): f"http://127.0.0.1:{port}" for name, port in ports.items()},
     }
-    with server.running(server.python, "-I", "-m", "lagloss_server.ops.prepare") as prepare:
+    with server.running(server.python, "-I", "-m", "lagloss_server.ops.prepare", **variables) as prepare:
         assert prepare.process.wait(60) == 0, prepare.output()
-    services = [server.running(server.python, "-I", "-m", name) for name in SERVICES]
+    services = [server.running(server.python, "-I", "-m", name, **variables) for name in SERVICES]
     with services[0], services[1], services[2]:
         for port in ports.values():
             wait_for(lambda port=port: _is_well(port), 60, "a service")
-        assert "not needed" in server.lagloss("doctor")
-        url = server.variables["LAGLOSS_COLLECTOR_URL"]
-        with sdk.running(sdk.python, ROOT / "examples" / "http_service.py", LAGLOSS_COLLECTOR_URL=url) as script:
+        assert "not needed" in server.lagloss("doctor", **variables)
+        server.lagloss("apply", f"{pipeline}.yaml", **variables)
+        url = {"LAGLOSS_COLLECTOR_URL": variables["LAGLOSS_COLLECTOR_URL"]}
+        example = ROOT / "examples" / "http_service.py"
+        with sdk.running(sdk.python, example, "--pipeline", pipeline, **url) as script:
             assert script.process.wait(60) == 0, script.output()
-            assert "sent=200" in script.output()
-    server.variables = {}
+        assert left_by(kafka_bootstrap, pipeline).counts == {"shop.in": 100, "shop.out": 100}
 
 
 def _is_well(port: int) -> bool:
@@ -271,7 +276,7 @@ def test_the_server_does_what_the_checkout_does(server_with_spark: Environment) 
     server = server_with_spark
     assert {"lagloss", "lagloss-server", *SDK_NEEDS} <= server.distributions().keys()
     assert "pipeline" not in {path.name for path in (server.folder / "bin").iterdir()}
-    (server.elsewhere / "orders.yaml").write_text(DEFINITION)
+    server.define("orders")
     command = server.folder / "bin" / "lagloss"
     data_dir = server.home / ".local" / "share" / "lagloss"
     try:
