@@ -22,12 +22,13 @@ from lagloss_server.model.definition import load_definition
 from lagloss_server.model.window_document import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
+    DEFINITION,
     FAULTS,
     LONGEST_ACT_S,
+    MODULE,
     NAME,
     RATE,
     Helper,
-    definition_path,
     ledger,
     play,
     verdict,
@@ -111,7 +112,7 @@ class Demo:
         self._view = view
         self._data_dir = stack.settings.data_dir / "pipeline"
         self._store = Store(stack.endpoints["database"])
-        self._definition = load_definition(definition_path())
+        self._definition = load_definition(DEFINITION)
         self._grace_ms = self._definition.spec.grace
         self._began_s = time.time()
         self._beacons = (time.monotonic(), 0)
@@ -190,7 +191,8 @@ class Demo:
             self._picture.truths[truth["window_start_s"]] = truth
         if progress["phase"] == "load" and self._load_began is None:
             self._load_began = time.monotonic()
-            self._view.say(f"break it: `pipeline play NAME|FILE --data-dir {self._data_dir}`, NAMEs lie in scenarios/")
+            command = f"{sys.executable} -P -m {MODULE} play"
+            self._view.say(f"break it: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`")
         rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
         restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
         self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"
