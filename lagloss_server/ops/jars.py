@@ -126,7 +126,7 @@ def broker_jars() -> list[Path]:
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
     """Make all jars be there and be what the lock says; without network access if they are.
 
-    A jar that differs (half-downloaded, edited) is fetched again and told to `progress`. Raises JavaMissing,
+    A jar that differs (half-downloaded, edited) is fetched again and reported to `progress`. Raises JavaMissing,
     JarsNotFetched, and JarMismatch if what was fetched differs from the lock.
     """
     report = progress or _silent

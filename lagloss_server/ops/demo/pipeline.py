@@ -69,7 +69,7 @@ class Helper:
         return code is None
 
     def stop(self) -> None:
-        """End it without waiting for its events to get through: told twice, the runner hurries."""
+        """End it without waiting for its events to get through: the runner hurries at a second signal."""
         if self.process.poll() is None:
             self.process.terminate()
             time.sleep(BETWEEN_SIGNALS_S)

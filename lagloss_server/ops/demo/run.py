@@ -153,7 +153,7 @@ class Demo:
         self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
-        """Wait until lagloss has said its last word on every window; how that compares with the ledger."""
+        """Wait until every window is settled; return how the results compare with the ledger."""
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
@@ -231,8 +231,8 @@ def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any]
     found = document["differences"]
     for difference in found[:MAX_SHOWN_DIFFERENCES]:
         minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
-        told = [str(difference[name]) for name in ("what", "injected", "measured")]
-        table.add_row(minute, *told, ", ".join(difference["ids"]))
+        cells = [str(difference[name]) for name in ("what", "injected", "measured")]
+        table.add_row(minute, *cells, ", ".join(difference["ids"]))
     console.print(table)
     if len(found) > MAX_SHOWN_DIFFERENCES:
         console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")
