@@ -95,7 +95,7 @@ class MetadataCache:
                 self.error = None
 
     async def keep_fresh(self) -> None:
-        """Refreshe for as long as it is not cancelled."""
+        """Refresh until cancelled."""
         while self.store is not None:
             await self.refresh()
             await asyncio.sleep(REFRESH_S)

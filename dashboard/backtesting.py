@@ -39,8 +39,8 @@ def backtest(
     command: Sequence[str] = _COMMAND,
     timeout_s: float = TIMEOUT_S,
 ) -> Document:
-    """Which incidents the pipeline's rules would have opened, as `lagloss alerts backtest --json` prints it. It stores
-    nothing and tells nobody. One at a time.
+    """Return the incidents that the pipeline's rules would have opened, as `lagloss alerts backtest --json` prints
+    them. Stores nothing, notifies no receiver; one at a time.
 
     Raises:
         NotAllowed: whoever asks may only look.
@@ -96,7 +96,7 @@ def _document(out: IO[bytes]) -> Document:
 
 
 def _last_line(err: IO[bytes]) -> str:
-    """What the command says is wrong, without its name."""
+    """Return the command's error message, without its name."""
     lines = _beginning(err, 100_000).decode(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("lagloss: ")[:500] if lines else ""
 

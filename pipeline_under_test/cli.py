@@ -37,7 +37,7 @@ def _said() -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs a command; ends with its exit code."""
+    """Run a command; ends with its exit code."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with _said():
         app()

@@ -13,7 +13,7 @@ class FollowedFile:
         self._read_to = 0
 
     def new_lines(self) -> list[bytes]:
-        """The lines appended since the last call, without their ends; none while there is no file.
+        """Return the lines appended since the last call, without their ends; none without a file.
 
         A last line without an end (its writer is not done, or was killed) waits for it.
         """

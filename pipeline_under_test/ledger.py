@@ -56,7 +56,7 @@ class Ledger:
         self._file: IO[bytes] = self.path.open("ab", buffering=0)
 
     def write(self, entries: Iterable[LedgerEntry]) -> None:
-        """Appends these facts and returns once they are on disk."""
+        """Append these facts and returns once they are on disk."""
         text = "".join(_line(entry) for entry in entries)
         if text:
             self._file.write(text.encode())
@@ -91,7 +91,7 @@ class LedgerReader:
         self._files: dict[Path, FollowedFile] = {}
 
     def new_entries(self) -> Iterator[LedgerEntry]:
-        """The facts written since the last call. A torn last line (its writer was killed) waits for its end."""
+        """Return the facts written since the last call. A torn last line (its writer was killed) waits for its end."""
         for path in sorted(self._directory.glob("*.jsonl")):
             for line in self._files.setdefault(path, FollowedFile(path)).new_lines():
                 yield LedgerEntry(**json.loads(line))

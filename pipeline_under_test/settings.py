@@ -71,7 +71,7 @@ class ReferenceSettings(BaseModel):
         return Ledger(self.ledger_dir, process)
 
     def save(self) -> None:
-        """Writes the file that `load` reads."""
+        """Write the file that `load` reads."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         fresh = self.data_dir / f"{FILE}.new"
         fresh.write_text(self.model_dump_json(indent=1))
@@ -79,7 +79,7 @@ class ReferenceSettings(BaseModel):
 
     @classmethod
     def load(cls, data_dir: Path) -> ReferenceSettings:
-        """The settings of the pipeline that runs, or ran, in this directory.
+        """Return the settings of the pipeline that runs, or ran, in this directory.
 
         Raises:
             NotThere: if there is none.

@@ -13,13 +13,13 @@ from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, topic_of
 
 
 def shadow_of(settings: ReferenceSettings) -> ReferenceSettings:
-    """The settings of the shadow of a pipeline."""
+    """Return the settings of the shadow of a pipeline."""
     of_its_own = {"pipeline": f"{settings.pipeline}-shadow", "data_dir": settings.data_dir / "shadow"}
     return settings.model_copy(update=of_its_own)
 
 
 def create_shadow_topics(settings: ReferenceSettings) -> None:
-    """Creates the topics that the shadow of this pipeline writes to.
+    """Create the topics that the shadow of this pipeline writes to.
 
     Raises:
         KafkaException: if the broker cannot be reached or refuses.

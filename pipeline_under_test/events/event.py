@@ -42,7 +42,7 @@ class Event:
 
     @classmethod
     def from_record(cls, record: Message) -> Event:
-        """The event in a Kafka record.
+        """Return the event in a Kafka record.
 
         Raises:
             NoIdentity: if it does not say which event it is.
@@ -64,7 +64,7 @@ class Event:
         )
 
     def headers(self) -> list[tuple[str, str | bytes]]:
-        """What to send along with the body."""
+        """Return the headers to send with the body."""
         told = [
             (BACK_TO_HEADER, self.back_to),
             (TRIES_HEADER, str(self.tries or "")),
@@ -77,7 +77,8 @@ class Event:
         return replace(self, body=body)
 
     def set_aside(self, node: str, reason: str) -> Event:
-        """This event as `node` puts it into the dead-letter queue or hands it to the global retrier, and why."""
+        """Return this event as `node` puts it into the dead-letter queue or hands it to the global retrier, with the
+        reason."""
         return replace(self, back_to=node, reason=reason)
 
     @property

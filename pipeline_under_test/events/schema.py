@@ -48,7 +48,7 @@ class Schema:
         self.fingerprint: Final = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
     def encode(self, content: Content) -> bytes:
-        """The body of an event.
+        """Return the body of an event.
 
         Raises:
             ValueError: for content that the schema does not allow.
@@ -76,7 +76,7 @@ class SchemaReader:
         self._known = {schema.fingerprint: schema}
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """The fields of a body.
+        """Return the fields of a body.
 
         Raises:
             Unreadable: if it is none.
@@ -104,12 +104,12 @@ class SchemaReader:
 
 @cache
 def packaged() -> Schema:
-    """The version of the schema that this code was written for."""
+    """Return the version of the schema that this code was written for."""
     return Schema(PATH.read_text())
 
 
 def producers_schema(path: Path | None) -> Schema:
-    """The schema that col-service writes with: the one in this file, by default the packaged one.
+    """Return the schema that col-service writes with: the one in this file, by default the packaged one.
 
     Raises:
         NotReadable: if the file holds none, or one whose events older readers cannot read: they would be dead.

@@ -32,7 +32,7 @@ class TableTopic:
         self._consumer.assign([self._place])
 
     def read_whole(self) -> Iterator[Row]:
-        """All rows from the beginning to the present end, in the order they were written.
+        """Return all rows from the beginning to the present end, in the order they were written.
 
         Raises:
             TimeoutError: if the end is not reached in time.
@@ -59,7 +59,7 @@ class TableTopic:
                 yield (message.key() or b"").decode(errors="replace"), message.value()
 
     def write(self, key: str, value: bytes | None) -> None:
-        """Writes a row, or takes it away; returns once all in-sync replicas have it.
+        """Write a row, or takes it away; returns once all in-sync replicas have it.
 
         Raises:
             KafkaException: if the broker does not take it in time.

@@ -64,7 +64,7 @@ class Chart:
     categories: Sequence[str] = ()
 
     def svg(self) -> str:
-        """The chart as an SVG document."""
+        """Return the chart as an SVG document."""
         lines = [line for panel in self.panels for line in panel.lines]
         labels = list(dict.fromkeys(line.label for line in lines))
         xs = [x for line in lines for x, _ in line.points]
@@ -168,7 +168,7 @@ class _Bar:
 
 
 def said(value: float) -> str:
-    """A value in three digits, or in whole numbers."""
+    """Return a value in three digits, or in whole numbers."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -61,7 +61,7 @@ Runs = Mapping[Way, ExpelRun]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
-    """Runs a connector in each way, with arrivals for so long; `say` is told of each."""
+    """Run a connector in each way, with arrivals for so long; `say` is told of each."""
     able = {}
     with ScenarioStack() as stack, closing(Store(stack.settings.require_database())) as store:
         for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
@@ -73,12 +73,12 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
 
 
 def name_of(way: Way) -> str:
-    """What lagloss knows this run as."""
+    """Return the pipeline's name for this run."""
     return f"expel-{way[0]}-by-{way[1]}"
 
 
 def definition(name: str) -> Definition:
-    """The pipeline that lagloss is told of: the connector is all of it."""
+    """Return the pipeline that lagloss is told of: the connector is all of it."""
     return Definition.model_validate(
         {
             "apiVersion": "lagloss/v1",
@@ -90,7 +90,7 @@ def definition(name: str) -> Definition:
 
 
 def queue_for(way: Way) -> int:
-    """How many events it has to empty, so that it takes some seconds."""
+    """Return how many events it has to empty, so that it takes some seconds."""
     batch, parallel = way
     return min(MAX_QUEUE, int(QUEUE_S / ROUND_TRIP_S) * batch * parallel)
 
@@ -142,7 +142,7 @@ def rate_of(counts: Sequence[tuple[float, int]]) -> float:
 
 
 def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
-    """All windows with messages, once each is settled."""
+    """Return all windows with messages, once each is settled."""
     deadline = time.monotonic() + WINDOW_S + GRACE_S + LATEST_S
     while True:
         found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one["messages"]]
@@ -154,14 +154,14 @@ def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
 
 
 def run_of(events_per_s: float, windows: Sequence[WindowDocument]) -> ExpelRun:
-    """What was measured, with what lagloss says of the arrivals."""
+    """Return the measured run, with lagloss's lags of arrivals."""
     lag_ms = max(window["e2e_lag_ms"]["p95"] or 0.0 for window in windows)
     lost = [window["lost"] for window in windows]
     return ExpelRun(events_per_s, lag_ms / 1000, (sum(one["min"] for one in lost), sum(one["max"] for one in lost)))
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by events in a request and requests at a time."""
+    """Return the experiment's figures, by events in a request and requests at a time."""
     return {
         f"{batch} in a request, {parallel} at a time": {
             "events_per_s": round(run.events_per_s),
@@ -174,7 +174,7 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def chart(runs: Runs) -> Chart:
-    """One panel for what a connector can do, one for the lag it leads to."""
+    """Draw one panel for the throughput of a connector, one for the resulting lag."""
 
     def lines(what: str) -> list[ChartLine]:
         return [

@@ -83,7 +83,7 @@ class Fault:
 
 
 def parse(text: str) -> Fault:
-    """The fault that `text` names.
+    """Return the fault that `text` names.
 
     Raises:
         BadFault: for anything that is not in the tables above, and for nodes and links that the pipeline has not.

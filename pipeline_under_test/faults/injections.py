@@ -46,8 +46,8 @@ class Injections:
         self._known: tuple[Injection, ...] = ()
 
     def known(self) -> tuple[Injection, ...]:
-        """All faults that were ever asked for, in that order; a new tuple only where the file has grown. Cheap: the
-        file is looked at each 0.2 s at most."""
+        """Return all faults that were ever asked for, in that order; a new tuple only where the file has grown. Cheap:
+        the file is looked at each 0.2 s at most."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
@@ -55,7 +55,7 @@ class Injections:
         return self._known
 
     def holding(self, kind: Kind, now_ms: float) -> list[Injection]:
-        """The faults of a kind that hold now."""
+        """Return the faults of a kind that hold now."""
         return [injection for injection in self.known() if injection.fault.kind == kind and injection.holds(now_ms)]
 
     def add(self, fault: Fault, for_s: float | None = None, in_s: float = LEAD_S) -> Injection:
@@ -66,13 +66,13 @@ class Injections:
         return made
 
     def begin_anew(self, faults: Iterable[Fault]) -> None:
-        """Ends what an earlier run left, and asks for faults that hold at any time."""
+        """End what an earlier run left, and asks for faults that hold at any time."""
         if self.path.exists():
             self.end_all()
         self._write(Injection(fault) for fault in faults)
 
     def end_all(self) -> None:
-        """Ends what was begun or is about to."""
+        """End what was begun or is about to."""
         self._append(json.dumps({"end_ms": time.time_ns() // 1_000_000}) + "\n")
 
     def _write(self, injections: Iterable[Injection]) -> None:

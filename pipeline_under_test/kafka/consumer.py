@@ -11,8 +11,8 @@ PREFETCHED_KB: Final = 8_192
 
 
 def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Consumer:
-    """A consumer that forgets nothing: it begins at the oldest record and commits only when it is told to. It reads no
-    record of a transaction that is not committed."""
+    """Return a consumer that forgets nothing: it begins at the oldest record and commits only when it is told to. It
+    reads no record of a transaction that is not committed."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -95,7 +95,7 @@ class Vendor:
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=TIMEOUT_S))
 
     def post(self, events: Sequence[Event]) -> VendorAnswer:
-        """One request with these events."""
+        """Post these events in one request."""
         try:
             response = self.client.post(self.url, json={"events": [self._told(event) for event in events]})
         except httpx.RequestError as error:
@@ -113,8 +113,8 @@ class Vendor:
 
 
 def _taken(response: httpx.Response, sent: int) -> frozenset[int]:
-    """The places of the events that a vendor says it took; none where nobody can tell: a vendor gets an event twice
-    rather than never."""
+    """Return the places of the events that a vendor says it took; none where nobody can tell: a vendor gets an event
+    twice rather than never."""
     try:
         return frozenset(response.json()["accepted"]).intersection(range(sent))
     except (ValueError, LookupError, TypeError):
@@ -151,7 +151,7 @@ class VendorOutlet:
         self._queued += 1
 
     def step(self) -> None:
-        """Takes the answers that have come, and posts what is due."""
+        """Take the answers that have come, and posts what is due."""
         under_way, self._posted = self._posted, []
         for batch, future in under_way:
             if future.done():  # asked once: it may become so at any moment
@@ -169,7 +169,7 @@ class VendorOutlet:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _next(self, now: float) -> ConnectorBatch | None:
-        """The batch to post now: one that is due again, else a fresh one that is full or has waited."""
+        """Return the batch to post now: one that is due again, else a fresh one that is full or has waited."""
         due = next((batch for batch in self._waiting if batch.not_before <= now), None)
         if due is not None:
             self._waiting.remove(due)
@@ -217,7 +217,7 @@ class VendorOutlet:
 
 
 def connector(node: str, settings: ReferenceSettings) -> tuple[Loop, VendorOutlet]:
-    """The loop of a delivering node, with the outlet to run it with."""
+    """Return the loop of a delivering node, with the outlet to run it with."""
     name = next(name for name, delivers in VENDORS.items() if delivers == node)
     reader = reader_of(settings)
     loop = Loop(node, settings, Deliverer(reader))

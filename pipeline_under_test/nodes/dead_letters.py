@@ -87,14 +87,14 @@ class DeadLetters:
         self._complained: set[str] = set()
 
     def send(self, event: Event, safe: Safe) -> None:
-        """Puts `event` into the queue; `safe` is called from `step`, once the queue or the disk has it."""
+        """Put `event` into the queue; `safe` is called from `step`, once the queue or the disk has it."""
         if self._is_refusing:
             self._to_keep.append((event, safe))
         else:
             self._offer(event, safe)
 
     def step(self) -> None:
-        """Handles what the queue answered, writes down what it did not take, and offers it again; never waits for the
+        """Handle what the queue answered, writes down what it did not take, and offers it again; never waits for the
         queue."""
         self._producer.poll(0)
         self._write_down()
@@ -105,7 +105,7 @@ class DeadLetters:
             self._end_round()
 
     def close(self) -> None:
-        """Waits some seconds for what is on its way, and keeps the rest on disk."""
+        """Wait some seconds for what is on its way, and keep the rest on disk."""
         if self._producer.flush(CLOSE_S):
             self._producer.purge()
             self._producer.flush(CLOSE_S)
@@ -169,7 +169,8 @@ class DeadLetters:
     # -- from the disk to the queue -------------------------------------------------------------------------------
 
     def _send_kept(self) -> None:
-        """In rounds: each offers the queue every file that nobody appends to, until the queue takes no more."""
+        """Send kept letters in rounds: each offers the queue every file that is not being appended to, until the queue
+        is full."""
         if self._sending is None:
             self._sending = self._next_file()
         sending = self._sending
@@ -229,8 +230,8 @@ class DeadLetters:
 
 
 def _config(bootstrap: str, node: str, give_up_s: float) -> dict[str, Any]:
-    """The queue refuses a batch as a whole, so each letter is one. Without idempotence, which letters do not need, no
-    error is the producer's last."""
+    """Return the queue refuses a batch as a whole, so each letter is one. Without idempotence, which letters do not
+    need, no error is the producer's last."""
     return {
         **producer_config(bootstrap, f"{node}-dead"),
         "enable.idempotence": False,

@@ -28,12 +28,12 @@ _DRAFT: Final = ".new"
 
 
 def line_of(event: Event) -> bytes:
-    """The event as a line of JSON."""
+    """Return the event as a line of JSON."""
     return json.dumps({**asdict(event), "body": base64.b64encode(event.body).decode()}).encode() + b"\n"
 
 
 def event_of(line: bytes) -> Event:
-    """The event in a line.
+    """Return the event in a line.
 
     Raises:
         ValueError: if there is none.
@@ -78,7 +78,7 @@ class KeptLetters:
         self._number = itertools.count()
 
     def keep(self, events: Iterable[Event]) -> None:
-        """Appends these events, and returns once they are on disk.
+        """Append these events, and returns once they are on disk.
 
         Raises:
             OSError: the disk says no: none of them is kept.
@@ -95,7 +95,8 @@ class KeptLetters:
             self.let_go()
 
     def unsent(self) -> Iterator[LetterFile]:
-        """The files that no process appends to, the oldest first; this one's own as well, which begins another."""
+        """Return the files that no process appends to, the oldest first; this one's own as well, which begins
+        another."""
         self.let_go()
         for path in sorted(self.directory.glob(f"*{_SUFFIX}")):
             file = _locked(path)
@@ -104,7 +105,7 @@ class KeptLetters:
                 yield LetterFile(path, lines, file)
 
     def let_go(self) -> None:
-        """What was kept so far is for anybody to send."""
+        """Release what was kept so far, for any process to send."""
         if self._mine is not None:
             self._mine.close()
             self._mine = None
@@ -125,7 +126,7 @@ class KeptLetters:
 
 
 def _locked(path: Path) -> IO[bytes] | None:
-    """The file, locked; None if another process has it, or has settled it."""
+    """Return the file, locked; None if another process has it, or has settled it."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -141,7 +142,7 @@ def _locked(path: Path) -> IO[bytes] | None:
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
-    """Writes all of it to the disk.
+    """Write all of it to the disk.
 
     Raises:
         OSError: the disk says no, or has taken a part only.

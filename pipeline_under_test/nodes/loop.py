@@ -78,11 +78,11 @@ class Loop(Worker):
     # -- what became of a parcel: for outlets ---------------------------------------------------------------------
 
     def kept(self, parcel: OutboundEvent) -> None:
-        """It is safe, and this node is not finished with it."""
+        """Keep the event: it is safe, and this node is not finished with it."""
         self._one_done(parcel.job)
 
     def retry_later(self, parcel: OutboundEvent, reason: str) -> None:
-        """The next hop does not take it now: it goes to the global retrier, and others go on."""
+        """Hand the event to the global retrier: the next hop does not take it now, and others continue."""
 
         def acknowledged() -> None:
             event = parcel.event

@@ -28,7 +28,7 @@ class TopicOutlet:
         worker.producer.send(topic, parcel.as_sent, sent_out, rejected)
 
     def step(self) -> None:
-        """Nothing to do: the worker polls its producer."""
+        """Do nothing: the worker polls its producer."""
 
     def close(self) -> None:
-        """Nothing to do: the worker's producer is the worker's."""
+        """Do nothing: the worker's producer is the worker's."""

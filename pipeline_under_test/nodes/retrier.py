@@ -78,7 +78,7 @@ class TierOutlet:
         loop.producer.send(parcel.to, parcel.event, partial(loop.kept, parcel), partial(loop.rejected, parcel))
 
     def step(self) -> None:
-        """Reads what came into the tiers, and brings back what is due."""
+        """Read what came into the tiers, and brings back what is due."""
         for record in self._consumer.consume(MAX_BATCH, timeout=0):
             error = record.error()
             if error is None:
@@ -89,7 +89,7 @@ class TierOutlet:
         self._commits.commit_confirmed()
 
     def close(self) -> None:
-        """What waits is read again by the next process."""
+        """Close; the next process reads waiting events again."""
         self._commits.settle()
         self._consumer.close()
 
@@ -144,6 +144,6 @@ class TierOutlet:
 
 
 def retrier(settings: ReferenceSettings) -> tuple[Loop, TierOutlet]:
-    """The retrier's loop, with the outlet to run it with."""
+    """Return the retrier's loop, with the outlet to run it with."""
     loop = Loop(GLOBAL_RETRIER, settings, TierChoice(settings.pipeline, settings.tiers_s))
     return loop, TierOutlet(settings, loop)

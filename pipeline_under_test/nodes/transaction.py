@@ -71,7 +71,7 @@ class TransactionalLoop(Worker):
         self._end_by = math.inf
 
     def sent_out(self, parcel: OutboundEvent) -> None:
-        """The next topic has it, for nobody to read yet: it is out once it is committed."""
+        """Return the next topic has it, for nobody to read yet: it is out once it is committed."""
         self._sent.append(parcel)
         self._one_done(parcel.job)
 
@@ -102,7 +102,8 @@ class TransactionalLoop(Worker):
         self._slot.close()
 
     def _read_batch(self) -> None:
-        """One at a time: a rebalance, which comes within a poll, takes back what was read of partitions that go."""
+        """Read a batch, one record at a time: a rebalance, which comes within a poll, takes back what was read of
+        revoked partitions."""
         self._read = []
         record = self._consumer.poll(IDLE_WAIT_S)
         while record is not None:
@@ -143,7 +144,7 @@ class TransactionalLoop(Worker):
             time.sleep(BUSY_WAIT_S)
 
     def _await_beacons(self) -> None:
-        """Those of this batch so far, and of what went out before."""
+        """Return those of this batch so far, and of what went out before."""
         mark = self.emitter.mark()
         self.emitter.nudge()
         while not self.emitter.acknowledged(mark):
@@ -180,12 +181,12 @@ class TransactionalLoop(Worker):
         """Nothing: what this loop reads is not written in transactions, and the lanes know."""
 
     def _all_done(self, job: Job) -> None:
-        """Its work goes on until it is committed: if that fails, it is late and not lost until it is done again, be it
-        in another batch."""
+        """Count the work as in hand until it is committed: if that fails, it is late and not lost until it is done
+        again, even in another batch."""
         job.taken.done()
 
     def _end_work(self, before: Mapping[Partition, int]) -> None:
-        """Of these partitions, that of records before these offsets."""
+        """End the work of records before these offsets in these partitions."""
         for partition, offset in list(self._undone):
             if offset < before.get(partition, 0):
                 self._undone.pop((partition, offset)).done()

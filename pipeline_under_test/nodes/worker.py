@@ -77,7 +77,7 @@ class EventSender(Protocol):
         """Whether it takes more."""
 
     def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected) -> None:
-        """Sends an event; one of the two is called once it is known what became of it."""
+        """Send an event; one of the two is called once it is known what became of it."""
 
 
 class EventOutlet(Protocol):
@@ -89,13 +89,13 @@ class EventOutlet(Protocol):
         """Whether it takes more; while not, the loop reads nothing: a slow next hop raises lag and not memory."""
 
     def send(self, parcel: OutboundEvent) -> None:
-        """Takes a parcel and returns at once."""
+        """Take a parcel and returns at once."""
 
     def step(self) -> None:
-        """Moves on what it has been given."""
+        """Move on what it has been given."""
 
     def close(self) -> None:
-        """The worker has ended."""
+        """Close at the end of the worker."""
 
 
 class Worker(ABC):
@@ -141,7 +141,7 @@ class Worker(ABC):
         self._stopping = False
 
     def run(self, outlet: EventOutlet) -> None:
-        """Reads and passes on until stopped.
+        """Read and passes on until stopped.
 
         Raises:
             KafkaException: where a client cannot go on; the next process takes up what was not committed.
@@ -168,11 +168,11 @@ class Worker(ABC):
         self._one_done(parcel.job)
 
     def rejected(self, parcel: OutboundEvent, reason: str) -> None:
-        """The next hop will never take it: it goes to the dead-letter queue."""
+        """Send the event to the dead-letter queue: the next hop will never take it."""
         self.bury(parcel.event, reason, partial(self._one_done, parcel.job))
 
     def bury(self, event: Event, reason: str, done: Callable[[], None]) -> None:
-        """Puts an event into the dead-letter queue; `done` is called once it is safe there."""
+        """Put an event into the dead-letter queue; `done` is called once it is safe there."""
         self._ledger.write([LedgerEntry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
         self._set_aside(event, reason, done)
 
@@ -180,11 +180,11 @@ class Worker(ABC):
 
     @abstractmethod
     def _work(self, outlet: EventOutlet) -> None:
-        """Reads and passes on until stopped and, if that can be in time, finished."""
+        """Read and passes on until stopped and, if that can be in time, finished."""
 
     @abstractmethod
     def _settle(self) -> None:
-        """Commits what is finished by now; nothing more will be."""
+        """Commit what is finished by now; nothing more will be."""
 
     @property
     @abstractmethod
@@ -195,15 +195,15 @@ class Worker(ABC):
 
     @abstractmethod
     def _taken(self, record: Message) -> Taken | None:
-        """A record has been read, and its offset waits; None: it is to be read another time."""
+        """Note a record as read, its offset waiting; return None if it is to be read another time."""
 
     @abstractmethod
     def _at_end(self, end: Message) -> None:
-        """An end-of-partition message: transactions leave markers in the log, which take up offsets and are never
-        read."""
+        """Return an end-of-partition message: transactions leave markers in the log, which take up offsets and are
+        never read."""
 
     def _one_done(self, job: Job) -> None:
-        """One of the things that a job waits for is acknowledged."""
+        """Note that one of the outputs that a job waits for is acknowledged."""
         job.outstanding -= 1
         if not job.outstanding:
             self._all_done(job)
@@ -213,7 +213,7 @@ class Worker(ABC):
         job.taken.done()
 
     def _taken_in(self, records: Sequence[Message]) -> list[Job]:
-        """What is to be done with these records; the ledger knows it."""
+        """Return what to do with these records, once the ledger has it."""
         jobs = [job for record in records if (job := self._opened(record)) is not None]
         self._ledger.write(
             entry for job in jobs for entry in ledger_entries(self._node, job.event, job.plan, job.decision)

@@ -47,7 +47,7 @@ class Bench:
     groups: tuple[Group, ...]
 
     def tend(self) -> None:
-        """Looks after the processes.
+        """Look after the processes.
 
         Raises:
             NodeFailed: if one has died: what it sustains dead or alive is no rating.
@@ -68,7 +68,7 @@ def rate(
     faults: Iterable[Fault] = (),
     say: Callable[[RateTrial], None] = lambda trial: None,
 ) -> Rating:
-    """Finds what one process of `node` sustains with 95 % of its events done within `lag_target_s`.
+    """Find what one process of `node` sustains with 95 % of its events done within `lag_target_s`.
 
     Args:
         settings: those of the pipeline whose node is rated; it runs in another pipeline on the same broker.
@@ -102,7 +102,7 @@ def rate(
 
 
 def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> ReferenceSettings:
-    """The settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
+    """Return the settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
     receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
     made = settings.model_copy(
         update={
@@ -118,7 +118,7 @@ def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> Reference
 
 @contextmanager
 def ready_bench(settings: ReferenceSettings, node: str) -> Iterator[Bench]:
-    """The node and what it needs, ready; ended and its topics deleted at the end.
+    """Return the node and what it needs, ready; ended and its topics deleted at the end.
 
     Raises:
         NodeFailed: if it does not get ready.
@@ -154,12 +154,13 @@ def _get_ready(bench: Bench, watcher: GroupWatcher) -> None:
 
 
 def _is_idle(node: str, watcher: GroupWatcher) -> bool:
-    """Whether the node reads all of its topic, and nothing waits there: a rating that was killed may have left some."""
+    """Return whether the node reads all of its topic, and nothing waits there: a rating that was killed may have left
+    some."""
     return node == COL_SERVICE or (watcher.all_assigned([node]) and not watcher.positions([node])[node].backlog)
 
 
 def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> RateTrial:
-    """One trial: warm-up and `seconds` at this rate; when it returns, all that was sent is done."""
+    """Run one trial: warm-up and `seconds` at this rate; return when all that was sent is done."""
     began, done, sent = time.monotonic(), list[Done](), 0
     measured_from_s, hopeless_s = time.time() + WARM_UP_S, HOPELESS * lag_target_s
     while (elapsed := time.monotonic() - began) < WARM_UP_S + seconds and _oldest(traffic) < hopeless_s:
@@ -178,7 +179,7 @@ def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_ta
 
 
 def _oldest(traffic: Traffic) -> float:
-    """How long the oldest event that is not done has waited."""
+    """Return how long the oldest event that is not done has waited."""
     sent_s = traffic.oldest_s()
     return 0.0 if sent_s is None else time.time() - sent_s
 

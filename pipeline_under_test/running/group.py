@@ -99,7 +99,8 @@ class Group:
         return self._roll is not None
 
     def tend(self) -> None:
-        """One look: ends what is too many, starts what is missing or dead, kills what hangs, rolls on."""
+        """Adjust the group once: end surplus processes, start missing or dead ones, kill hung ones, continue a rolling
+        restart."""
         self._see_off()
         if self.is_held:
             self._end_roll()  # whoever is started once the hold is over is new anyway
@@ -119,7 +120,7 @@ class Group:
         self.signal(signal.SIGKILL)
 
     def signal(self, how: signal.Signals) -> None:
-        """Sends a signal to all processes."""
+        """Send a signal to all processes."""
         for service in self._all():
             if service.process is not None:
                 service.process.send_signal(how)  # to none that is gone: it looks first
@@ -130,7 +131,7 @@ class Group:
         self.signal(signal.SIGTERM)
 
     def roll(self, env: Mapping[str, str] | None = None) -> None:
-        """Replaces the processes one by one, each only once its successor shows a beat; `env` is theirs from now on.
+        """Replace the processes one by one, each only once its successor shows a beat; `env` is theirs from now on.
 
         If a successor dies again and again, the rest stay as they are, and `env` is what it was before.
         """
@@ -142,7 +143,7 @@ class Group:
             self._roll = Roll(list(self.members), before)
 
     def end(self) -> list[int]:
-        """Ends all processes in good order, and waits for it; gives their exit codes."""
+        """End all processes in good order, and waits for it; gives their exit codes."""
         self.terminate()
         deadline = time.monotonic() + self.stop_timeout_s
         codes = [_ended(service, deadline - time.monotonic()) for service in self._all()]
@@ -253,7 +254,7 @@ def _lives(service: Service) -> bool:
 
 
 def _ended(service: Service, timeout_s: float) -> int:
-    """The exit code of a process that was told to end; one that does not within the time is killed."""
+    """Return the exit code of a process that was told to end; one that does not within the time is killed."""
     if service.process is None:
         return 0
     code = terminate(service.process, timeout_s)

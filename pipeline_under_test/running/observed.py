@@ -38,7 +38,7 @@ class Watcher(Protocol):
     """Who asks the broker; a `GroupWatcher` does."""
 
     def positions(self) -> Mapping[str, Position]:
-        """How far each consuming node has come in its topic. Raises KafkaException if nobody answers."""
+        """Return how far each consuming node has come in its topic. Raises KafkaException if nobody answers."""
 
 
 class Observer:
@@ -57,17 +57,17 @@ class Observer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; one that waits for a broker that does not answer ends with the process."""
+        """End the thread; one that waits for a broker that does not answer ends with the process."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(EVERY_S)
 
     def tell(self, crews: Mapping[str, ProcessGroup]) -> None:
-        """Who works for each node from now on; only these nodes are observed."""
+        """Set the processes of each node; only these nodes are observed."""
         self._crews = crews
 
     def seen(self, node: str) -> tuple[Observation, ...]:
-        """The observations of the last minutes, oldest first; another tuple whenever there is a new one."""
+        """Return the observations of the last minutes, oldest first; another tuple whenever there is a new one."""
         return self._seen.get(node, ())
 
     def _run(self) -> None:
@@ -101,8 +101,8 @@ class Observer:
 
 
 def lag_of(partition: Partition, committed: int, ends: Sequence[tuple[float, Mapping[Partition, int]]]) -> float:
-    """How long ago the record at `committed` was appended, at least: since when the partition's end is known to be
-    past it. 0 if there is no such record yet.
+    """Return how long ago the record at `committed` was appended, at least: since when the partition's end is known to
+    be past it. 0 if there is no such record yet.
 
     Args:
         partition: whose.
@@ -124,7 +124,7 @@ class CpuMeter:
         self._known: dict[int, psutil.Process] = {}
 
     def shares(self, pids: Iterable[int]) -> dict[int, float]:
-        """By pid, its share since the last look; those that are looked at for the first time, or gone, are left out."""
+        """Return each pid's share since the last look, without new and ended ones."""
         before, self._known = self._known, {}
         found = {}
         for pid in pids:

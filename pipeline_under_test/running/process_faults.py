@@ -89,7 +89,7 @@ class ProcessFaults:
 
 
 def _skew(group: Group, ahead_s: float) -> None:
-    """The command refuses what cannot be; a file of faults may have come from elsewhere."""
+    """Return the command refuses what cannot be; a file of faults may have come from elsewhere."""
     try:
         group.roll(environment(ahead_s))
     except NoFaketime as problem:

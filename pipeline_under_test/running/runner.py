@@ -121,7 +121,7 @@ class Runner:
         return self._stops >= times
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """Runs everything, giving a progress document about once a second.
+        """Run everything, yielding a progress document about once per second.
 
         Raises:
             NotStarted: if a process does not get ready.
@@ -200,7 +200,7 @@ class Runner:
             yield from self._tick("settling")
 
     def _under_way(self) -> int | None:
-        """Records that are not through; None where no broker says so now."""
+        """Count records that are not through; None if no broker answers."""
         try:
             return self._watcher.left(self._settings.tiers_s)
         except KafkaException as error:
@@ -218,7 +218,7 @@ class Runner:
         yield self._progress("ended")
 
     def _tick(self, phase: str) -> Iterator[dict[str, Any]]:
-        """A moment's pause, in which processes are looked after and the ledger is read."""
+        """Return a moment's pause, in which processes are looked after and the ledger is read."""
         time.sleep(TICK_S)
         self._tend()
         if self._is_progress_due():
@@ -258,6 +258,6 @@ class Runner:
 
 
 def _headline(document: dict[str, Any]) -> dict[str, Any]:
-    """A window's counts without the ids."""
+    """Return a window's counts without the ids."""
     lost_at = {place: len(ids) for place, ids in document["lost_at"].items()}
     return {**document, "lost_at": lost_at, "unaccounted": len(document["unaccounted"])}

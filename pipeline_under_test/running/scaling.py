@@ -45,7 +45,7 @@ class Scaling:
         return min(self.least, most), most
 
     def ratings(self, data_dir: Path) -> Mapping[str, Rating]:
-        """By node, what `pipeline rate` found there.
+        """Return the rates that `pipeline rate` found, by node.
 
         Raises:
             NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
@@ -100,7 +100,7 @@ class Scaler:
                 self._decide(node, group, seen)
 
     def seen(self) -> dict[str, dict[str, Any]]:
-        """The newest observation of each node, to show."""
+        """Return the newest observation of each node, to show."""
         return {node: _told(seen[-1]) for node in self._groups if (seen := self._observer.seen(node))}
 
     def _decide(self, node: str, group: Group, seen: tuple[Observation, ...]) -> None:
@@ -120,7 +120,7 @@ class Scaler:
 
 
 def _told(observed: Observation) -> dict[str, Any]:
-    """An observation as operators read it."""
+    """Return an observation as operators read it."""
     return {
         "processes": observed.processes,
         "backlog": observed.backlog,

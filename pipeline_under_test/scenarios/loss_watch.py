@@ -32,7 +32,7 @@ class FalseLoss:
 def false_loss(
     window: WindowDocument, missing: Iterable[MissingMessage], truth: TrueWindow, at_s: float
 ) -> FalseLoss | None:
-    """What is wrong with the losses that a closed window tells of; None if nothing is.
+    """Return what is wrong with the losses of a closed window; None if they are right.
 
     Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what nobody
     ever answered for may be lost or not: nobody knows.
@@ -61,7 +61,7 @@ class LossWatch:
         self._ledger = LedgerReader(ledger_dir)
 
     def look(self) -> None:
-        """One look at all windows."""
+        """Check all windows once."""
         windows = self._store.windows(self._pipeline, 0, int(time.time()) + 2 * WINDOW_S)
         self.windows = {start_of(window): window for window in windows}
         with_loss = {

@@ -54,7 +54,7 @@ def windows_of(verdict: Verdict) -> list[WindowDocument]:
 def problems_of(
     scenario: Scenario, verdict: Verdict, false_losses: Sequence[FalseLoss], restarts: int
 ) -> tuple[str, ...]:
-    """All that is not as expected, a sentence each."""
+    """Return all that is not as expected, a sentence each."""
     found = _always(verdict, false_losses)
     injected, measured, expect = verdict["injected"], verdict["measured"], scenario.expect
     for place in sorted({*expect.lost, *injected["lost_at"]}):
@@ -77,7 +77,7 @@ def problems_of(
 
 
 def _always(verdict: Verdict, false_losses: Sequence[FalseLoss]) -> list[str]:
-    """What holds for every scenario."""
+    """Check what holds for every scenario."""
     found = []
     if not verdict["agree"]:
         first = verdict["differences"][0]

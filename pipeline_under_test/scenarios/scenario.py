@@ -131,7 +131,7 @@ class Scenario(Strict):
         return self
 
     def definition(self) -> Definition:
-        """What lagloss is told: the reference pipeline, under this scenario's name."""
+        """Return the definition for lagloss: the reference pipeline, under this scenario's name."""
         document = as_document(load_definition(DEFINITION))
         document["metadata"] |= {"name": self.name, "description": self.description}
         document["spec"] |= {"grace": f"{self.run.grace}ms", "maxWait": f"{self.run.max_wait}ms"}
@@ -146,13 +146,13 @@ class Scenario(Strict):
 
 
 def find_scenario(name_or_path: str) -> Path:
-    """The file that is meant: one of the repository's by its name, or any by its path."""
+    """Return the file that is meant: one of the repository's by its name, or any by its path."""
     named = DIRECTORY / f"{name_or_path}.yaml"
     return named if named.is_file() else Path(name_or_path)
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The scenario in this file.
+    """Return the scenario in this file.
 
     Raises:
         BadDefinition: with file, line and what was expected.

@@ -59,7 +59,7 @@ def replayed(
 
 
 def _again(record: Message, name: str) -> Event | None:
-    """The event as it is to be sent again; None for one that is nobody's, or part of a replay."""
+    """Return the event as it is to be sent again; None for one that is nobody's, or part of a replay."""
     try:
         event = Event.from_record(record)
     except NoIdentity:

@@ -70,7 +70,7 @@ class TrueWindow:
         return {place: ids for (fate, place), ids in sorted(self.at.items()) if fate == "corrupted"}
 
     def outcomes(self) -> dict[str, set[str]]:
-        """Each message once, under what has become of it.
+        """Return each message once, under its fate.
 
         `pending` are those that nothing is known of past their first hop, or past the router on the way to one of their
         vendors: those the pipeline itself has lost, or has not finished with.
@@ -85,11 +85,11 @@ class TrueWindow:
         return found
 
     def duplicates(self, vendor: str) -> dict[str, int]:
-        """How often too many this vendor got an event."""
+        """Return how often too many this vendor got an event."""
         return {name: times - 1 for name, times in self.deliveries[place_of_vendor(vendor)].items() if times > 1}
 
     def document(self, window_start_s: int) -> dict[str, Any]:
-        """Counts as lagloss gives them, and the names of what is lost (by place) or pending (`unaccounted`).
+        """Return counts as lagloss gives them, and the names of lost (by place) or pending messages (`unaccounted`).
 
         `unanswered` counts those that may or may not have come in; `duplicates` what vendors got beyond the first time.
         """
@@ -107,7 +107,8 @@ class TrueWindow:
         }
 
     def _under_way(self) -> set[str]:
-        """Those that were sent on to a vendor's connector and have come neither to the vendor nor to an end there.
+        """Return those that were sent on to a vendor's connector and have come neither to the vendor nor to an end
+        there.
 
         What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not tell
         them apart.
@@ -134,7 +135,7 @@ class Truth:
         self.entries: Counter[Fate] = Counter()
 
     def add(self, entries: Iterable[LedgerEntry]) -> set[int]:
-        """Takes facts in; returns the starts (epoch seconds) of the windows that they belong to."""
+        """Take facts in; returns the starts (epoch seconds) of the windows that they belong to."""
         touched = set()
         for entry in entries:
             window_start_s = entry.event_time_ms // WINDOW_MS * (WINDOW_MS // 1000)
@@ -147,5 +148,5 @@ class Truth:
         return self.windows[window_start_s].document(window_start_s)
 
     def documents(self) -> list[dict[str, Any]]:
-        """Every window, oldest first."""
+        """Return every window, oldest first."""
         return [self.document(start) for start in sorted(self.windows)]

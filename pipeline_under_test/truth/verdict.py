@@ -74,7 +74,7 @@ class Verdict:
 
 
 def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict:
-    """Compares the ledger of the pipeline in this directory with the lagloss that these settings name.
+    """Compare the ledger of the pipeline in this directory with the lagloss that these settings name.
 
     Raises:
         NotEnoughData: neither of them has said anything yet that could be compared.
@@ -106,7 +106,7 @@ def compared(
     read: Read,
     now_s: float | None = None,
 ) -> Verdict:
-    """Compares all windows that the ledger or lagloss knows of. One that they disagree about is left waiting while
+    """Compare all windows that the ledger or lagloss knows of. One that they disagree about is left waiting while
     lagloss has not settled it and may still."""
     now_s = time.time() if now_s is None else now_s
     by_start = {start_of(window): window for window in windows}
@@ -131,7 +131,7 @@ def compared(
 def differences(
     start_s: int, truth: TrueWindow, measured: Measured | None, window: WindowDocument | None
 ) -> Iterator[VerdictDifference]:
-    """All that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
+    """Return all that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
     if measured is None:
         if truth.messages:
             yield VerdictDifference(start_s, "state", "closed", window["state"] if window else "no such window")
@@ -142,7 +142,7 @@ def differences(
 
 
 def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
-    """Who is told to be what, and lost where."""
+    """Return differences in fates and places of messages."""
     unknowable = _hashes(truth.unanswered)
     injected = {"messages": truth.messages, **truth.outcomes()}
     seen = {what: measured.ids[what] for what in injected}
@@ -157,7 +157,7 @@ def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iter
 
 
 def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
-    """What is told to be delivered too often, and was not.
+    """Return reported duplicate deliveries that did not happen.
 
     A vendor gets an event twice, too, if its first answer never reached the connector; which then knows, and beacons,
     only of one. So what lagloss measures must be in the ledger, and not the other way round.
@@ -172,7 +172,7 @@ def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) 
 
 
 def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
-    """Where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
+    """Return where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
     window, unknowable = measured.window, _hashes(truth.unanswered)
     told = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
     lost = window["lost"]
@@ -195,7 +195,7 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
 
 
 def _named(truth: TrueWindow, measured: Measured, ids: Iterable[int]) -> tuple[str, ...]:
-    """The names of some of these ids."""
+    """Return the names of some of these ids."""
     names = {hash_id(name): name for known in truth.ids.values() for name in known}
     return tuple(sorted(names.get(id_hash) or measured.name(id_hash) for id_hash in sorted(ids)[:NAMED]))
 
@@ -205,7 +205,7 @@ def _hashes(names: Iterable[str]) -> frozenset[int]:
 
 
 def _injected(truths: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The ledger over all windows."""
+    """Return the ledger over all windows."""
     counts: Counter[str] = Counter(dict.fromkeys(("messages", *OUTCOMES, "duplicates"), 0))
     lost_at: Counter[str] = Counter()
     for truth in truths:
