@@ -1,4 +1,4 @@
-"""The first node as a web service: POST /orders is a message, and a producer says when the next topic has it."""
+"""The first node as a web service: POST /orders is a message, and is out once the producer has it acknowledged."""
 
 import socket
 import threading
@@ -23,7 +23,7 @@ producer = node.producer({"bootstrap.servers": BOOTSTRAP}, polls=True)
 
 
 class Order(BaseModel):
-    """What a client posts."""
+    """Body of POST /orders."""
 
     number: int
 
@@ -45,7 +45,7 @@ def take_order(order: Order, identity: Annotated[Identity, Depends(current_ident
 
 
 def main() -> None:
-    """Serves, and is its own client."""
+    """Serve, and post orders from a thread."""
     listening = socket.create_server(("127.0.0.1", 0))  # on any free port
     port = listening.getsockname()[1]
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class FollowedFile:
-    """The lines of a file; each call of `new_lines` goes on where the last stopped."""
+    """The lines of a file; each call of `new_lines` continues where the last stopped."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What every process of the reference pipeline is told: a file in its data directory, written once at start."""
+"""Settings of every process of the reference pipeline: a file in its data directory, written once at start."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class ReferenceSettings(BaseModel):
     bootstrap: str = ""
     pipeline: str = PIPELINE
     seed: int = 0
-    """Of faults and traffic."""
+    """Seed of faults and traffic."""
     receiver_url: str = ""
     collector_url: str = ""
-    """Of col-service."""
+    """URL of col-service."""
     exactly_once: bool = False
     """event-norm works in transactions."""
     shadow: bool = False

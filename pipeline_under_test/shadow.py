@@ -1,7 +1,7 @@
-"""The shadow: an event-norm beside production, which reads what production's reads and whose output nobody delivers.
+"""The shadow: an event-norm beside production, which reads what production's reads and whose output is not delivered.
 
 It is how a new version of a node is tried on real traffic. In all but its input it is a pipeline of its own, named
-PIPELINE-shadow: consumer group, producer, topics, dead-letter queue, ledger, and what it tells lagloss (shadow.yaml).
+PIPELINE-shadow: consumer group, producer, topics, dead-letter queue, ledger, and definition for lagloss (shadow.yaml).
 So production is not touched by it, whatever it does; it waits for it neither at the start nor at the end.
 """
 

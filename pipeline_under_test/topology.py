@@ -1,6 +1,6 @@
-"""Which nodes the reference pipeline has, who sends to whom, and what their topics are called.
+"""Nodes of the reference pipeline, their links, and the names of their topics.
 
-clicks.yaml tells lagloss the same.
+clicks.yaml defines the same for lagloss.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def topic_of(pipeline: str, node: str) -> str:
 
 
 def tier_topic(pipeline: str, seconds: float) -> str:
-    """Return where the global retrier keeps events for so long."""
+    """Return the topic in which the global retrier keeps events for this delay."""
     return f"{pipeline}.{GLOBAL_RETRIER}.{seconds:g}s"
 
 

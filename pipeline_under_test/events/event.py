@@ -20,7 +20,7 @@ _IDENTITIES: Final = Identities()
 
 
 class NoIdentity(ValueError):
-    """The record has no usable `lagloss-id` and `lagloss-event-time` headers, so nobody can say which event it is."""
+    """The record has no usable `lagloss-id` and `lagloss-event-time` headers, so it is not known which event it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Event:
 
     def headers(self) -> list[tuple[str, str | bytes]]:
         """Return the headers to send with the body."""
-        told = [
+        optional = [
             (BACK_TO_HEADER, self.back_to),
             (TRIES_HEADER, str(self.tries or "")),
             (REASON_HEADER, self.reason),
         ]
         identity = Identity(self.id, self.event_time_ms, self.replay)
-        return [*identity.headers(), *((name, text) for name, text in told if text)]
+        return [*identity.headers(), *((name, text) for name, text in optional if text)]
 
     def with_body(self, body: bytes) -> Event:
         return replace(self, body=body)

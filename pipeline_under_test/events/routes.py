@@ -1,7 +1,7 @@
 """Routes: which events go to which connector, as definitions in a compacted Kafka topic.
 
 A record's key is the route's name, its value the route as JSON; a record without a value takes the route away. The
-topic is the table: whoever reads it from its beginning knows the routes, and whoever reads on learns each change.
+topic is the table: a consumer that reads it from its beginning knows the routes, and reading on it learns each change.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class RoutesTopic(TableTopic):
         self.routes.change(self.read_whole())
 
     def step(self) -> None:
-        """Take in what has changed; never waits."""
+        """Take in what has changed; never wait."""
         self.routes.change(self.changes())
 
 

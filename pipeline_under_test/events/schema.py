@@ -23,14 +23,14 @@ PATH: Final = Path(__file__).parent / "schemas" / "click.avsc"
 _MARK: Final = b"\xc3\x01"
 _HEAD: Final = len(_MARK) + 8
 SAMPLES: Final = 100
-"""Events made up to try a schema: so many that each branch of a union is among them."""
+"""Number of events made up to try a schema: enough to have each branch of a union."""
 
 Content = Mapping[str, Any]
 """An event's fields, by the schema's names."""
 
 
 class Unreadable(ValueError):
-    """A body that nobody can read: it is not Avro, or its schema is nowhere to be found."""
+    """A body that cannot be read: it is not Avro, or its schema is nowhere to be found."""
 
 
 class NotReadable(ValueError):

@@ -13,7 +13,7 @@ WIDTH: Final = 960
 LEFT, RIGHT, TOP, GAP = 70, 20, 82, 44
 """Margins of the panels, and what lies between two of them."""
 HEIGHT: Final = 120
-"""Of a panel."""
+"""Height of a panel."""
 BOTTOM: Final = 44
 HUES: Final = ("#c2255c", "#1864ab", "#2b8a3e", "#e67700")
 DASHES: Final = ("", "7 4", "2 3", "10 3 2 3")

@@ -47,7 +47,7 @@ Runs = Mapping[Policy, Sequence[CpuSample]]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[CpuSample]]:
-    """Run the pipeline under the same rising load, once with each policy, which `say` is told."""
+    """Run the pipeline under the same rising load, once with each policy; `say` is called with each."""
     runs = {}
     with sandbox() as box:
         for policy in COMPARED:

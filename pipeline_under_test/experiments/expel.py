@@ -36,7 +36,7 @@ SLOW: Final = f"receiver:ga:slow={ROUND_TRIP_S * 1000:g}ms:1"
 BATCHES: Final = (1, 10, 50)
 PARALLEL: Final = (1, 4, 16)
 RATE: Final = 100.0
-"""Of arrivals, events a second."""
+"""Rate of arrivals, events per second."""
 QUEUE_S: Final = 5.0
 """The queue is what takes so long if nothing but the round trip does."""
 MAX_QUEUE: Final = 5000
@@ -61,7 +61,7 @@ Runs = Mapping[Way, ExpelRun]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
-    """Run a connector in each way, with arrivals for so long; `say` is told of each."""
+    """Run a connector in each way, with arrivals for `seconds`; `say` is called with each result."""
     able = {}
     with ScenarioStack() as stack, closing(Store(stack.settings.require_database())) as store:
         for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
@@ -78,7 +78,7 @@ def name_of(way: Way) -> str:
 
 
 def definition(name: str) -> Definition:
-    """Return the pipeline that lagloss is told of: the connector is all of it."""
+    """Return the definition for lagloss: a pipeline that is the connector alone."""
     return Definition.model_validate(
         {
             "apiVersion": "lagloss/v1",
@@ -90,13 +90,13 @@ def definition(name: str) -> Definition:
 
 
 def queue_for(way: Way) -> int:
-    """Return how many events it has to empty, so that it takes some seconds."""
+    """Return the length of the queue to empty, enough for some seconds."""
     batch, parallel = way
     return min(MAX_QUEUE, int(QUEUE_S / ROUND_TRIP_S) * batch * parallel)
 
 
 def _delivered(stack: ScenarioStack, way: Way, seconds: float) -> float:
-    """Lets a connector deliver a queue, then arrivals; how many events a second it did of the queue."""
+    """Let a connector deliver a queue, then arrivals; return the queue's events per second."""
     with _connector(stack, way) as (settings, bench):
         per_s = _emptied(settings, bench, queue_for(way))
         with closing(TopicTraffic(settings, CONN_GA)) as arrivals:
@@ -117,7 +117,7 @@ def _connector(stack: ScenarioStack, way: Way) -> Iterator[tuple[ReferenceSettin
 
 
 def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
-    """Lets the connector empty a queue; how many events a second the vendor took."""
+    """Let the connector empty a queue; return how many events per second the vendor took."""
     with (
         closing(TopicTraffic(settings, CONN_GA, replay="queue")) as queue,
         httpx.Client(base_url=settings.receiver_url) as vendor,
@@ -135,7 +135,7 @@ def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
 
 
 def rate_of(counts: Sequence[tuple[float, int]]) -> float:
-    """Events a second from the last look that found none to the first that found all; looks are (seconds, events)."""
+    """Return events per second from the last look that found none to the first that found all; looks: (s, events)."""
     began_s = max(at_s for at_s, found in counts if not found)
     ended_s, count = next(look for look in counts if look[1] == counts[-1][1])
     return count / (ended_s - began_s)

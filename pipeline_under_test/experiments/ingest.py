@@ -1,8 +1,8 @@
 """What it costs to answer only for what is safe: an acknowledgement of every copy, for each request.
 
 A fixed number of clients post events to col-service, each its next request once the last one is answered (a closed
-loop: so it tells what is sustained, and response times at that load, not what a burst would meet). col-service answers
-when every in-sync copy of each event is acknowledged. A request of one event waits for that alone; a request of a
+loop: so it measures what is sustained, and response times at that load, not those of a burst). col-service answers when
+every in-sync copy of each event is acknowledged. A request of one event waits for that alone; a request of a
 hundred shares the wait. Once with one broker, once with three: three copies of each event.
 
 lagloss has no part in this: a response ends where its account begins.
@@ -43,7 +43,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class IngestTrial:
-    """What so many events in a request came to."""
+    """Result of one number of events in a request."""
 
     events_per_s: float
     response_p50_ms: float
@@ -55,7 +55,7 @@ Runs = Mapping[tuple[int, int], IngestTrial]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[tuple[int, int], IngestTrial]:
-    """Load col-service for so long with each number of brokers and of events in a request, which `say` is told."""
+    """Load col-service with each number of brokers and of events in a request; `say` is called with each."""
     runs = {}
     for brokers in BROKERS:
         name = f"ingest-{brokers}"

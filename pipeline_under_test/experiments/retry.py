@@ -33,9 +33,9 @@ RATE: Final = 40.0
 BATCH: Final = 20
 TIERS: Final = ("4s", "8s", "16s")
 REFUSED: Final = 0.7
-"""Of requests, while the vendors are in trouble: with four tries on the spot, one in four fails for good."""
+"""Share of requests refused while vendors are in trouble: with four tries on the spot, one in four fails for good."""
 HOPELESS: Final = 0.01
-"""Of the events to each vendor."""
+"""Share of the events to each vendor."""
 TROUBLE: Final = (1 / 5, 2 / 5)
 """When the trouble begins and how long it lasts, as shares of the load's time."""
 RUNNING: Final = frozenset({"load", "draining", "settling"})
@@ -67,7 +67,7 @@ Runs = Mapping[Retry, RetryRun]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, RetryRun]:
-    """Run the pipeline under the same load and trouble, once with each policy; `say` is told how it goes.
+    """Run the pipeline under the same load and trouble, once with each policy; `say` is called with progress.
 
     Raises:
         NotMeasured: if a run does not get to its end.
@@ -149,7 +149,7 @@ def _lag_s(window: WindowDocument, percentile: str) -> float:
 
 
 def chart(runs: Runs) -> Chart:
-    """Return the policies, one panel for each of what they cost."""
+    """Draw the policies, one panel for each kind of cost."""
 
     def lines(what: str) -> list[ChartLine]:
         return [

@@ -1,4 +1,4 @@
-"""A stretch of a topic: what lies between two offsets of each partition, read once, beside the topic's consumers."""
+"""A reader of offset ranges: what lies between two offsets of each partition, read once, beside the consumers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PASSING: Final = {
 
 
 def _passes(error: BaseException) -> bool:
-    told = error.args[0] if isinstance(error, KafkaException) else None
-    return isinstance(told, KafkaError) and told.code() in PASSING
+    cause = error.args[0] if isinstance(error, KafkaException) else None
+    return isinstance(cause, KafkaError) and cause.code() in PASSING
 
 
 _asked_again = retry(
@@ -38,7 +38,7 @@ _asked_again = retry(
 
 
 class OffsetStretch:
-    """Reads stretches of a topic. It joins no group: it only commits in the name of one, where it is told to.
+    """Reader of a topic's offset ranges. It joins no group: it only commits in the name of one, if asked to.
 
     Raises:
         KafkaException: if there is no such topic, or the broker cannot be reached.
@@ -74,7 +74,7 @@ class OffsetStretch:
 
     @_asked_again
     def commit(self, offsets: Offsets) -> None:
-        """Commit these, and returns once the broker has them.
+        """Commit these, and return once the broker has them.
 
         Raises:
             KafkaException: if it does not take them.
@@ -101,7 +101,7 @@ class OffsetStretch:
         self._consumer.unassign()
 
     def _is_in(self, record: Message, left: dict[int, int]) -> bool:
-        """Return whether a record is part of the stretch; takes partitions that have come to their end out of
+        """Return whether a record is part of the range; takes partitions that have come to their end out of
         `left`."""
         error, number, offset = record.error(), record.partition(), record.offset()
         if error is not None:

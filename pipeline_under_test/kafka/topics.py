@@ -17,7 +17,7 @@ ADMIN_TIMEOUT_S: Final = 15.0
 
 
 def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
-    """Create the pipeline's topics where they are missing: each record on three brokers where there are so many, and
+    """Create the pipeline's topics where they are missing: each record on three brokers if there are three, and
     acknowledged by two of them.
 
     They are stamped with the append time: how far a lane has been taken in is measured in times of the broker's clock.

@@ -1,7 +1,7 @@
 """A producer whose records are seen all together with the offsets that they came of, or not at all.
 
-The transactional id is that of the process's place among its node's (see `pipeline_under_test.nodes.slot`): whoever
-takes the place of a dead process ends what that one had begun. It fences no process that lives on without its
+The transactional id is that of the process's place among its node's (see `pipeline_under_test.nodes.slot`): the
+process that takes a dead one's place ends what that one had begun. It fences no process that lives on without its
 partitions: that is what the consumer's group metadata does, which goes with the offsets (KIP-447).
 """
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 10.0
 TRANSACTION_TIMEOUT_S: Final = 30
-"""After this the broker ends the transaction of a process that has died and has no successor. Until then nobody reads
-past it."""
+"""After this the broker ends the transaction of a process that has died and has no successor. Until then consumers do
+not read past it."""
 BUFFER_WAIT_S: Final = 0.1
 
 
@@ -55,7 +55,7 @@ class TransactionalProducer:
         self._call(self._producer.init_transactions, CALL_TIMEOUT_S)
 
     def begin(self) -> None:
-        """Begins a transaction."""
+        """Begin a transaction."""
         self._failure = None
         self._producer.begin_transaction()
         self._is_begun = True
@@ -120,7 +120,7 @@ class TransactionalProducer:
         self._never_taken.clear()
 
     def abort(self) -> None:
-        """End the transaction, if one is begun, so that nobody sees its records."""
+        """End the transaction, if one is begun, so that no consumer sees its records."""
         if self._is_begun:
             self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
             self._is_begun = False

@@ -13,7 +13,7 @@ from pipeline_under_test.topology import NEXT, place_of_link, place_of_node
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The event goes on, perhaps changed, to these next nodes (none: it is delivered)."""
+    """The event continues, perhaps changed, to these next nodes (none: it is delivered)."""
 
     event: Event
     to: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The event goes to the dead-letter queue: nobody can process it."""
+    """The event goes to the dead-letter queue: it cannot be processed."""
 
     reason: str
 

@@ -1,8 +1,8 @@
 """Dead letters on disk, while their queue does not take them: plain files that outlive their process.
 
 A process appends to a file of its own and holds a lock on it, which ends with the process. So a file that can be locked
-is one that nobody appends to any more, and whoever locks it sends what it holds. A line that its writer did not finish
-was never reported as kept, and is read again from its topic.
+is no longer appended to, and the process that locks it sends its letters. A line that its writer did not finish was
+never reported as kept, and is read again from its topic.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def event_of(line: bytes) -> Event:
         ValueError: if there is none.
     """
     try:
-        told = json.loads(line)
-        return Event(**{**told, "body": base64.b64decode(told["body"])})
+        fields = json.loads(line)
+        return Event(**{**fields, "body": base64.b64decode(fields["body"])})
     except (TypeError, KeyError) as error:
         raise ValueError(f"expected a kept letter: {error}") from error
 
@@ -54,7 +54,7 @@ class LetterFile:
     _locked: IO[bytes]
 
     def settle(self, left: Sequence[bytes]) -> None:
-        """Only these of its lines are still needed; somebody else may take it now.
+        """Keep only these of its lines, and release it to any process.
 
         Raises:
             OSError: the disk says no: all its lines are still there.
@@ -113,7 +113,7 @@ class KeptLetters:
     def _begun(self) -> IO[bytes]:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{time.time_ns()}-{os.getpid()}-{next(self._number)}{_SUFFIX}"
-        draft = path.with_suffix(_DRAFT)  # until it is locked, nobody may take it for a dead process's
+        draft = path.with_suffix(_DRAFT)  # until it is locked, it must not look like a dead process's
         file = draft.open("wb", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)

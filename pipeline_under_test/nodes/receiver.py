@@ -1,4 +1,4 @@
-"""The receiver: stands in for the vendors. It takes batches, and fails as faults tell it to.
+"""The receiver: stands in for the vendors. It takes batches, and fails as faults say.
 
 What it takes it notes in the ledger before it answers. A fault `receiver:VENDOR:ANSWER:SHARE` hits a share of the
 *requests* while it is on; which ones is drawn anew for each, so that a try after it may end otherwise. An answer in the

@@ -28,7 +28,7 @@ class Rest:
 
 @dataclass(slots=True)
 class Refusals:
-    """Which partitions rest, and the work that goes on until their records are taken in again.
+    """Partitions that rest, and the work that continues until their records are taken in again.
 
     A refused record is still in hand as far as lagloss goes: it has been taken in and has not come out. Its work ends
     when it is taken in again, so that meanwhile it is late and not lost.
@@ -53,8 +53,8 @@ class Refusals:
         self._work.setdefault(partition, {})[offset] = work
 
     def rested(self, in_hand: Mapping[Partition, Collection[object]]) -> Iterator[tuple[Partition, int]]:
-        """End the rest of the partitions that have rested and have nothing in hand; gives the offset of each from which
-        to read it again."""
+        """Resume the partitions that have rested and have nothing in hand; return the offset of each from which to read
+        it again."""
         now = time.monotonic()
         for partition, rest in list(self._resting.items()):
             if rest.until_s <= now and not in_hand.get(partition):

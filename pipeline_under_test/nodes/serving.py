@@ -53,7 +53,7 @@ def url_of(listening: socket.socket) -> str:
 
 
 class DrainingServer(uvicorn.Server):
-    """Accepts nothing more when told to end, and goes on for a moment with what it has accepted. uvicorn alone resets
+    """Server that accepts nothing more when asked to end, and finishes what it has accepted. uvicorn alone resets
     connections whose first request has not come yet, and kept ones on which another is on its way."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

@@ -29,7 +29,7 @@ START_TIMEOUT_S: Final = 60.0
 SEND_EVERY_S: Final = 0.02
 WARM_UP_S: Final = 3.0
 HOPELESS: Final = 3.0
-"""A trial ends early once an event has waited for so many lag targets."""
+"""A trial ends early once an event has waited for this many lag targets."""
 DRAIN_TIMEOUT_S: Final = 120.0
 """How long a node may take to get through what a trial that was too much has left."""
 QUANTILE: Final = 0.95
@@ -76,7 +76,7 @@ def rate(
         lag_target_s: from an event's append, or its sending to col-service, to its committed offset, or its answer.
         seconds: how long each trial measures, after some seconds of warm-up.
         faults: that are on.
-        say: told of each trial.
+        say: called with each trial.
 
     Raises:
         NodeFailed: if the node does not start, or dies.
@@ -89,13 +89,13 @@ def rate(
         with ready_bench(private, node) as bench:
             traffic: Traffic = HttpTraffic(private) if node == COL_SERVICE else TopicTraffic(private, node)
 
-            def told(per_s: float) -> RateTrial:
+            def tried(per_s: float) -> RateTrial:
                 trial = attempt(bench, traffic, per_s, seconds, lag_target_s)
                 say(trial)
                 return trial
 
             try:
-                best = highest_sustained(told, lag_target_s)
+                best = highest_sustained(tried, lag_target_s)
             finally:
                 traffic.close()
     return Rating(events_per_s=round(best.sent_per_s, 1), lag_target_s=lag_target_s, at=datetime.now(UTC))
@@ -118,7 +118,7 @@ def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> Reference
 
 @contextmanager
 def ready_bench(settings: ReferenceSettings, node: str) -> Iterator[Bench]:
-    """Return the node and what it needs, ready; ended and its topics deleted at the end.
+    """Start the node and what it needs, and yield when it is ready; end it and delete its topics afterwards.
 
     Raises:
         NodeFailed: if it does not get ready.
@@ -130,8 +130,8 @@ def ready_bench(settings: ReferenceSettings, node: str) -> Iterator[Bench]:
         words = {node: (node, "--port", settings.collector_url.rpartition(":")[2])}
     if node in CONNECTORS:
         words[RECEIVER] = (RECEIVER, "--port", settings.receiver_url.rpartition(":")[2])
-    told = ("--data-dir", str(settings.data_dir))
-    groups = [Group(name, (*said, *told), settings.log_dir, settings.beats_dir) for name, said in words.items()]
+    common = ("--data-dir", str(settings.data_dir))
+    groups = [Group(name, (*args, *common), settings.log_dir, settings.beats_dir) for name, args in words.items()]
     bench = Bench(node, tuple(groups))
     try:
         with closing(GroupWatcher(settings.bootstrap, settings.pipeline)) as watcher:

@@ -1,4 +1,4 @@
-"""What is observed of the nodes, once a second, in a thread: whoever decides by it never waits for the broker."""
+"""Observations of the nodes, once per second, in a thread: the scaler never waits for the broker."""
 
 from __future__ import annotations
 
@@ -23,30 +23,30 @@ log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 KEPT_S: Final = 300.0
-"""How far back observations go, and with them the longest lag that can be told."""
+"""Age up to which observations are kept, and the longest lag that can be measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessGroup:
-    """A node's processes: how many are wanted, and who they are."""
+    """A node's processes: the wanted number, and the pids."""
 
     wanted: int
     pids: Sequence[int]
 
 
 class Watcher(Protocol):
-    """Who asks the broker; a `GroupWatcher` does."""
+    """Source of positions, such as a `GroupWatcher`, which asks the broker."""
 
     def positions(self) -> Mapping[str, Position]:
-        """Return how far each consuming node has come in its topic. Raises KafkaException if nobody answers."""
+        """Return how far each consuming node has come in its topic. Raises KafkaException if no broker answers."""
 
 
 class Observer:
-    """Looks at nodes from `start` to `stop`; `tell` it their processes, and ask `seen` what it saw."""
+    """Observer of nodes from `start` to `stop`: `set_groups` gives it their processes, `seen` returns observations."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._crews: Mapping[str, ProcessGroup] = {}
+        self._groups: Mapping[str, ProcessGroup] = {}
         self._seen: dict[str, tuple[Observation, ...]] = {}
         self._ends: deque[tuple[float, Mapping[Partition, int]]] = deque(maxlen=int(KEPT_S / EVERY_S))
         self._cpu = CpuMeter()
@@ -62,9 +62,9 @@ class Observer:
         if self._thread.is_alive():
             self._thread.join(EVERY_S)
 
-    def tell(self, crews: Mapping[str, ProcessGroup]) -> None:
+    def set_groups(self, groups: Mapping[str, ProcessGroup]) -> None:
         """Set the processes of each node; only these nodes are observed."""
-        self._crews = crews
+        self._groups = groups
 
     def seen(self, node: str) -> tuple[Observation, ...]:
         """Return the observations of the last minutes, oldest first; another tuple whenever there is a new one."""
@@ -78,10 +78,10 @@ class Observer:
                 log.warning("not observed: %s", error)
 
     def _look(self) -> None:
-        positions, now, crews = self._watcher.positions(), time.monotonic(), self._crews
+        positions, now, groups = self._watcher.positions(), time.monotonic(), self._groups
         self._ends.append((now, {key: end for position in positions.values() for key, end in position.ends.items()}))
-        cpu = self._cpu.shares(pid for crew in crews.values() for pid in crew.pids)
-        for node, crew in crews.items():
+        cpu = self._cpu.shares(pid for crew in groups.values() for pid in crew.pids)
+        for node, crew in groups.items():
             shares = [cpu[pid] for pid in crew.pids if pid in cpu]
             made = self._observation(node, positions, now, crew.wanted, fmean(shares) if shares else 0.0)
             kept = [one for one in self.seen(node) if one.at_s >= now - KEPT_S]

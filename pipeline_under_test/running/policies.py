@@ -24,7 +24,7 @@ from typing import Final, Literal
 Policy = Literal["none", "queue-lag", "cpu", "rated"]
 
 LONG_S: Final = 3.0
-"""A queue is long if it holds more than arrives in so many seconds."""
+"""A queue is long if it holds more than arrives in this many seconds."""
 EMPTY_S: Final = 2.0
 """A queue is empty if it holds less than this: commits trail what is done by a second or so."""
 FEW: Final = 50
@@ -49,7 +49,7 @@ class Observation:
     lag_s: float = 0.0
     """How long ago the oldest record that it has not committed was appended, at least."""
     cpu: float = 0.0
-    """Of its processes on average, as a share of a core."""
+    """Mean over its processes, as a share of a core."""
 
     @property
     def backlog(self) -> int:
@@ -75,7 +75,7 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """So many processes, and why."""
+    """Number of processes that a policy asks for, and why."""
 
     processes: int
     reason: str = ""
@@ -87,7 +87,7 @@ def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules
     Args:
         policy: which one decides.
         seen: observations of the node, oldest first, at least one.
-        changed_at_s: when its processes last became more or less; what was seen before tells no trend.
+        changed_at_s: when its processes last became more or less; earlier observations show no trend.
         rules: bounds and times.
     """
     now = seen[-1]
@@ -108,7 +108,7 @@ def none(since: Sequence[Observation], _seen: Sequence[Observation], _rules: Rul
 
 def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: Rules) -> Wish:
     """Add one while the queue is long and does not shrink; remove one when it was empty all along and the others can
-    take the traffic by their observed rates: a queue may be empty *because* there are so many."""
+    take the traffic by their observed rates: a queue may be empty *because* of their number."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     if recent:
@@ -168,7 +168,7 @@ def _within(processes: int, rules: Rules) -> int:
 
 
 def _last(seen: Sequence[Observation], span_s: float) -> Sequence[Observation]:
-    """Return the observations of the last `span_s`; none if there are not so many seconds of them."""
+    """Return the observations of the last `span_s`; none if they cover less time than that."""
     start_s = seen[-1].at_s - span_s
     if seen[0].at_s > start_s:
         return ()
@@ -176,13 +176,13 @@ def _last(seen: Sequence[Observation], span_s: float) -> Sequence[Observation]:
 
 
 def _peak_per_s(seen: Sequence[Observation], span_s: float) -> float:
-    """Return the most that came in a second, on average over any `span_s` of these observations."""
+    """Return the highest arrivals per second, on average over any `span_s` of these observations."""
     stretches = (_last(seen[:end], span_s) for end in range(1, len(seen) + 1))
     return max(arrivals_per_s(stretch) for stretch in stretches if stretch)
 
 
 def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
-    """Return the most that one process did a second, on average over any `quiet_s` in which there were as many all
+    """Return the most events per second of one process, on average over any `quiet_s` in which there were as many all
     along: shorter, and the steps in which offsets are committed would count as speed."""
     most = 0.0
     for end, last in enumerate(seen):
@@ -195,5 +195,5 @@ def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
 
 
 def _trend(seen: Sequence[Observation]) -> float:
-    """Return how fast the queue grows, in events a second, by a straight line through the observations."""
+    """Return the growth of the queue in events per second, by a straight line through the observations."""
     return linear_regression([one.at_s for one in seen], [one.backlog for one in seen]).slope

@@ -20,11 +20,11 @@ NAMED: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class FalseLoss:
-    """A moment (epoch seconds) at which a window told of more certain losses than there were; some of their ids."""
+    """A moment (epoch seconds) at which a window had more certain losses than there were, with some of their ids."""
 
     at_s: float
     window_start_s: int
-    told: int
+    reported: int
     injected: int
     ids: tuple[str, ...]
 
@@ -34,22 +34,22 @@ def false_loss(
 ) -> FalseLoss | None:
     """Return what is wrong with the losses of a closed window; None if they are right.
 
-    Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what nobody
-    ever answered for may be lost or not: nobody knows.
+    Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what was
+    never answered for may be lost or not.
     """
     known = frozenset(map(hash_id, truth.ids["lost"] | truth.unanswered))
     wrong = [message for message in missing if message.kind == CERTAIN and message.id_hash not in known]
-    told = window["lost"]["min"]
-    if not wrong and told <= len(known):
+    reported = window["lost"]["min"]
+    if not wrong and reported <= len(known):
         return None
     names = tuple(message.message_id or hexed(message.id_hash) for message in wrong[:NAMED])
-    return FalseLoss(at_s, start_of(window), told, len(truth.ids["lost"]), names)
+    return FalseLoss(at_s, start_of(window), reported, len(truth.ids["lost"]), names)
 
 
 class LossWatch:
     """Looks at the windows whenever it is asked to, and keeps what it found wrong.
 
-    The ledger is read after the windows: its lines are on disk before what they tell takes effect.
+    The ledger is read after the windows: its lines are on disk before what they record takes effect.
     """
 
     def __init__(self, store: Store, pipeline: str, ledger_dir: Path) -> None:

@@ -39,7 +39,7 @@ class ScenarioLoad(Strict):
 
 
 class Options(Strict):
-    """How the pipeline is run, and what lagloss is told of it."""
+    """Settings of the pipeline's run, and of its definition for lagloss."""
 
     brokers: Literal[1, 3] = 1
     tiers: tuple[PositiveMs, ...] = (10_000, 60_000, 300_000)
@@ -105,7 +105,7 @@ class Expectations(Strict):
     dead: Bounds = Bounds()
     filtered: Bounds = Bounds()
     restarts: Bounds = Bounds()
-    """Of the pipeline's processes, after crashes."""
+    """Restarts of the pipeline's processes, after crashes."""
     lag: LagBounds | None = None
 
 
@@ -140,7 +140,7 @@ class Scenario(Strict):
         return Definition.model_validate(document)
 
     def inject(self, injections: Injections) -> list[Injection]:
-        """Asks for all faults, their times counted from now; each process takes up its own when they have come."""
+        """Request all faults, their times counted from now; each process applies its own when they are due."""
         return [
             injections.add(one.fault, None if one.for_ is None else one.for_ / 1000, max(LEAD_S, one.at / 1000))
             for one in self.faults
@@ -148,7 +148,7 @@ class Scenario(Strict):
 
 
 def find_scenario(name_or_path: str) -> Path:
-    """Return the file that is meant: one of the repository's by its name, or any by its path."""
+    """Return the path of a scenario: one of the repository's by its name, or any by its path."""
     named = DIRECTORY / f"{name_or_path}.yaml"
     return named if named.is_file() else Path(name_or_path)
 

@@ -144,7 +144,7 @@ class SyntheticHistory:
         }
 
     def send(self, minutes: int) -> Iterator[tuple[int, int]]:
-        """Send the past, oldest minute first; gives minutes sent and beacons sent so far as it goes on.
+        """Send the past, oldest minute first; yield minutes sent and beacons sent so far.
 
         Raises:
             TimeoutError: if the broker does not acknowledge in time.
@@ -198,7 +198,7 @@ class SyntheticHistory:
         return sent
 
     def _beacons(self, node: str, point: str, minute: SyntheticMinute, who: npt.NDArray[np.bool_], at_ms: Times) -> int:
-        """Beacons of one checkpoint for the events chosen by `who`, observed at `at_ms`; how many."""
+        """Send beacons of one checkpoint for the events chosen by `who`, observed at `at_ms`; return how many."""
         emitter, kind, to = self._emitters[node], *point.partition(":")[::2]
         chosen = np.flatnonzero(who)
         times, observed = minute.event_times_ms[chosen].tolist(), at_ms[chosen].tolist()

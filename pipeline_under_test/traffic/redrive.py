@@ -116,7 +116,7 @@ def _commit(queue: OffsetStretch, tracker: OffsetTracker) -> None:
 
 @contextmanager
 def _alone(settings: ReferenceSettings) -> Iterator[None]:
-    """Two at a time would both send the same letters."""
+    """Refuse a second redrive: both would send the same letters."""
     with (settings.data_dir / "redrive.lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -58,16 +58,16 @@ class Verdict:
         return not self.differences
 
     def document(self) -> dict[str, Any]:
-        told = {start: truth.document(start) for start, truth in sorted(self.truths.items())}
+        injected = {start: truth.document(start) for start, truth in sorted(self.truths.items())}
         return {
             "pipeline": self.pipeline,
             "agree": self.agrees,
             "waiting": [rfc3339(start) for start in self.waiting],
-            "injected": _injected(told.values()),
+            "injected": _injected(injected.values()),
             "measured": _measured(self.windows.values(), sum(self.duplicates.values())),
             "windows": [
                 {"window_start": rfc3339(start), "injected": truth, "measured": self.windows.get(start)}
-                for start, truth in told.items()
+                for start, truth in injected.items()
             ],
             "differences": [asdict(difference) for difference in self.differences],
         }
@@ -174,19 +174,19 @@ def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) 
 def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
     """Return where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
     window, unknowable = measured.window, _hashes(truth.unanswered)
-    told = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
+    in_ledger = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
     lost = window["lost"]
     # What is overdue counts in lost.max, never in lost.min: it is pending to the ledger.
     shown = {what: window[what] for what in ("messages", "delivered", "dead", "filtered")}
     shown |= {"lost": lost["min"], "pending": window["pending"] + lost["max"] - lost["min"]}
     for what, count in shown.items():
-        most = told[what] + len(measured.ids[what] & unknowable)
-        if not told[what] <= count <= most:
-            yield VerdictDifference(start_s, f"number of {what}", told[what], count)
+        most = in_ledger[what] + len(measured.ids[what] & unknowable)
+        if not in_ledger[what] <= count <= most:
+            yield VerdictDifference(start_s, f"number of {what}", in_ledger[what], count)
     here, expected = losses_by_place(window), {place: len(ids) for place, ids in truth.lost_at.items()}
     for place in sorted({*here, *expected}):
         count, (least, most) = expected.get(place, 0), here.get(place, (0, 0))
-        agree = least == count and (most == count or told["pending"])
+        agree = least == count and (most == count or in_ledger["pending"])
         if not agree and not unknowable:
             yield VerdictDifference(start_s, f"number of lost at {place}", count, [least, most])
     corrupted = {place: len(ids) for place, ids in truth.corrupted_at.items()}
