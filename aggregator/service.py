@@ -165,7 +165,7 @@ class Lease:
     def check(self) -> None:
         """Raises DBAPIError where the connection, and with it the lease, is gone."""
         if self._connection is None:
-            raise ConnectionError("the lease was never taken")
+            raise ConnectionError("the lease was not acquired")
         self._connection.execute(text("SELECT 1"))
 
     def close(self) -> None:

@@ -79,7 +79,7 @@ class RouteSpec(Strict):
     @model_validator(mode="after")
     def _escalates_from_somebody(self) -> RouteSpec:
         if self.escalate and not self.to:
-            raise ValueError("expected `to` to name who is told first, found nobody and `escalate`")
+            raise ValueError("expected `to` to name at least one receiver before `escalate`, found none")
         return self
 
 
@@ -97,7 +97,7 @@ class MaintenanceSpec(Strict):
     @model_validator(mode="after")
     def _recurs(self) -> MaintenanceSpec:
         if self.start.tzinfo is not None:
-            raise ValueError("expected `start` without an offset: `timezone` says where its clock hangs")
+            raise ValueError("expected `start` without a UTC offset, since `timezone` sets its time zone")
         try:
             self.recurrence()
         except (ValueError, TypeError) as error:
@@ -110,7 +110,7 @@ class MaintenanceSpec(Strict):
         """Its starts, on the clock of its time zone."""
         rule = dateutil.rrule.rrulestr(self.rrule, dtstart=self.start)
         if not isinstance(rule, dateutil.rrule.rrule):
-            raise ValueError("expected one rule, found a set of them")  # noqa: TRY004  # of a text, not of a type
+            raise ValueError("expected one RRULE, found several")  # noqa: TRY004  # of a text, not of a type
         return rule
 
 
@@ -132,7 +132,7 @@ class AlertingFile(Strict):
             for at, name in enumerate(names)
             if name in names[:at]
         )
-        known = ", ".join(names) or "there is none"
+        known = ", ".join(names) or "none is declared"
         refuse(
             [
                 *twice,

@@ -118,6 +118,6 @@ def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by:
             [UNWELL_AFTER_S, LOCK],
         ).fetchone()
         if ended is not None:
-            _log.warning("leader_ended", why=f"it has not said that it is well for {UNWELL_AFTER_S:.0f} s")
+            _log.warning("leader_ended", why=f"no heartbeat for {UNWELL_AFTER_S:.0f} s")
         stop.wait(TRY_S)
     return False

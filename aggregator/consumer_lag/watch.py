@@ -91,7 +91,7 @@ class ConsumerLagWatch:
         if trouble is not None:
             self._metrics.consumer_lag_failures.inc()
             if trouble != self._trouble:
-                log.warning("consumer lag not known", trouble=trouble, exc_info=is_fault)
+                log.warning("consumer lag unknown", trouble=trouble, exc_info=is_fault)
         self._trouble = trouble
 
 

@@ -101,7 +101,7 @@ class ReportConsumer:
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
-            raise DatabaseRestored(f"PostgreSQL knows reports up to {dict(found)}, it knew them up to {dict(reached)}")
+            raise DatabaseRestored(f"expected PostgreSQL to hold reports up to {dict(reached)}, found {dict(found)}")
         if reached is self._reached:
             self._reached = found
 

@@ -117,7 +117,7 @@ def backtest(
         f"incidents: {len(tried.incidents)}, on {tried.windows} windows, {tried.revisions} of them revised later"
     )
     for limit in tried.limits:
-        console.print(f"{limit.rule}: {'as far as windows tell' if limit.tried else 'not tried'}; {limit.why}")
+        console.print(f"{limit.rule}: {'approximated from windows' if limit.tried else 'not tried'}; {limit.why}")
 
 
 def with_rules(stored: Definition, given: Definition, source: Path | None) -> Definition:
@@ -163,13 +163,13 @@ def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
     other_target = stored.spec.sla.lag.target != tried.spec.sla.lag.target
     for rule in rules_of(tried):
         if rule.name in UNTRIED:
-            yield BacktestLimit(rule.name, False, "when a node had last reported at that time is not stored")
+            yield BacktestLimit(rule.name, False, "the time of a node's last report is not stored")
         elif rule.name == "staleness":
             yield BacktestLimit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
         elif rule.name == "pending-age":
             yield BacktestLimit(rule.name, True, "a message counts as last seen when its window ended")
         elif other_target and _counts_on_time(rule):
-            yield BacktestLimit(rule.name, False, "windows hold what was on time for the stored sla.lag.target only")
+            yield BacktestLimit(rule.name, False, "windows hold the on-time count for the stored sla.lag.target only")
 
 
 def _counts_on_time(rule: Rule) -> bool:

@@ -209,7 +209,7 @@ class _Work:
     def _detail(
         self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Mapping[str, Any]
     ) -> dict[str, Any]:
-        notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
+        notes = [f"window {rfc3339(start)} was revised: no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
         evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
         return {

@@ -177,6 +177,6 @@ def _through_fallback(
             age_s = (now - row.created_at).total_seconds()
             is_stuck = row.action == "trigger" and row.outcome is None and row.attempts and age_s >= FALLBACK_AFTER_S
             if is_stuck:
-                note = f"receiver {receiver} has not taken this for {age_s / 60:.0f} min; it is tried on"
+                note = f"receiver {receiver} has not accepted this for {age_s / 60:.0f} min; retries continue"
                 yield PlannedNotification(fallback, "trigger", "fallback", row.group_key, note=note)
                 return

@@ -107,7 +107,7 @@ _TIDY: Final = text(
 )
 _DROP: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped', "
-    "last_error = 'the alerting file does not name this receiver any more' "
+    "last_error = 'the alerting file no longer has this receiver' "
     "WHERE done_at IS NULL AND receiver <> ALL(:receivers)"
 )
 _SUPERSEDE: Final = text(
@@ -242,7 +242,7 @@ class Outbox:
         failed = connection.execute(_DONE, done).scalars().all()
         if self._fallback is None or not failed:
             return
-        note = f"receiver {self.receiver} has refused this: {error}"
+        note = f"receiver {self.receiver} refused this: {error}"
         raised = {"fallback": self._fallback, "ids": failed, "note": note}
         incidents = connection.execute(_FALLBACK, raised).scalars().all()
         connection.execute(_FALLBACK_END, {"fallback": self._fallback, "ids": failed, "incidents": incidents})

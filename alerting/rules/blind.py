@@ -66,7 +66,7 @@ class Reporting:
 
     def text(self, value: float) -> str:
         allowed = f"{self.out_of.breaches - 1} of {self.out_of.of} may be"
-        return f"{fmt.percent(value)} of the last windows cannot be judged for want of evidence, {allowed}"
+        return f"{fmt.percent(value)} of the last windows cannot be judged for lack of evidence, {allowed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class ClosingHealth:
 
     def text(self, value: float) -> str:
         waits, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"no window has closed since the one that ended {waits} ago, limit {limit}"
+        return f"no window closed since the one that ended {waits} ago, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)

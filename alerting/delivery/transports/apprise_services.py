@@ -55,7 +55,7 @@ def _service(number: int, url: str) -> apprise.Apprise:
     )
     service = apprise.Apprise(asset=asset)
     if not service.add(url) or len(service) != 1:
-        raise UnusableReceiver(problem=f"expected URLs that Apprise knows, found another as number {number}")
+        raise UnusableReceiver(problem=f"expected URLs of services that Apprise supports, number {number} is not one")
     return service
 
 
@@ -107,5 +107,5 @@ class AppriseTransport:
             return Sent()
         hang = [number for number, thread in self._asking.items() if thread.is_alive()]
         missing = [str(number + 1) for number in range(len(self._services)) if str(number) not in reached]
-        why = f"; no end in {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
+        why = f"; not done within {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
         return TryLater(f"Apprise did not deliver to number {', '.join(missing)} of its URLs{why}")

@@ -51,7 +51,7 @@ def by_status(answer: HttpAnswer) -> Outcome:
     if 200 <= answer.status < 300:
         return Sent()
     if 300 <= answer.status < 400:
-        return Refused(f"HTTP {answer.status}: it redirects, and redirects are not followed")
+        return Refused(f"HTTP {answer.status}: redirects are not followed")
     if answer.status in (408, 429) or answer.status >= 500:
         return TryLater(error, answer.retry_after_s)
     return Refused(error)
@@ -85,17 +85,17 @@ class HttpTarget:
     ) -> Outcome:
         """Posts, and says what the answer means. Raises nothing that a network or a receiver can cause."""
         if len(body) > MAX_BODY_BYTES:
-            return Refused(f"the message has {len(body)} bytes, {MAX_BODY_BYTES} can be sent")
+            return Refused(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
         deadline = deadline or Deadline(self.timeout_s)
         try:
             addresses = self._addresses(deadline)
             if not addresses:
-                return Refused("its host has no public address; `allowPrivate: true` lets it have others")
+                return Refused("its host has no public address; `allowPrivate: true` permits private ones")
             outcome = meaning(self._asked(addresses, body, headers, deadline))
         except (TimeoutError, httpcore.TimeoutException) as error:
             outcome = TryLater(f"no answer in time ({type(error).__name__})")
         except httpcore.LocalProtocolError as error:
-            outcome = Refused(f"the request cannot be made: {error}")
+            outcome = Refused(f"the request is not valid: {error}")
         except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as error:
             outcome = TryLater(f"{type(error).__name__}: {error}")
         if isinstance(outcome, Sent):

@@ -267,4 +267,4 @@ def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched
         connection.execute(OutboxMessageRow.__table__.update().values(created_at=long_ago, attempts=9))
     evaluate(watched, by)
     assert queued(watched)[-1] == ("mail", "trigger", "fallback")
-    assert "hook has not taken" in rows(watched, OutboxMessageRow)[-1].body["notes"][-1]
+    assert "hook has not accepted" in rows(watched, OutboxMessageRow)[-1].body["notes"][-1]

@@ -83,7 +83,7 @@ def test_a_whole_file_says_who_is_told_of_what(monkeypatch: pytest.MonkeyPatch) 
         ("receivers: []\nroutes:\n  - match: [severity]\n    to: []", 5, "matcher"),
         ("receivers: []\nroutes:\n  - to: []\n    repeat: soon", 6, "duration"),
         ("receivers: []\nroutes:\n  - to: []\n    repeat: 0s", 6, "above 0"),
-        ("receivers: []\nroutes:\n  - to: []\n    escalate: [{after: 1m, to: [a]}]", 5, "who is told first"),
+        ("receivers: []\nroutes:\n  - to: []\n    escalate: [{after: 1m, to: [a]}]", 5, "at least one receiver before"),
         (MAINTENANCE.replace("FREQ=DAILY", "DAILY"), 4, "RRULE"),
         (MAINTENANCE.replace("UTC", "Mars"), 4, "time zone"),
         (MAINTENANCE.replace("[a=b]", "[]"), 4, "match"),

@@ -172,7 +172,7 @@ def test_what_a_receiver_does_not_take_for_minutes_goes_to_the_fallback_too_and_
     (order,) = story.look()
     assert (order.receiver, order.action, order.change) == ("mail", "trigger", "fallback")
     assert order.note is not None
-    assert "pager has not taken" in order.note
+    assert "pager has not accepted" in order.note
     assert story.later(FALLBACK_AFTER_S).look() == []
     story.standing = replace(OPEN, is_open=False, change="resolved")
     assert {order.receiver for order in story.look()} == {"pager", "mail"}

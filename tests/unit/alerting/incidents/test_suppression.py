@@ -32,7 +32,7 @@ def test_a_silence_withholds_what_it_matches_and_says_whose_it_is_and_why() -> N
 
 def test_an_open_incident_that_tells_of_it_inhibits_and_only_that() -> None:
     around = SuppressionContext(open_rules={"loss", "lag"})
-    assert str(why_withheld(LABELS, ("loss", "lag"), around, NOW)) == "inhibited: loss is open and tells of it"
+    assert str(why_withheld(LABELS, ("loss", "lag"), around, NOW)) == "inhibited: loss is open and covers it"
     assert why_withheld(LABELS, ("blind/evidence",), around, NOW) is None
 
 
