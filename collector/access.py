@@ -41,7 +41,7 @@ class Access:
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def caller(self, request: Request) -> Caller:
-        """Who asks.
+        """Return the caller that the request's token names.
 
         Raises:
             Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
@@ -62,7 +62,7 @@ class Access:
         return Caller(token)
 
     async def admit(self, caller: Caller, pipeline: str, needs: Scope = "intake") -> None:
-        """Whether this caller may act on the pipeline.
+        """Return whether this caller may act on the pipeline.
 
         Raises:
             Problem: 403 for another token's pipeline or scope, 401 without the token that the pipeline asks for.
@@ -77,7 +77,8 @@ class Access:
             raise Problem(403, "Not allowed", "expected a token of scope admin")
 
     async def pipeline(self, caller: Caller, name: str) -> KnownPipeline | None:
-        """The pipeline that an admitted caller sends beacons of; None where there is no database to know it from.
+        """Return the pipeline that an admitted caller sends beacons of; None where there is no database to know it
+        from.
 
         Raises:
             Problem: 404 for an unknown one, and those of `admit`.

@@ -37,7 +37,7 @@ CLOSE_S: Final = 2.0
 def create_app(
     bootstrap: str, store: Store | None = None, *, spool_dir: str = "", ack_timeout_s: float = ACK_TIMEOUT_S
 ) -> FastAPI:
-    """The application, on the broker at `bootstrap` and the database of `store`.
+    """Return the application, on the broker at `bootstrap` and the database of `store`.
 
     Args:
         store: where tokens and definitions are; without one, clients on this machine alone are served, whatever
@@ -78,7 +78,7 @@ def create_app(
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
-        """For Prometheus."""
+        """Expose the metrics for Prometheus."""
         return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app

@@ -53,7 +53,7 @@ class BeaconBatch:
 
 
 def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[int] | None = None) -> None:
-    """Whether all of the batch can be taken.
+    """Return whether all of the batch can be taken.
 
     Args:
         known: the pipeline's definition; checkpoints are not looked at without.
@@ -77,7 +77,8 @@ def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[i
 
 
 def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
-    """A numbered batch as blocks: the same for the same batch, so that each counts once however often it is sent.
+    """Return a numbered batch as blocks: the same for the same batch, so that each counts once however often it is
+    sent.
 
     A block's seq holds the batch's, the number of partitions (another number makes other blocks), and its place in the
     batch.
@@ -98,7 +99,7 @@ def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
 
 
 def tallied(node: str, blocks: Sequence[PackedBlock], positions: Sequence[LogPosition]) -> list[Tally]:
-    """What these acknowledged blocks add to their tallies."""
+    """Return what these acknowledged blocks add to their tallies."""
     account = Account(node)
     for block, position in zip(blocks, positions, strict=True):
         account.add(block.increment, position.partition, position.offset, time.time())

@@ -21,7 +21,7 @@ from lagloss_server.net.problem_details import Problem, documented
 
 
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
-    """Adds the routes, on these services."""
+    """Add the routes, on these services."""
     beacons = Beacons(services)
     otlp = {spans.PROTOBUF: {"schema": BINARY}, spans.JSON: {"schema": {"type": "object"}}}
 
@@ -33,7 +33,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document(_bodies()),
     )
     async def post_beacons(request: Request) -> Response:
-        """Takes a batch whole or not at all; 202 once the broker has acknowledged every beacon of it."""
+        """Take a batch whole or not at all; 202 once the broker has acknowledged every beacon of it."""
         return await services.answered("beacons", request, beacons.post_batch)
 
     @app.post(
@@ -95,7 +95,7 @@ class Beacons:
     async def _batches(
         self, caller: Caller, found: list[spans.NodeSpans], rejected: spans.Rejected
     ) -> list[BeaconBatch]:
-        """What can be taken of these spans; nothing is put before all pipelines are known to be the caller's."""
+        """Turn the acceptable spans into batches; nothing is put before all pipelines are known to be the caller's."""
         known = [await self._services.access.pipeline(caller, place.pipeline) for place in found]
         batches = [place.batch(each, rejected) for place, each in zip(found, known, strict=True)]
         good = [batch for batch in batches if batch is not None]

@@ -31,7 +31,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """The body, unpacked as its Content-Encoding says; it counts as held until the block ends.
+        """Return the body, unpacked as its Content-Encoding says; it counts as held until the block ends.
 
         Raises:
             Problem: 413 for one that is too large, as sent or unpacked, 415 for an unknown encoding, 400 for one that
@@ -73,7 +73,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 def _refuse_announced(request: Request, max_bytes: int) -> None:
-    """Where its length is told beforehand, a body that is too long need not be read at all."""
+    """Return where its length is told beforehand, a body that is too long need not be read at all."""
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and int(length) > max_bytes:
         raise too_large(max_bytes)

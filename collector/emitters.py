@@ -62,7 +62,7 @@ class Emitters:
         return len(self._served)
 
     async def put(self, batch: BeaconBatch) -> None:
-        """Returns when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
+        """Return when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
 
         Raises:
             Problem: 503 where there is no room, and nothing was taken; or the broker was too slow, and the beacons may
@@ -86,7 +86,7 @@ class Emitters:
             raise busy("the broker did not acknowledge in time; send the batch again later") from None
 
     async def close(self) -> None:
-        """Closes them all, each within 2 s, side by side."""
+        """Close them all, each within 2 s, side by side."""
         served = list(self._served.values())
         self._served.clear()
         for each in served:

@@ -17,7 +17,7 @@ from lagloss_server.net.problem_details import documented
 
 
 def add_routes(app: FastAPI, services: CollectorServices) -> None:
-    """Adds the routes, on these services."""
+    """Add the routes, on these services."""
     intake = BeaconIntake(services)
 
     @app.get(
@@ -26,7 +26,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         responses=documented(401, 403, 404, 422, 503),
     )
     async def get_intake(name: Name, request: Request) -> Response:
-        """What an emitter must know: how many partitions there are, and which ids to send."""
+        """Return what an emitter must know: the number of partitions, and which ids to send."""
 
         async def answer(request: Request) -> Response:
             known = await services.access.pipeline(await services.access.caller(request), name)
@@ -55,7 +55,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document({REPORT_TYPE: BINARY, JSON: ReportJson.model_json_schema()}),
     )
     async def post_report(request: Request) -> Response:
-        """One emitter report; 202 once the broker has acknowledged it."""
+        """Take one emitter report; 202 once the broker has acknowledged it."""
         return await services.answered("reports", request, intake.post_report)
 
 
@@ -93,7 +93,7 @@ class BeaconIntake:
 
 
 def report_of_json(body: bytes) -> EmitterReport:
-    """The report in a JSON body; a Problem (422) where it is none."""
+    """Return the report in a JSON body; a Problem (422) where it is none."""
     try:
         return ReportJson.model_validate_json(body).report()
     except ValidationError as error:

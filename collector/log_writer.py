@@ -86,7 +86,7 @@ class Writer:
         self._thread.start()
 
     async def put(self, records: Sequence[RecordToWrite]) -> list[LogPosition]:
-        """Returns once the broker has acknowledged them all.
+        """Return once the broker has acknowledged them all.
 
         Raises:
             Problem: 503 where there is no room and nothing was taken, or the broker was too slow: then the records may
@@ -111,7 +111,7 @@ class Writer:
         return positions
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is waiting, for at most this long, and ends the thread."""
+        """Send what is waiting, for at most this long, and ends the thread."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -140,7 +140,7 @@ class Writer:
         outlet.close()
 
     def _turn(self, outlet: Outlet) -> bool:
-        """Sends what came in, listens for what is in flight. True once it is closing and all is done."""
+        """Send what came in, listens for what is in flight. True once it is closing and all is done."""
         with self._condition:
             if not self._incoming and not self._in_flight and not self._closing:
                 self._condition.wait(IDLE_S)
@@ -172,7 +172,8 @@ class Writer:
         return done
 
     def _look_at_partitions(self, outlet: Outlet) -> None:
-        """The topic may be made, or widened, while we run. Asking can take seconds while the broker is away."""
+        """Read the number of partitions, since the topic may be created or widened at any time. This can take seconds
+        while the broker is away."""
         if time.monotonic() >= self._look_at:
             self.partitions = outlet.partitions()
             self._look_at = time.monotonic() + (LOOK_AGAIN_S if self.partitions else TRY_AGAIN_S)

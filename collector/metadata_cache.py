@@ -74,7 +74,7 @@ class MetadataCache:
         return time.monotonic() - self._snapshot.taken_at if self._snapshot else float("inf")
 
     def snapshot(self) -> Snapshot | None:
-        """The newest, None while there is none to be trusted."""
+        """Return the newest snapshot; None while there is none to be trusted."""
         return self._snapshot if self.age_s <= self._trusted_s else None
 
     async def refresh(self, pause_s: float = 0.0) -> None:
@@ -95,7 +95,7 @@ class MetadataCache:
                 self.error = None
 
     async def keep_fresh(self) -> None:
-        """Refreshes for as long as it is not cancelled."""
+        """Refreshe for as long as it is not cancelled."""
         while self.store is not None:
             await self.refresh()
             await asyncio.sleep(REFRESH_S)
@@ -119,7 +119,7 @@ class MetadataCache:
 
 
 def _pipelines(versions: list[StoredPipeline]) -> dict[str, KnownPipeline]:
-    """The pipelines of these versions, which are in ascending order."""
+    """Return the pipelines of these versions, which are in ascending order."""
     found: dict[str, KnownPipeline] = {}
     for stored in versions:
         graph = Graph(stored.definition)

@@ -59,7 +59,7 @@ class NodeSpans:
     spans: list[Span] = field(default_factory=list)
 
     def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
-        """What of them can be taken, if anything; the rest is rejected."""
+        """Make a batch of the acceptable spans, if there are any; reject the others."""
         first = known is not None and self.node == known.first_node
         good = []
         for seen, span in zip(self.seen, self.spans, strict=True):
@@ -73,7 +73,7 @@ class NodeSpans:
 
 
 def read_request(body: bytes, media_type: str) -> ExportTraceServiceRequest:
-    """The request in a body; a Problem (400) where it is none."""
+    """Return the request in a body; a Problem (400) where it is none."""
     request = ExportTraceServiceRequest()
     try:
         if media_type == JSON:
@@ -97,7 +97,7 @@ def write_response(rejected: Rejected, media_type: str) -> bytes:
 
 
 def beacons_of(request: ExportTraceServiceRequest, rejected: Rejected) -> list[NodeSpans]:
-    """The beacons of a request by pipeline and node, in the order in which they come."""
+    """Return the beacons of a request by pipeline and node, in the order in which they come."""
     found: dict[tuple[str, str], NodeSpans] = {}
     for resource_spans in request.resource_spans:
         resource = dict(_plain(resource_spans.resource.attributes))

@@ -114,13 +114,13 @@ class Settings(BaseSettings):
         return settings.model_copy(update={**unset, "data_dir": running[0]})
 
     def require_kafka(self) -> str:
-        """The bootstrap servers. Raises NotConfigured if none are known."""
+        """Return the bootstrap servers. Raises NotConfigured if none are known."""
         if not self.kafka_bootstrap:
             raise self._not_configured("Kafka", "LAGLOSS_KAFKA_BOOTSTRAP")
         return self.kafka_bootstrap
 
     def require_database(self) -> str:
-        """The database's URL. Raises NotConfigured if none is known."""
+        """Return the database's URL. Raises NotConfigured if none is known."""
         if not self.database_url:
             raise self._not_configured("PostgreSQL", "LAGLOSS_DATABASE_URL")
         return self.database_url
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         return NotConfigured(what=what, where=where, variable=variable)
 
     def printable(self) -> dict[str, str]:
-        """Every setting as text, secrets blanked."""
+        """Return every setting as text, secrets blanked."""
         return {
             name: "***" if name in _SECRET_FIELDS and value else blank_password(str(value))
             for name, value in self.model_dump().items()
@@ -143,5 +143,5 @@ class Settings(BaseSettings):
 
 
 def blank_password(url: str) -> str:
-    """A URL with `***` for its password, for a log or a message."""
+    """Return a URL with `***` for its password, for a log or a message."""
     return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1:***@", url)

@@ -46,7 +46,7 @@ class Silence:
         return Withheld("silence", self.id, self.author, self.reason)
 
     def document(self) -> dict[str, Any]:
-        """As `lagloss alerts silences --json` prints it."""
+        """Return the silence as `lagloss alerts silences --json` prints it."""
         return {**asdict(self), "starts_at": moment(self.starts_at), "ends_at": moment(self.ends_at)}
 
 
@@ -104,14 +104,14 @@ def silence(
 
 
 def matched_words(about: Sequence[UUID]) -> str:
-    """Of a silence: `it matches 2 open incidents`."""
+    """Say how many incidents a silence matches: `it matches 2 open incidents`."""
     if not about:
         return "it matches no incident that is open now"
     return f"it matches {fmt.counted(len(about), 'open incident')}"
 
 
 def unsilence(store: Store, silence_id: str, by: str) -> None:
-    """Ends a silence now.
+    """End a silence now.
 
     Raises:
         UnknownSilence: there is none with this id that still holds.
@@ -128,7 +128,7 @@ def unsilence(store: Store, silence_id: str, by: str) -> None:
 
 
 def silences(store: Store) -> list[Silence]:
-    """Those that hold now, the one that ends first first."""
+    """Return those that hold now, the one that ends first first."""
     table = silence_table
     asked = select(table).where(table.c.ends_at > func.clock_timestamp()).order_by(table.c.ends_at, table.c.id)
     with store.engine.connect() as connection:
@@ -164,13 +164,13 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
 
 
 def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
-    """The labels of the newest definition of each pipeline."""
+    """Return the labels of the newest definition of each pipeline."""
     pipeline = tables.table_of(tables.PipelineRow)
     own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
     return {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
 
 
 def _now(connection: Connection) -> datetime:
-    """The database's clock: the alerter, which may run elsewhere, goes by it."""
+    """Return the database's clock: the alerter, which may run elsewhere, goes by it."""
     now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
     return now

@@ -44,7 +44,7 @@ def note_change(
     by: str | None = None,
     note: str | None = None,
 ) -> None:
-    """Writes down that something happened to an incident; `by` None: the alerter did it."""
+    """Write down that something happened to an incident; `by` None: the alerter did it."""
     connection.execute(
         insert(change_table).values(
             incident_id=of.id,
@@ -61,7 +61,7 @@ def note_change(
 
 
 def changes(store: Store, incident_id: UUID) -> list[IncidentChange]:
-    """What happened to an incident, oldest first."""
+    """Return the changes of an incident, oldest first."""
     table = change_table
     asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:

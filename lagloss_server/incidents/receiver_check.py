@@ -55,7 +55,7 @@ def request_test(store: Store, receiver: str, by: str) -> int:
 
 
 def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOutcome:
-    """What became of the test.
+    """Wait for the outcome of the test and return it.
 
     Raises:
         NoAlerter: nobody tried to send it. It is taken back: it must not go out when an alerter starts next week.
@@ -74,7 +74,7 @@ def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOu
 
 
 def body(by: str, now_s: float) -> dict[str, Any]:
-    """In the shape of an incident's body, so that every receiver shows what it would show of one."""
+    """Return a body in the shape of an incident's, so that every receiver shows what it would show of one."""
     start_s = int(now_s) // 60 * 60
     at, since = moment(datetime.fromtimestamp(now_s, UTC)), rfc3339(start_s)
     return {
@@ -126,7 +126,7 @@ def _row(store: Store, message: int) -> Row[Any]:
 
 
 def _take_back(store: Store, message: int) -> bool:
-    """Whether it is out of the queue; not if an alerter has claimed it just now."""
+    """Return whether it is out of the queue; not if an alerter has claimed it just now."""
     table = outbox_table
     untouched = (table.c.id == message) & (table.c.attempts == 0) & table.c.done_at.is_(None)
     values = {"outcome": "dropped", "done_at": func.clock_timestamp(), "last_error": "no alerter led"}

@@ -63,7 +63,7 @@ class Graph(Flow):
         self.places: tuple[Place, ...] = tuple(self._list_places())
 
     def mask(self, names: Iterable[str]) -> int:
-        """The set of these checkpoints as a mask; names the definition does not have are left out."""
+        """Return the set of these checkpoints as a mask; names the definition does not have are left out."""
         mask = 0
         for name in names:
             at = self.bit.get(name)
@@ -75,7 +75,7 @@ class Graph(Flow):
         return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
 
     def held_by(self, mask: int) -> tuple[Place, ...]:
-        """The retriers that have seen a message, one place each."""
+        """Return the retriers that have seen a message, one place each."""
         by_name = {place.name: place for place in self.places if place.kind == "retrier"}
         return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
 
@@ -145,7 +145,7 @@ class Graph(Flow):
         return graph
 
     def _reachability(self) -> dict[str, int]:
-        """For each checkpoint, the mask of all that is reachable from it, itself included."""
+        """Return for each checkpoint the mask of all that is reachable from it, itself included."""
         reach: dict[str, int] = {}
         for name in reversed(list(nx.topological_sort(self._checkpoint_graph))):
             reach[name] = 1 << self.bit[name]
@@ -154,7 +154,7 @@ class Graph(Flow):
         return reach
 
     def _reachable(self, checkpoints: Iterable[str]) -> int:
-        """The mask of all that is reachable from any of these, themselves included."""
+        """Return the mask of all that is reachable from any of these, themselves included."""
         return functools.reduce(int.__or__, (self._reach[name] for name in checkpoints), 0)
 
     def _copies_to_all(self, node: str) -> bool:

@@ -45,7 +45,7 @@ def flow_graph(nodes: Sequence[NodeSpec]) -> nx.DiGraph[str]:
 
 
 def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
-    """What keeps these nodes from being a pipeline, or None."""
+    """Return why these nodes are no pipeline; None if they are one."""
     names = [node.name for node in nodes]
     twice = {name for name in names if names.count(name) > 1}
     if twice:

@@ -32,7 +32,7 @@ Recipients = Annotated[tuple[Address, ...], Field(min_length=1, max_length=100)]
 
 
 def addr_spec(address: str) -> str:
-    """The address alone, of one with a name."""
+    """Return the address alone, of one with a name."""
     return str(policy.SMTP.header_factory("to", address).addresses[0].addr_spec)
 
 
@@ -59,7 +59,7 @@ class ServerConfig(BaseModel):
         return self
 
     def server(self, timeout_s: float = TIMEOUT_S) -> SmtpServer:
-        """The server, its secrets resolved. `timeout_s`: for one mail.
+        """Return the server, its secrets resolved. `timeout_s`: for one mail.
 
         Raises:
             SecretMissing: a secret is not where the configuration says.
@@ -91,7 +91,7 @@ def hand_in(server: SmtpServer, mail: EmailMessage, recipients: Sequence[str], r
 
 
 def _meaning(refused: Mapping[str, Reply], recipients: int) -> Outcome:
-    """One that is put off has all of them put off; else one that is refused is a failure that somebody should see,
+    """Return the outcome for all addresses: one deferral defers all; else one refusal is a failure to look into,
     although the others have the mail."""
     if not refused:
         return Sent()

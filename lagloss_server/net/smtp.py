@@ -175,6 +175,7 @@ def _secrets(login: SmtpLogin) -> list[str]:
 
 
 def _own_name() -> str:
-    """How this machine greets: its full name where it has one (smtplib would ask the resolver, without a limit)."""
+    """Return how this machine greets: its full name where it has one (smtplib would ask the resolver, without a
+    limit)."""
     name = socket.gethostname()
     return name if re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", name) else "[127.0.0.1]"

@@ -9,7 +9,7 @@ from lagloss_server.errors import UnusableReceiver
 
 
 def believe(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:
-    """The context, which from now on believes the authorities (PEM) in the file, too.
+    """Return the context, which from now on believes the authorities (PEM) in the file, too.
 
     Raises:
         UnusableReceiver: the file holds none.

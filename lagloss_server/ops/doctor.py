@@ -47,7 +47,7 @@ class Check:
 
 
 def run(settings: Settings) -> list[Check]:
-    """All checks, in the order in which things build on each other. Raises nothing: a failure is a finding."""
+    """Return all checks, in the order in which things build on each other. Raises nothing: a failure is a finding."""
     checks = [_guarded(each, settings) for each in ALL_CHECKS]
     return [check for found in checks for check in found]
 
@@ -58,7 +58,7 @@ def exit_code(checks: Iterable[Check]) -> int:
 
 
 def show(checks: list[Check], settings: Settings, console: Console) -> None:
-    """Prints the checks, then the settings with secrets blanked."""
+    """Print the checks, then the settings with secrets blanked."""
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     table = Table("", "check", "found", "what to do", box=None)
     for check in checks:
@@ -101,7 +101,7 @@ def check_space(settings: Settings) -> list[Check]:
 
 
 def check_jars(settings: Settings) -> list[Check]:
-    """Every jar there and as locked."""
+    """Return every jar there and as locked."""
     root = jars.jars_dir()
     locked = jars.read_lock()
     bad = [jar.name for jar in locked if jars.differs(jar, root)]
@@ -173,7 +173,7 @@ def check_database(settings: Settings) -> list[Check]:
 
 
 def check_services(settings: Settings) -> list[Check]:
-    """Each service that `up` runs answers."""
+    """Return each service that `up` runs answers."""
     checks = []
     for name in ("aggregator", "alerting", "collector", "dashboard"):
         url = getattr(settings, f"{name}_url")
@@ -241,7 +241,7 @@ def _judge_quarantine(reasons: dict[str, int]) -> Check:
 
 
 def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
-    """How far the broker's clock is ahead of ours: it stamps a record of a short-lived topic of our own."""
+    """Return how far the broker's clock is ahead of ours: it stamps a record of a short-lived topic of our own."""
     topic = f"lagloss.doctor.{uuid4().hex[:8]}"
     stamps: list[int] = []
 

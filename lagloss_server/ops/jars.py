@@ -75,7 +75,8 @@ class LockedJar:
 
 
 def jars_dir() -> Path:
-    """Where the jars are: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's cache."""
+    """Return where the jars are: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's
+    cache."""
     if given := os.environ.get("LAGLOSS_JARS_DIR"):
         return Path(given)
     checkout = Path(__file__).resolve().parents[2]
@@ -85,7 +86,8 @@ def jars_dir() -> Path:
 
 
 def read_lock(text: str | None = None) -> list[LockedJar]:
-    """The lock's jars. Its lines are what `sha256sum` prints, so `sha256sum -c` in the jars' folder checks them too."""
+    """Return the lock's jars. Its lines are what `sha256sum` prints, so `sha256sum -c` in the jars' folder checks them
+    too."""
     if text is None:
         text = resources.files("lagloss_server.ops").joinpath("jars.lock").read_text()
     jars = []
@@ -103,12 +105,12 @@ def spark_jars() -> list[Path]:
 
 
 def broker_jars() -> list[Path]:
-    """The embedded broker's class path. Raises JarsMissing."""
+    """Return the embedded broker's class path. Raises JarsMissing."""
     return _present(BROKER)
 
 
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
-    """Makes all jars be there and be what the lock says; without network access if they are.
+    """Make all jars be there and be what the lock says; without network access if they are.
 
     A jar that differs (half-downloaded, edited) is fetched again and told to `progress`. Raises JavaMissing,
     JarsNotFetched, and JarMismatch if what was fetched differs from the lock.
@@ -129,7 +131,7 @@ def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> N
 
 
 def sha256_of(path: Path) -> str:
-    """A file's SHA-256 in hex."""
+    """Return a file's SHA-256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -151,7 +153,7 @@ def _present(jar_set: JarSet) -> list[Path]:
 
 
 def _sort_out(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
-    """The set's jars that are not as locked; what is in their place is thrown away."""
+    """Return the set's jars that are not as locked; what is in their place is thrown away."""
     bad = []
     for jar in read_lock():
         if jar.kind != jar_set.name or not differs(jar, root):
@@ -248,18 +250,18 @@ def _ivy_module(jar_set: JarSet) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One fetching process at a time; the kernel opens the lock if its holder dies."""
+    """Let one process fetch at a time; the kernel opens the lock if its holder dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _silent(line: str, done: int, total: int) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 def write_lock(path: Path) -> None:
-    """Fetches every set anew and writes what came as the lock, for a maintainer who changed a version."""
+    """Fetch every set anew and writes what came as the lock, for a maintainer who changed a version."""
     lines = [
         "# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; jars.py beside it says which and why."
     ]
@@ -272,7 +274,7 @@ def write_lock(path: Path) -> None:
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Report]:
-    """A progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
+    """Return a progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
     if not console.is_terminal:
         yield lambda line, done, total: console.print(f"  jars {done}/{total} {line}" if total else f"  {line}")
         return
@@ -290,7 +292,7 @@ def shown_progress(console: Console) -> Iterator[Report]:
 
 
 def main() -> int:
-    """Fetches the jars; exit code 0, or an error's."""
+    """Fetch the jars; exit code 0, or an error's."""
     parser = argparse.ArgumentParser(
         prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
     )

@@ -14,7 +14,7 @@ from lagloss_server.store.migrate import migrate
 
 
 def prepare(settings: Settings) -> None:
-    """Creates the topics and brings the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
+    """Create the topics and brings the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
     create_topics(settings.require_kafka(), replication=settings.topic_replication)
     url = settings.require_database()
     try:
@@ -25,7 +25,7 @@ def prepare(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Prepares what the environment names; exit code 0, or an error's."""
+    """Prepare what the environment names; exit code 0, or an error's."""
     try:
         prepare(Settings.load())
     except LaglossError as error:

@@ -55,7 +55,7 @@ def _how_far(progress: dict[str, Any] | None) -> str:
 
 
 def check_aggregator(settings: Settings) -> None:
-    """Raises ServerNotReady where the aggregator, if its address is known, does not answer at all."""
+    """Raise ServerNotReady where the aggregator, if its address is known, does not answer at all."""
     if not settings.aggregator_url:
         return
     try:

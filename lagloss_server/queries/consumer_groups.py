@@ -78,7 +78,7 @@ class ConsumerGroups:
         self._guard = threading.RLock()
 
     def committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
-        """What each group has committed, by partition; nothing of one that does not exist."""
+        """Return the committed offsets of each group by partition; none for a group that does not exist."""
         found = self._ask("list_group_offsets", sorted(groups)) if groups else {}
         return {
             group: {(at.topic, at.partition): told.offset for at, told in offsets.items() if told.offset >= 0}
@@ -86,7 +86,7 @@ class ConsumerGroups:
         }
 
     def assigned(self, groups: Collection[str]) -> dict[str, int]:
-        """How many partitions the members of each group have between them; 0 of one that nobody has joined."""
+        """Return how many partitions the members of each group have between them; 0 of one that nobody has joined."""
         found = self._ask("describe_groups", sorted(groups)) if groups else {}
         return {group: sum(map(_partitions, told["members"])) for group, told in found.items()}
 

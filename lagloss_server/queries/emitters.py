@@ -36,7 +36,7 @@ def is_awaited(now_ms: int) -> ColumnElement[bool]:
 
 
 def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int) -> dict[str, list[EmitterState]]:
-    """The newest report of every emitter, by pipeline.
+    """Return the newest report of every emitter, by pipeline.
 
     Where its silence begins to matter is looked up only for emitters that are silent: it takes all their tallies.
     """

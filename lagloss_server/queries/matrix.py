@@ -86,7 +86,7 @@ class Matrix:
         }
 
     def table(self) -> Table:
-        """For a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
+        """Format the matrix for a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
         names = (Column(name, no_wrap=True, justify="right") for name in self.checkpoints)
         table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), box=None)
         for message in self.messages:
@@ -103,7 +103,7 @@ def _cell(message: MatrixMessage, checkpoint: str) -> str:
 
 
 def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_ROWS) -> Matrix:
-    """The matrix of a window's blocks."""
+    """Return the matrix of a window's blocks."""
     presence = Presence(found)
     return presence.matrix(presence.select(only="missing" if only_missing else None), limit)
 
@@ -170,8 +170,8 @@ class Presence:
         }
 
     def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
-        """The rows that are asked for, in the order of their event times. `where`: missing at this place; `text`: part
-        of the message's name, or its hash in hex."""
+        """Return the rows that are asked for, in the order of their event times. `where`: missing at this place;
+        `text`: part of the message's name, or its hash in hex."""
         which, missing = self.missing_of
         kept = np.ones(self.ids.size, bool)
         if only == "missing":
@@ -186,20 +186,20 @@ class Presence:
         return rows[np.lexsort((self.ids[rows], self.event_ms[rows]))]
 
     def missing_first(self, rows: _Ints) -> _Ints:
-        """The same rows, those with something missing first."""
+        """Return the same rows, those with something missing first."""
         which, missing = self.missing_of
         is_whole = np.array([not places for places in missing], bool)[which[rows]]
         return rows[np.argsort(is_whole, kind="stable")]
 
     def matrix(self, rows: _Ints, limit: int | None = MAX_ROWS) -> Matrix:
-        """The first of these rows as messages."""
+        """Return the first of these rows as messages."""
         shown = rows[:limit]
         share = share_of(self.found.sample)
         name, start_s = self.graph.definition.name, self.found.window_start_s
         return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
 
     def messages(self, rows: _Ints) -> tuple[MatrixMessage, ...]:
-        """It costs as much as there are rows, and the window is gone through once, whatever is asked of it."""
+        """Return these rows as messages. The window is gone through once, so the cost grows with the rows alone."""
         ids = self.ids[rows]
         lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
         more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}

@@ -161,8 +161,8 @@ def read_trail(
     id_hash: int,
     partitions: frozenset[int] | None = None,
 ) -> Trail | None:
-    """All beacons of a message in a window that is known to hold it; None if the log has none. `partitions`: those it
-    may lie in, if that is known.
+    """Return all beacons of a message in a window that is known to hold it; None if the log has none. `partitions`:
+    those it may lie in, if that is known.
 
     Raises:
         NotEnoughData, KafkaException: as `lagloss_server.queries.window_blocks.read_window`.
@@ -232,7 +232,8 @@ def _best_hit(
 
 
 def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:
-    """The windows in their order, so many at a time as are read in a second or so, and how many beacons that are."""
+    """Return the windows in their order, so many at a time as are read in a second or so, and how many beacons that
+    are."""
     batch: list[int] = []
     size = 0
     for start in starts:
@@ -246,7 +247,7 @@ def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tupl
 
 
 def _tallied_windows(store: Store, pipeline: str) -> dict[int, int]:
-    """The windows that the log may hold blocks of, and how many beacons they have."""
+    """Return the windows that the log may hold blocks of, and how many beacons they have."""
     tally = tables.TallyRow
     with store.engine.connect() as connection:
         rows = connection.execute(
@@ -276,8 +277,8 @@ def _ranges_of(
 def _partition_counts(
     store: Store, log: BeaconLog, pipeline: str, oldest_s: int | None, held: Mapping[int, Watermarks]
 ) -> range:
-    """How many partitions blocks of this window and later ones may be made for. Their number only grows, so it is at
-    least what the first blocks of the oldest window say."""
+    """Return how many partitions blocks of this window and later ones may be made for. Their number only grows, so it
+    is at least what the first blocks of the oldest window say."""
     if oldest_s is None:
         return range(len(held), len(held) + 1)
     first: dict[int, OffsetRange] = {}

@@ -41,18 +41,18 @@ class WindowBlocks:
         return sum(block.count for blocks in self.blocks.values() for block in blocks)
 
     def beacons(self, checkpoint: str) -> Iterator[tuple[BeaconBlock, npt.NDArray[np.intp]]]:
-        """The blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
+        """Return the blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
         for block in self.blocks.get(checkpoint, ()):
             taken = (block.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(self.sample)
             yield block, np.flatnonzero(taken)
 
     def ids(self, checkpoint: str) -> U64:
-        """The distinct id hashes at a checkpoint, ascending."""
+        """Return the distinct id hashes at a checkpoint, ascending."""
         parts = [block.id_hash[rows] for block, rows in self.beacons(checkpoint)]
         return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
     def names(self, ids: U64) -> list[str]:
-        """The names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
+        """Return the names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
         known, places = self._named
         if not known.size:
             return [f"{id_hash:016x}" for id_hash in ids.tolist()]
@@ -103,7 +103,8 @@ def read_window(
 def window_ranges(
     store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
 ) -> tuple[list[OffsetRange], int]:
-    """Where the blocks of a window lie, merged and held by the broker, and the lowest sample that its tallies speak of.
+    """Return where the blocks of a window lie, merged and held by the broker, and the lowest sample that its tallies
+    speak of.
 
     Raises:
         NotEnoughData, KafkaException: as `read_window`.

@@ -118,7 +118,7 @@ def _overtaken_before(place: Place, evidence: Evidence, margin_ms: int) -> float
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
-    """Whether the pattern's messages were last seen before the cut.
+    """Return whether the pattern's messages were last seen before the cut.
 
     Raises:
         Straddled: some were, some were not.
@@ -190,7 +190,7 @@ class Scale:
         return seen if self.sample == SAMPLE_ALL else round(seen * self.factor)
 
     def interval(self, low: int, high: int) -> Interval:
-        """A loss interval, widened by what sampling leaves unsure."""
+        """Return a loss interval, widened by what sampling leaves unsure."""
         if self.sample == SAMPLE_ALL or self.messages == 0:
             return Interval(low, high)
         least = wilson(low, self.messages)[0] * self.messages * self.factor
@@ -241,7 +241,7 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplet
 
 
 def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
-    """The result of a window.
+    """Return the result of a window.
 
     Raises:
         Straddled: time has moved a cut into a pattern, or the tallies prove no longer what they did; read the blocks

@@ -36,7 +36,7 @@ class EmitterState:
         return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
 
     def is_expected(self, window_end_ms: int, now_ms: int) -> bool:
-        """Whether it should account for a window that ends then, tally or no tally."""
+        """Return whether it should account for a window that ends then, tally or no tally."""
         if window_end_ms < self.started_at:
             return False
         if self.closed:
@@ -44,11 +44,11 @@ class EmitterState:
         return not self.is_abandoned(window_end_ms, now_ms)
 
     def is_abandoned(self, window_end_ms: int, now_ms: int) -> bool:
-        """Whether it died so long before this window that nobody waits for it any more."""
+        """Return whether it died so long before this window that nobody waits for it any more."""
         return self.is_silent(now_ms) and window_end_ms > self.appended_at + EXPECTED_FOR_MS
 
     def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
-        """Whether its silence leaves this window incomplete for good."""
+        """Return whether its silence leaves this window incomplete for good."""
         return (
             self.is_silent(now_ms)
             and window_start_s >= self.disturbed_from_s
@@ -56,7 +56,8 @@ class EmitterState:
         )
 
     def is_heard_near(self, window_start_s: int) -> bool:
-        """Whether anything it said, by its own clock or the broker's, may reach into a window that starts then."""
+        """Return whether anything it said, by its own clock or the broker's, may reach into a window that starts
+        then."""
         return max(self.appended_at, self.sent_at) + SILENT_AFTER_MS >= window_start_s * 1000
 
 
@@ -135,7 +136,7 @@ class Evidence:
         return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
 
     def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
-        """The nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
+        """Return the nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
         expected = self.expected()
         incomplete = {state.node for state in expected if not self.is_final(state)}
         incomplete |= {tally.node for tally in self.tallies if tally.beacons > read.get(tally.account, 0)}
@@ -157,7 +158,7 @@ class Evidence:
         )
 
     def is_idle(self, graph: Graph) -> bool:
-        """Whether every known emitter of the first node, and at least one, is final or closed (rule 10)."""
+        """Return whether every known emitter of the first node, and at least one, is final or closed (rule 10)."""
         known = [
             state
             for state in self.emitters
@@ -166,8 +167,8 @@ class Evidence:
         return bool(known) and all(state.closed or self.is_final(state) for state in known)
 
     def until_ms(self, checkpoint: str) -> int | None:
-        """How far the lanes of a place's checkpoint have come (rule 4): the minimum over lanes that are still open,
-        now where all were work in hand of emitters that have closed, None where nobody ever reported."""
+        """Return how far the lanes of a place's checkpoint have come (rule 4): the minimum over lanes that are still
+        open, now where all were work in hand of emitters that have closed, None where nobody ever reported."""
         lanes = [lane for lane in self.lanes if lane.checkpoint == checkpoint]
         if not lanes:
             return None

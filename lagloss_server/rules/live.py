@@ -24,9 +24,9 @@ class LiveTally:
 
 
 def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally]) -> WindowResult:
-    """An open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None, and
-    so is whatever only a closing can tell. Where an emitter's sample changed within the window, its counts are scaled
-    as if it had been the lowest all the time."""
+    """Return an open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None,
+    and so is whatever only a closing can tell. Where an emitter's sample changed within the window, its counts are
+    scaled as if it had been the lowest all the time."""
     tallies = list(tallies)
     sample = min((tally.sample for tally in tallies), default=SAMPLE_ALL)
     counted: dict[str, list[int]] = {}

@@ -70,7 +70,7 @@ class Rollup:
 
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
-        """What one closed window adds: counts of its result's document, sketches of its facts."""
+        """Make the roll-up of one closed window: counts of its result's document, sketches of its facts."""
         on_time, on_time_of = on_time_counts(document)
         return cls(
             windows=1,
@@ -96,12 +96,14 @@ class Rollup:
 
     @classmethod
     def of_counts(cls, verdicts: Mapping[str, int], counts: Mapping[str, Any]) -> Rollup:
-        """What objectives are judged by: windows by verdict, and `COUNTS`. It has no sketches and no places."""
+        """Make a roll-up of what objectives are judged by: windows by verdict, and `COUNTS`. It has no sketches and no
+        places."""
         return cls(windows=sum(verdicts.values()), verdicts=verdicts, **{name: counts[name] for name in COUNTS})
 
     @classmethod
     def merged(cls, parts: Iterable[Rollup]) -> Rollup:
-        """All parts together; their windows are different ones. Associative: a day is its hours is its windows."""
+        """Return all parts together; their windows are different ones. Associative: a day is its hours is its
+        windows."""
         parts = list(parts)
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
         return cls(
@@ -128,7 +130,7 @@ class Rollup:
         return self.on_time / self.on_time_of if self.on_time_of else None
 
     def document(self) -> dict[str, Any]:
-        """The roll-up with a window's field names, as reports and pages show it."""
+        """Return the roll-up with a window's field names, as reports and pages show it."""
         return {
             "windows": self.windows,
             "verdicts": dict(self.verdicts),
@@ -143,7 +145,7 @@ class Rollup:
         }
 
     def headline(self) -> dict[str, Any]:
-        """What the table `rollup` holds as columns, to be read of many pipelines at once."""
+        """Return the columns of the table `rollup`, to be read for many pipelines at once."""
         return {
             **{name: getattr(self, name) for name in ("windows", "messages", "lost_min", "lost_max")},
             "on_time": self.on_time,
@@ -179,15 +181,16 @@ class Rollup:
 
     @classmethod
     def unpack_counts(cls, beginning: bytes) -> Rollup:
-        """The verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or more of
-        them): a year of hours is read by them."""
+        """Return the verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or
+        more of them): a year of hours is read by them."""
         text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
         raw = json.loads(text[: text.index(_AFTER_COUNTS)] + "}")
         return cls.of_counts(raw["verdicts"], raw)
 
 
 def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Messages of a closed window that were on time, and of how many (rule 12); 0 of 0 where no share is known."""
+    """Return how many messages of a closed window were on time, and of how many (rule 12); 0 of 0 if no share is
+    known."""
     share = document["on_time_share"]
     if share is None:
         return 0, 0
@@ -222,7 +225,7 @@ def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Inter
 
 
 def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
-    """Every node and link of a window's document with what was lost there."""
+    """Yield every node and link of a window's document with what was lost there."""
     for node in document["nodes"]:
         yield f"node {node['name']}", node["lost"]
     for link in document["links"]:

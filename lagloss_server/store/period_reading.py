@@ -60,7 +60,7 @@ class PeriodReading:
         self._found = {name: [[] for _ in edges[1:]] for name, edges in self.edges.items()}
 
     def parts(self) -> dict[str, list[PeriodPart]]:
-        """The stretches of each pipeline, in the order of its edges."""
+        """Return the stretches of each pipeline, in the order of its edges."""
         pruned_s, hours = self._pruned_before(), self._marked("hour")
         days = self._marked("day") | {(name, period_of("day", start)) for name, start in hours}
         # where the minutes of a marked hour are gone, its roll-up is all there is
@@ -81,7 +81,7 @@ class PeriodReading:
         }
 
     def _take(self, period: Period, ranges: Ranges, usable: Callable[[str, int], bool]) -> Ranges:
-        """Takes the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
+        """Take the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
         length, row = PERIOD_S[period], tables.RollupRow
         asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
         within = (row.pipeline == asked.c.name, row.start >= asked.c.from_s, row.start < asked.c.to_s)
@@ -100,7 +100,8 @@ class PeriodReading:
         return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
 
     def _whole(self, name: str, ranges: Sequence[Range], length: int) -> list[Range]:
-        """The parts of ranges that whole periods of this length fill; nothing where no stretch has room for one."""
+        """Return the parts of ranges that whole periods of this length fill; nothing where no stretch has room for
+        one."""
         if max(late - early for early, late in pairwise(self.edges[name])) < length:
             return []
         filled = ((-(-from_s // length) * length, to_s // length * length) for from_s, to_s in ranges)
@@ -112,7 +113,7 @@ class PeriodReading:
         versions: Mapping[Place, Hashable],
         read: Callable[[Iterable[Place]], Iterator[tuple[Place, Rollup]]],
     ) -> Iterator[tuple[Place, Rollup]]:
-        """These rows; those that are remembered in this version are not read again."""
+        """Return these rows; those that are remembered in this version are not read again."""
         if self.memory is None:
             yield from read(versions)
             return
@@ -152,7 +153,7 @@ class PeriodReading:
             yield (name, start), Rollup.of_window(document, WindowFacts.unpack(facts))
 
     def _count_minutes(self, ranges: Ranges) -> None:
-        """Adds minutes up where they are stored."""
+        """Add minutes up where they are stored."""
         window, asked = tables.WindowRow, _asked(_each(ranges, self._parted))
         sums = [func.sum(getattr(window, name)) for name in COUNTS]
         rows = self.connection.execute(
@@ -165,7 +166,7 @@ class PeriodReading:
             self._add(name, from_s, Rollup.of_counts({verdict: windows}, counts))
 
     def _cuts(self, ranges: Ranges) -> dict[str, list[int]]:
-        """By stretch: the minutes of these ranges, which are gone, that an hour's roll-up holds."""
+        """Return by stretch the minutes of these ranges that are dropped, but summed up in an hour's roll-up."""
         hour, row = PERIOD_S["hour"], tables.RollupRow
         cuts = {name: [0] * len(found) for name, found in self._found.items()}
         if not any(ranges.values()):
@@ -190,7 +191,7 @@ class PeriodReading:
         return {(name, start) for name, start in self.connection.execute(asked)}
 
     def _pruned_before(self) -> int:
-        """Windows that start before this were dropped (see `aggregator.maintenance.retention`)."""
+        """Return the start before which windows were dropped (see `aggregator.maintenance.retention`)."""
         pruned = tables.PrunedRow
         asked = select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
         return self.connection.execute(asked).scalar() or 0
@@ -203,7 +204,7 @@ class PeriodReading:
         self._found[name][self._stretch(name, start)].append((start, part))
 
     def _parted(self, name: str, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges, parted where one stretch ends and the next begins."""
+        """Return the ranges, parted where one stretch ends and the next begins."""
         edges = self.edges[name]
         parted: list[Range] = []
         for from_s, to_s in ranges:
@@ -213,7 +214,7 @@ class PeriodReading:
 
 
 def minutes_between(from_s: int, to_s: int) -> int:
-    """Windows with from <= start < to."""
+    """Count the windows with from <= start < to."""
     return -(-to_s // WINDOW_S) - -(-from_s // WINDOW_S)
 
 
@@ -231,7 +232,7 @@ def _asked_places(places: Iterable[Place]) -> TableValuedAlias:
 
 
 def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
-    """The windows of the ranges that are asked for."""
+    """Return the windows of the ranges that are asked for."""
     window = tables.WindowRow
     return (
         window.pipeline == asked.c.name,
@@ -241,14 +242,14 @@ def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
 
 
 def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
-    """All parts in the order of their starts, so that the checkpoints are in the order of the flow."""
+    """Return all parts in the order of their starts, so that the checkpoints are in the order of the flow."""
     if len(parts) == 1:
         return parts[0][1]
     return Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0)))
 
 
 def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
-    """What is left of the ranges without what was taken; all ascending, what was taken lies in one of them each."""
+    """Return the ranges without `taken`; all ascending, each of `taken` within one range."""
     left: list[Range] = []
     at = 0
     for from_s, to_s in ranges:

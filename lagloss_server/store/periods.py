@@ -59,13 +59,13 @@ class Coverage:
 def total(
     store: Store, pipeline: str, from_s: int, to_s: int, *, memory: Memory | None = None, settled_s: int = 0
 ) -> Rollup:
-    """The closed windows with from <= start < to; `memory` and `settled_s` as in `series_of`."""
+    """Return the closed windows with from <= start < to; `memory` and `settled_s` as in `series_of`."""
     found = series_of(store, {pipeline: (from_s, to_s)}, memory=memory, settled_s=settled_s)
     return found[pipeline][0].total
 
 
 def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[TimeRange]:
-    """The stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
+    """Return the stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
     return series_of(store, {pipeline: edges}, counts_only=counts_only)[pipeline]
 
 
@@ -77,8 +77,8 @@ def series_of(
     memory: Memory | None = None,
     settled_s: int = 0,
 ) -> dict[str, list[TimeRange]]:
-    """By pipeline, the stretches between each two neighbours of its `edges` (epoch s, ascending), in a few statements
-    however many pipelines they are.
+    """Return for each pipeline the ranges between neighbours of its `edges` (epoch s, ascending), in a few statements
+    however many pipelines there are.
 
     Args:
         counts_only: totals have verdicts and `rollup.COUNTS`, nothing else. Some 10,000 hours take half a
@@ -105,7 +105,7 @@ def joined(stretches: Sequence[TimeRange]) -> TimeRange:
 
 
 def coverage(stretch: TimeRange, first_s: int | None, expected_to_s: float) -> Coverage:
-    """What is known of a stretch.
+    """Return what is known of a range of time.
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.
@@ -125,7 +125,7 @@ def first_known(store: Store, pipeline: str) -> int | None:
 
 
 def first_known_of(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
-    """The same of those of these pipelines that anything is kept of.
+    """Return the same of those of these pipelines that anything is kept of.
 
     Of an hour whose minutes are gone: windows go on without a gap from a pipeline's first, so it began that many
     minutes before the hour's end.
@@ -169,6 +169,6 @@ def hour_edges(from_s: int, to_s: int) -> list[int]:
 
 @contextmanager
 def _snapshot(store: Store) -> Iterator[Connection]:
-    """A connection that sees the database as it is now throughout: no roll-up changes between two queries."""
+    """Return a connection that sees the database as it is now throughout: no roll-up changes between two queries."""
     with store.engine.connect() as connection:
         yield connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

@@ -49,7 +49,7 @@ _PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_inter
 
 
 def engine_for(database_url: str) -> Engine:
-    """An engine on psycopg 3 for a plain `postgresql://` URL."""
+    """Return an engine on psycopg 3 for a plain `postgresql://` URL."""
     url = make_url(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
     return create_engine(
         url.update_query_dict({**_PATIENCE, **url.query}),
@@ -59,7 +59,7 @@ def engine_for(database_url: str) -> Engine:
 
 
 def day_label(day: int) -> str:
-    """How the name of a day's partition ends; `day` counts from the epoch."""
+    """Return how the name of a day's partition ends; `day` counts from the epoch."""
     return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
 
 
@@ -104,7 +104,7 @@ class MissingMessage:
 
     @classmethod
     def of(cls, row: Row[Any]) -> MissingMessage:
-        """A row of `tables.MissingMessageRow`."""
+        """Return a row of `tables.MissingMessageRow`."""
         return cls(
             row.window_start,
             row.id_hash % (1 << 64),
@@ -127,7 +127,7 @@ class Store:
         self.engine.dispose()
 
     def check(self) -> None:
-        """Raises DatabaseUnreachable where the database does not answer, or has no tables of ours."""
+        """Raise DatabaseUnreachable where the database does not answer, or has no tables of ours."""
         try:
             with self.engine.connect() as connection:
                 connection.execute(select(tables.PipelineRow.name).limit(1))
@@ -171,7 +171,7 @@ class Store:
             connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
 
     def pipelines(self) -> list[StoredPipeline]:
-        """The newest version of every pipeline that is not deleted, by name."""
+        """Return the newest version of every pipeline that is not deleted, by name."""
         table, later = tables.table_of(tables.PipelineRow), aliased(tables.table_of(tables.PipelineRow))
         is_newest = ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
         asked = select(table).where(table.c.deleted_at.is_(None), is_newest).order_by(table.c.name)
@@ -179,7 +179,7 @@ class Store:
             return [_stored(row) for row in connection.execute(asked)]
 
     def versions_of(self, name: str) -> list[StoredPipeline]:
-        """Every version of one pipeline, oldest first.
+        """Return every version of one pipeline, oldest first.
 
         Raises:
             UnknownPipeline: with the names there are.
@@ -192,8 +192,8 @@ class Store:
         return [_stored(row) for row in rows]
 
     def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
-        """Every version of every pipeline that is not deleted, by name and version; of those `known` only later ones
-        than that."""
+        """Return every version of every pipeline that is not deleted, by name and version; for those `known` only later
+        ones."""
         table, known = tables.table_of(tables.PipelineRow), known or {}
         with self.engine.connect() as connection:
             keys = connection.execute(
@@ -209,12 +209,12 @@ class Store:
         return [_stored(row) for row in found]
 
     def names(self) -> list[str]:
-        """The pipelines that are not deleted, by name."""
+        """Return the pipelines that are not deleted, by name."""
         with self.engine.connect() as connection:
             return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
 
     def count_changes(self) -> int:
-        """How many versions and deletions of definitions there are: it grows with every change."""
+        """Return how many versions and deletions of definitions there are: it grows with every change."""
         table = tables.table_of(tables.PipelineRow)
         with self.engine.connect() as connection:
             return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
@@ -276,7 +276,7 @@ class Store:
             return {found.start: Rollup.unpack(found.packed) for found in rows}
 
     def pipeline(self, name: str) -> StoredPipeline:
-        """The newest version of one pipeline.
+        """Return the newest version of one pipeline.
 
         Raises:
             UnknownPipeline: with the names there are.
@@ -292,16 +292,16 @@ class Store:
         return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
 
     def definition_at(self, name: str, window_start_s: int) -> Definition:
-        """The definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        """Return the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         versions = self.versions_of(name)
         return versions[in_force(versions, window_start_s)].definition
 
     def graph_at(self, name: str, window_start_s: int) -> Graph:
-        """The graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         return Graph(self.definition_at(name, window_start_s))
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
-        """Where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
+        """Return where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
         tally = tables.TallyRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -313,7 +313,7 @@ class Store:
         return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
-        """Whether the window's result stands for good, since the log no longer holds its blocks."""
+        """Return whether the window's result stands for good, since the log no longer holds its blocks."""
         window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             state = connection.execute(
@@ -328,11 +328,12 @@ class Store:
             return int(connection.execute(request.returning(tables.RecomputeRequestRow.id)).scalar_one())
 
     def recompute_answer(self, request: int) -> dict[str, Any] | None:
-        """What the closer answered, or None while it works."""
+        """Return the closer's answer; None while it works."""
         return self._of_request(request, tables.RecomputeRequestRow.answer)
 
     def recompute_progress(self, request: int) -> dict[str, Any] | None:
-        """How far the closer has come: at least the numbers of windows `done` and `of`; None before its first round."""
+        """Return how far the closer has come: at least the numbers of windows `done` and `of`; None before its first
+        round."""
         return self._of_request(request, tables.RecomputeRequestRow.progress)
 
     def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -343,7 +344,7 @@ class Store:
         return found
 
     def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
-        """Windows that have tallies but no result yet, from the tallies alone."""
+        """Return windows that have tallies but no result yet, from the tallies alone."""
         tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
         rows = connection.execute(
             select(tally)

@@ -41,7 +41,7 @@ class Token:
     revoked_at_ms: int | None = None
 
     def admits(self, secret: str) -> bool:
-        """Whether this is the token's secret; takes as long for any other."""
+        """Return whether this is the token's secret; takes as long for any other."""
         return hmac.compare_digest(hash_secret(secret), self.secret_hash)
 
 
@@ -50,7 +50,7 @@ def hash_secret(secret: str) -> bytes:
 
 
 def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
-    """The token that this text is, if it is one of those `known` (by id)."""
+    """Return the token that this text is, if it is one of those `known` (by id)."""
     prefix, _, rest = text.partition("_")
     token_id, _, secret = rest.partition("_")
     token = known.get(token_id)
@@ -58,7 +58,7 @@ def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
 
 
 def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | None = None) -> tuple[Token, str]:
-    """A new token, and its text, which nobody can read again.
+    """Return a new token, and its text, which nobody can read again.
 
     Raises:
         UnknownPipeline: with the names there are.
@@ -81,7 +81,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
 
 
 def read(connection: Connection) -> list[Token]:
-    """All tokens, revoked ones too, oldest first."""
+    """Return all tokens, revoked ones too, oldest first."""
     table = tables.table_of(tables.TokenRow)
     return [
         Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
@@ -90,7 +90,7 @@ def read(connection: Connection) -> list[Token]:
 
 
 def revoke(store: Store, token_id: str) -> None:
-    """Ends a token; collectors hear of it within seconds.
+    """End a token; collectors hear of it within seconds.
 
     Raises:
         UnknownToken: there is none, or it was revoked before.

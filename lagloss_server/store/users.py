@@ -45,7 +45,7 @@ class User:
 
 
 def add(store: Store, name: str, role: Role, password: str) -> User:
-    """A new user.
+    """Return a new user.
 
     Raises:
         BadUserName, BadPassword: what is asked of them.
@@ -64,7 +64,7 @@ def add(store: Store, name: str, role: Role, password: str) -> User:
 
 
 def set_password(store: Store, name: str, password: str) -> None:
-    """Gives a user another password, and ends their sessions.
+    """Give a user another password, and end their sessions.
 
     Raises:
         BadPassword: what is asked of it.
@@ -77,7 +77,7 @@ def set_password(store: Store, name: str, password: str) -> None:
 
 
 def set_role(store: Store, name: str, role: Role) -> None:
-    """Gives a user another role, in their sessions, too.
+    """Give a user another role, in their sessions, too.
 
     Raises:
         UnknownUser: with the names there are.
@@ -89,7 +89,7 @@ def set_role(store: Store, name: str, role: Role) -> None:
 
 
 def remove(store: Store, name: str) -> None:
-    """Removes a user, and ends their sessions.
+    """Remove a user, and end their sessions.
 
     Raises:
         UnknownUser: with the names there are.
@@ -101,7 +101,7 @@ def remove(store: Store, name: str) -> None:
 
 
 def end_sessions(connection: Connection, name: str, login: str | None = None) -> int:
-    """Logs somebody out everywhere, whatever login they came by unless one is given; how often they were logged in."""
+    """Log somebody out everywhere, whatever login they came by unless one is given; how often they were logged in."""
     is_theirs = func.lower(_session.c.name) == name.lower()
     if login is not None:
         is_theirs &= _session.c.login == login
@@ -109,13 +109,13 @@ def end_sessions(connection: Connection, name: str, login: str | None = None) ->
 
 
 def read(connection: Connection) -> list[User]:
-    """All users, by name."""
+    """Return all users, by name."""
     return [_as_user(row) for row in connection.execute(select(_user).order_by(_user.c.name))]
 
 
 def recognise(store: Store, name: str, password: str) -> User | None:
-    """The user of this name, if this is their password. Takes as long where there is none: nobody learns who is a user.
-    A hash that was made with other parameters than today's is made anew."""
+    """Return the user of this name, if this is their password. Takes as long where there is none: nobody learns who is
+    a user. A hash that was made with other parameters than today's is made anew."""
     with store.engine.connect() as connection:
         known = _find(connection, name)
     try:
@@ -128,8 +128,8 @@ def recognise(store: Store, name: str, password: str) -> User | None:
 
 
 def hold(connection: Connection, user: User) -> User | None:
-    """The user as they are now, held until the transaction's end; None once their password is another or they are gone.
-    A session that begins in this transaction is seen by whoever changes them after it."""
+    """Return the user as they are now, held until the transaction's end; None once their password is another or they
+    are gone. A session that begins in this transaction is seen by whoever changes them after it."""
     is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
     row = connection.execute(select(_user).where(is_same).with_for_update(read=True)).one_or_none()
     return _as_user(row) if row else None
@@ -173,7 +173,7 @@ def _normal(password: str) -> str:
 
 @cache
 def _decoy() -> str:
-    """What passwords are compared with where there is no such user."""
+    """Return the hash to compare with if there is no such user."""
     return _HASHER.hash(secrets.token_urlsafe())
 
 

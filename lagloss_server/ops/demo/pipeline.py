@@ -58,7 +58,7 @@ class Helper:
         self._read_to = 0
 
     def progress(self) -> Iterator[dict[str, Any]]:
-        """The progress documents that were written since the last call."""
+        """Return the progress documents that were written since the last call."""
         with self.log_path.open("rb") as log:
             log.seek(self._read_to)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -77,7 +77,7 @@ class Helper:
         return code is None
 
     def stop(self) -> None:
-        """Ends it without waiting for its events to get through: told twice, the runner hurries."""
+        """End it without waiting for its events to get through: told twice, the runner hurries."""
         if self.process.poll() is None:
             self.process.terminate()
             time.sleep(BETWEEN_SIGNALS_S)
@@ -90,12 +90,12 @@ def play(data_dir: Path, scenario: str) -> str:
 
 
 def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
-    """What the ledger says of each window, by its start (epoch seconds), with the names of what was lost."""
+    """Return the ledger of each window by its start (epoch seconds), with the names of lost messages."""
     return {document["window_start_s"]: document for document in _answer(data_dir, "ledger")["windows"]}
 
 
 def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
-    """What a command of the reference pipeline prints, once it has ended."""
+    """Run a command of the reference pipeline and return its output."""
     words = [sys.executable, "-m", MODULE, *command, "--data-dir", str(data_dir)]
     found = subprocess.run(words, capture_output=True, check=True, text=True)
     document: dict[str, Any] = json.loads(found.stdout)
@@ -103,7 +103,7 @@ def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
 
 
 def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
-    """What the reference pipeline's own comparison of its ledger with lagloss's windows finds; None if it is too early.
+    """Return the reference pipeline's own comparison of its ledger with lagloss's windows; None if it is too early.
 
     Raises:
         ServerNotReady: if it cannot compare.

@@ -48,7 +48,7 @@ PLAIN_WIDTH: Final = 160
 
 
 def run(minutes: float | None = None, as_json: bool = False, settings: Settings | None = None) -> int:
-    """Runs the demo; for `minutes` of load, or until Ctrl-C.
+    """Run the demo; for `minutes` of load, or until Ctrl-C.
 
     With `minutes`: waits until every window is closed for good and compares. `as_json`: one document on stdout, the
     progress on stderr.
@@ -84,7 +84,7 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
 
 
 def make_empty(data_dir: Path) -> None:
-    """Clears what the last demo left: each begins with servers of its own that hold nothing.
+    """Clear what the last demo left: each begins with servers of its own that hold nothing.
 
     Raises:
         AlreadyRunning: if another demo is on it.
@@ -130,7 +130,7 @@ class Demo:
             helper.stop()
 
     def go(self, minutes: float | None) -> None:
-        """Sends the past and runs the pipeline until its load has ended and everything is through."""
+        """Send the past and runs the pipeline until its load has ended and everything is through."""
         self._store.apply(self._definition)
         bootstrap = self._stack.endpoints["kafka"]
         self._view.say(f"page: {self._picture.dashboard}")
@@ -152,7 +152,7 @@ class Demo:
         self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
-        """Waits until lagloss has said its last word on every window; how that compares with the ledger."""
+        """Wait until lagloss has said its last word on every window; how that compares with the ledger."""
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
@@ -172,7 +172,7 @@ class Demo:
                     )
 
     def _look(self) -> None:
-        """A second's pause, then one look at everything."""
+        """Return a second's pause, then one look at everything."""
         time.sleep(LOOK_EVERY_S)
         self._stack.tend()
         for progress in self._helpers["history"].progress():
@@ -215,7 +215,7 @@ def _beacons(windows: Any) -> int:
 
 
 def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any], *, with_table: bool) -> None:
-    """Prints the table of windows, where it is not on the screen yet, and whether all of it agrees."""
+    """Print the table of windows, where it is not on the screen yet, and whether all of it agrees."""
     if with_table:
         console.print(table_of(picture))
     lost = document["measured"]["lost"]

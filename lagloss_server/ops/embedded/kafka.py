@@ -76,7 +76,7 @@ class EmbeddedKafka:
         return [process for number, process in self._processes.items() if number != LONE_CONTROLLER]
 
     def start(self, timeout_s: float = 60) -> Self:
-        """Starts every broker and waits until they answer.
+        """Start every broker and waits until they answer.
 
         Raises JavaMissing, JarsMissing, PortInUse, AlreadyRunning, StaleDataDirectory or ServerNotReady.
         """
@@ -103,7 +103,7 @@ class EmbeddedKafka:
         return self
 
     def stop(self, timeout_s: float = 20) -> None:
-        """Ends every broker in an orderly way, so that the next start needs no recovery. Twice does no harm."""
+        """End every broker in an orderly way, so that the next start needs no recovery. Twice does no harm."""
         # The controller last: the others hand over to it.
         for number, process in self._processes.items():
             if number != LONE_CONTROLLER and process.poll() is None:
@@ -123,11 +123,11 @@ class EmbeddedKafka:
         self._processes[number].send_signal(signal.SIGTERM)
 
     def start_broker(self, number: int) -> None:
-        """Starts a broker that has ended, with its data and at its address; does not wait until it answers."""
+        """Start a broker that has ended, with its data and at its address; do not wait until it answers."""
         self._launch(next(node for node in self._nodes if node.number == number))
 
     def is_running(self, number: int) -> bool:
-        """Whether a broker's process lives."""
+        """Return whether a broker's process lives."""
         return self._processes[number].poll() is None
 
     @property
@@ -175,7 +175,7 @@ class EmbeddedKafka:
         node.pid_path.write_text(str(self._processes[node.number].pid))
 
     def _cluster_id(self) -> str:
-        """The id in `cluster.id`, made at first start; a node formatted for another cluster is refused."""
+        """Return the id in `cluster.id`, made at first start; a node formatted for another cluster is refused."""
         path = self.data_dir / "cluster.id"
         if not path.exists():
             path.write_text(urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
@@ -203,7 +203,7 @@ class EmbeddedKafka:
         return cluster_id
 
     def _await_leftover(self, node: BrokerNode) -> None:
-        """Waits for the broker of a killed parent to end: two brokers in one folder would spoil it."""
+        """Wait for the broker of a killed parent to end: two brokers in one folder would spoil it."""
         if node.pid_path.exists():
             text = node.pid_path.read_text().strip()
             if text.isdigit() and not wait_gone(int(text), MAIN_CLASS, LEFTOVER_S):

@@ -52,7 +52,7 @@ class BrokerNode:
 
 
 def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
-    """Writes server.properties of one of the cluster's `nodes`."""
+    """Write server.properties of one of the cluster's `nodes`."""
     listeners = [f"PLAINTEXT://{node.address}"] if node.is_broker else []
     if node.controller_port:
         listeners.append(f"CONTROLLER://{LOOPBACK}:{node.controller_port}")
@@ -92,7 +92,7 @@ def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
 
 
 def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str) -> None:
-    """Writes meta.properties and, on the controller, the list of controllers: itself."""
+    """Write meta.properties and, on the controller, the list of controllers: itself."""
     voters = "--standalone" if node.controller_port else "--no-initial-controllers"
     # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.
     identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
@@ -106,7 +106,7 @@ def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str
 
 
 def last_error(log: str) -> str:
-    """The line of a log that says most likely why its process ended."""
+    """Return the line of a log that says most likely why its process ended."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
     return (errors or lines or ["it ended at once and said nothing"])[-1][:400]

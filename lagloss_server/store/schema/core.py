@@ -330,7 +330,7 @@ class RecomputeRequestRow(Base):
 
 
 def table_of(model: type[Base]) -> Table:
-    """A model's table, for statements on columns rather than objects."""
+    """Return a model's table, for statements on columns rather than objects."""
     table = model.__table__
     if not isinstance(table, Table):
         raise TypeError(f"{model.__name__} is no table")
@@ -343,12 +343,13 @@ PARTITIONED: Final = tuple(
 
 
 def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
-    """Whether a text column is one of these, however many they are."""
+    """Return whether a text column is one of these, however many they are."""
     return column == any_(literal(sorted(names), ARRAY(Text)))
 
 
 def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> TableValuedAlias:
-    """These rows as a table, for joins that look each up by itself in an index: one statement, however many rows."""
+    """Return these rows as a table, for joins that look each up by itself in an index: one statement, however many
+    rows."""
     values = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
     columns = [column(name, kind) for name, kind in types.items()]
