@@ -47,7 +47,7 @@ class Outage:
     since_s: float
 
     def lasting(self, before: Outage | None) -> Outage:
-        """This trouble as the continuation of the one before: since the first, if it is the same server's."""
+        """Return this outage as the continuation of the one before: since the first, if it is the same server's."""
         return replace(self, since_s=before.since_s) if before is not None and before.server == self.server else self
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class Outage:
 
 
 def trouble_with(error: BaseException, now_s: float) -> Outage:
-    """Whose trouble a TRANSIENT error is. Spark passes on what its tasks and its stream of reports ran into."""
+    """Attribute a TRANSIENT error to a server. Spark passes on the errors of its tasks and of its stream of reports."""
     told = str(error)
     if isinstance(error, LeaseHeld):
         return Outage("lease", told, now_s)

@@ -54,7 +54,8 @@ class Aggregator:
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
 
     def why_not_well(self) -> str | None:
-        """What /healthz says is wrong: it has not started, or waits for a server. None when it works."""
+        """Return the reason for a failed /healthz: the aggregator has not started, or waits for a server. None when it
+        works."""
         if not self.ready.is_set():
             return "starting"
         trouble = self.trouble
@@ -97,8 +98,8 @@ class Aggregator:
             self._wait_for(error)
 
     def _work(self, spark: SparkSession, stop: threading.Event) -> None:
-        """One spell of work, from connecting to the first trouble. Whatever is kept in memory is made anew in each, so
-        that PostgreSQL may have become another one meanwhile (restored from a backup)."""
+        """Work from connecting to the first outage. All state in memory is built anew each time, so that PostgreSQL can
+        be another one by then (restored from a backup)."""
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
             store = stack.enter_context(closing(Store(self.settings.require_database())))
@@ -163,7 +164,7 @@ class Lease:
         return bool(taken)
 
     def check(self) -> None:
-        """Raises DBAPIError where the connection, and with it the lease, is gone."""
+        """Raise DBAPIError if the connection, and with it the lease, is gone."""
         if self._connection is None:
             raise ConnectionError("the lease was not acquired")
         self._connection.execute(text("SELECT 1"))

@@ -41,7 +41,8 @@ class AlertingSetup:
 
 
 def build(settings: Settings) -> AlertingSetup:
-    """Opens nothing that has to answer yet. Raises a LaglossError for settings or a file that make no sense."""
+    """Build the alerter without opening any connection. Raise a LaglossError for invalid settings or an invalid
+    file."""
     database_url = settings.require_database()
     file = load_alerting(settings)
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
@@ -67,7 +68,7 @@ def build(settings: Settings) -> AlertingSetup:
 
 
 def teller(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
-    """The file's routes and maintenance windows, and what its receivers need."""
+    """Build the notifier from the file's routes, maintenance windows and receivers."""
     resend_s = {name: transport.resend_s for name, transport in transports.items()}
     habits = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
     return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], habits)

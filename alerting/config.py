@@ -107,7 +107,7 @@ class MaintenanceSpec(Strict):
         return self
 
     def recurrence(self) -> dateutil.rrule.rrule:
-        """Its starts, on the clock of its time zone."""
+        """Parse the window's starts, on the clock of its time zone."""
         rule = dateutil.rrule.rrulestr(self.rrule, dtstart=self.start)
         if not isinstance(rule, dateutil.rrule.rrule):
             raise ValueError("expected one RRULE, found several")  # noqa: TRY004  # of a text, not of a type
@@ -146,7 +146,7 @@ class AlertingFile(Strict):
         return self
 
     def _named(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Every receiver that is named somewhere, and where."""
+        """Yield every use of a receiver's name, with its place."""
         for at, route in enumerate(self.routes):
             for number, name in enumerate(route.to):
                 yield ("routes", at, "to", number), name
@@ -158,7 +158,7 @@ class AlertingFile(Strict):
 
 
 def load_alerting(settings: Settings) -> AlertingFile:
-    """The file that the settings name; without one, the webhook that they name, for everything; else nobody is told.
+    """Load the file that the settings name; without one, use their webhook for everything; without either, no receiver.
 
     Raises:
         BadDefinition: with file, line and what was expected.

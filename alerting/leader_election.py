@@ -36,7 +36,7 @@ _log = structlog.get_logger("lagloss.alerting")
 
 
 def pause_s(failures: int) -> float:
-    """How long to wait after so many failures in a row with a database that is AWAY."""
+    """Return the pause after this many failures in a row with a database that is AWAY."""
     return min(0.5 * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
@@ -49,8 +49,7 @@ class Leadership:
     _beat_s: float = float("-inf")
 
     def beat(self) -> None:
-        """Says that we are well, if it is time to. To be called every few seconds. Raises psycopg.Error when the lead
-        is lost."""
+        """Write the heartbeat if it is due. Call it every few seconds. Raise psycopg.Error when leadership is lost."""
         if time.monotonic() - self._beat_s < BEAT_S:
             return
         well = self.connection.execute(
@@ -61,13 +60,13 @@ class Leadership:
         self._beat_s = time.monotonic()
 
     def confirm(self) -> None:
-        """Asks whether we still lead. Raises psycopg.Error when not."""
+        """Raise psycopg.Error if this alerter does not lead any more."""
         self._beat_s = float("-inf")
         self.beat()
 
     def heard(self, timeout_s: float) -> set[str]:
-        """Waits for news at most so long: names of pipelines that have a new result, and "" where people did
-        something."""
+        """Wait for notifications, at most this long; return names of pipelines that have a new result, and "" for an
+        action of a person."""
         notices = self.connection.notifies(timeout=timeout_s, stop_after=1)
         first = [*notices]
         rest = [*self.connection.notifies(timeout=0)] if first else []
@@ -78,7 +77,7 @@ class Leadership:
 
 @contextmanager
 def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Leadership | None]:
-    """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
+    """Wait for leadership and hold it; yield None if `stop` was set before. Raise psycopg.Error when the database goes
     away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
     with psycopg.connect(
         database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3

@@ -91,8 +91,8 @@ class Alerter:
                 self._follow_lead(None)
 
     def _stand_by(self) -> None:
-        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over.
-        Raises when the database goes away."""
+        """Note that the database answers, and fill the caches a little at a time, so that a takeover has less to read.
+        Raise when the database goes away."""
         self.trouble = None
         until_s = time.monotonic() + READ_ALONG_S
         for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
@@ -114,7 +114,7 @@ class Alerter:
         self._metrics.leading.set(backend is not None)
 
     def _lead_on(self, lead: Leadership) -> None:
-        """Until told to stop. Raises when the database goes away or the lead is lost."""
+        """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()
@@ -134,7 +134,8 @@ class Alerter:
                 self._watch(lead, "", self._end_round)
 
     def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
-        """A step that fails keeps no other from being done. Raises only when the lead is lost."""
+        """Run one step; log and count a failure so that other pipelines are still evaluated. Raise only when leadership
+        is lost."""
         try:
             step()
         except Exception as error:
@@ -168,8 +169,8 @@ class Alerter:
             sender.wake()
 
     def _name_receivers(self, engine: Engine) -> None:
-        """So that people can be told which there are. What waits for others goes nowhere, and must not go out late if
-        one of them comes back: it is told then of what is open then."""
+        """Store the names of the receivers for other programs. Messages for receivers that are gone are dropped: they
+        must not go out late if one is added again, which is notified of the incidents open then."""
         with engine.begin() as connection:
             connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
             connection.execute(delete(table_of(ReceiverRow)))

@@ -192,7 +192,7 @@ class Closer:
             self._metrics.window(closing.result, revision)
 
     def _known(self, windows: Windows, now_ms: int) -> JudgementContext:
-        """What the reports tell of these windows, as of one moment."""
+        """Read the state of reports for these windows, as of one moment."""
         with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
             return JudgementContext(read_told(connection, windows, now_ms), self._watch.versions, {}, now_ms)
 
@@ -210,7 +210,7 @@ class Closer:
             return replace(known, newest=newest_with_beacons(connection, asked))
 
     def _batches(self, known: JudgementContext, windows: Windows) -> Iterator[Windows]:
-        """The windows in reads of bounded size, by what their tallies tell."""
+        """Split the windows into reads of bounded size, by the beacons in their tallies."""
         batch: list[tuple[str, int]] = []
         beacons = 0
         for window in windows:
@@ -224,7 +224,7 @@ class Closer:
             yield batch
 
     def _read(self, known: JudgementContext, windows: Windows) -> tuple[Reading, dict[int, int]]:
-        """The facts of the windows, and where the audit stands after that."""
+        """Read the facts of the windows; return them and the position of the audit after the read."""
         held = self._beacons.watermarks()
         position = self._audit.position(held)
         plans = []
@@ -244,7 +244,8 @@ class Closer:
         return ReadPlan({plan.key: plan for plan in plans}, frozenset(self._watch.versions), position)
 
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
-        """Windows that are over, where everybody is final and nothing is missing, need not wait for their grace."""
+        """Close windows that are over before their grace ends, if all their emitters are final and nothing is
+        missing."""
         over = [
             (pipeline, start)
             for pipeline, agenda in self._watch.agendas.items()
@@ -259,7 +260,7 @@ class Closer:
             self._try_reading_early(known, window, now_ms)
 
     def _try_reading_early(self, known: JudgementContext, window: tuple[str, int], now_ms: int) -> None:
-        """A window that tallies do not prove, but where they look whole, is read; the result is kept only if it is."""
+        """Read a window that tallies do not prove, if it looks whole; keep the result only if nothing is missing."""
         pipeline, start = window
         agenda = self._watch.agendas[pipeline]
         entry = agenda.entry(start)
@@ -274,8 +275,8 @@ class Closer:
         agenda.tried_early(start, now_ms, read=worth_it)
 
     def _judge_again(self, caught_up_ms: int) -> None:
-        """Windows whose deadline has passed, or whose emitters fell silent or came back: no block is read, unless a cut
-        falls inside a pattern."""
+        """Judge again windows whose deadline has passed, or whose emitters fell silent or came back: no block is read,
+        unless a cut falls inside a pattern."""
         agendas = self._watch.agendas
         windows = {(name, start) for name, agenda in agendas.items() for start in agenda.to_judge(caught_up_ms)}
         touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in agendas]

@@ -26,7 +26,7 @@ MARKS_A_ROUND = 200
 
 
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
-    """One round over the marked roll-ups that have settled, oldest change first: how many were computed, and how many
+    """Compute the marked roll-ups that have settled, oldest change first; return how many were computed, and how many
     are marked now, settled or not."""
     marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
     with engine.connect() as connection:
@@ -47,7 +47,7 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
 
 
 def pruned_before(connection: Connection) -> int:
-    """Windows that start before this (epoch s) were dropped by retention: they are never closed or rolled up again."""
+    """Return the start (epoch s) before which retention dropped windows: they are never closed or rolled up again."""
     pruned = tables.PrunedRow
     found = connection.execute(
         select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)

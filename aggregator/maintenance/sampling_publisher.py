@@ -72,6 +72,6 @@ class SampleAnnouncer:
 
 
 def _changes(told: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
-    """The samples that the topic tells wrongly or not at all, as they should be."""
+    """Return the samples that the topic lacks or has wrong, as they should be."""
     should = {pipeline: wanted.get(pipeline, SAMPLE_ALL) for pipeline in sorted({*told, *wanted})}
     return {pipeline: sample for pipeline, sample in should.items() if told.get(pipeline, SAMPLE_ALL) != sample}

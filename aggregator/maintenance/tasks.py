@@ -75,26 +75,26 @@ class MaintenanceLoop:
             self._chores.append(PeriodicTask(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
-        """One round; whether a request was answered."""
+        """Run one round; return whether a request was answered."""
         asked = self.answer_recompute(caught_up_ms)
         for chore in self._chores:
             chore.do_if_due(caught_up_ms)
         return asked
 
     def roll_up(self, now_ms: int) -> None:
-        """One round of roll-ups."""
+        """Run one round of roll-ups."""
         done, waiting = rollups.roll_up(self._engine, now_ms)
         self._metrics.rollups.inc(done)
         self._metrics.rollups_dirty.set(waiting)
 
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
-        """One round of telling emitters what the newest definitions sample."""
+        """Announce to emitters the samples of the newest definitions, one round."""
         versions = self._watch.versions
         announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
 
     def answer_recompute(self, now_ms: int) -> bool:
-        """One round of the oldest `lagloss recompute`: close some of its windows again from the log, and answer after
-        the last. Whether there was one.
+        """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
+        answer after the last. Return whether there was a request.
 
         How far it has come stands in its row, so that whoever is the closer next goes on there.
         """

@@ -121,7 +121,7 @@ def backtest(
 
 
 def with_rules(stored: Definition, given: Definition, source: Path | None) -> Definition:
-    """The stored definition with the rules and the SLA of another one.
+    """Return the stored definition with the rules and the SLA of another one.
 
     Raises:
         BadDefinition: its rules name places that this pipeline does not have.
@@ -135,7 +135,7 @@ def with_rules(stored: Definition, given: Definition, source: Path | None) -> De
 
 
 def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, to_s: int) -> Tried:
-    """The incidents that rules would have opened on the windows with from <= start < to.
+    """Return the incidents that rules would have opened on the windows with from <= start < to.
 
     Raises:
         NotEnoughData: there is no closed window.
@@ -159,7 +159,7 @@ def _as_stored(document: Document) -> Document:
 
 
 def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
-    """What stored windows do not tell these rules."""
+    """Yield the rules that stored windows cannot replay fully, with the reason."""
     other_target = stored.spec.sla.lag.target != tried.spec.sla.lag.target
     for rule in rules_of(tried):
         if rule.name in UNTRIED:

@@ -52,7 +52,8 @@ class Evaluator:
         self._readings = Readings(self.store)
 
     def evaluate(self, pipeline: StoredPipeline) -> list[str]:
-        """Brings the pipeline's incidents up to its windows. Returns the changes made, in order, as `RULE CHANGE`."""
+        """Evaluate the pipeline's windows and update its incidents. Return the changes made, in order, as `RULE
+        CHANGE`."""
         rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
         if not self._readings.has_read(pipeline):
             self.read_along(pipeline)  # a day of windows, before anybody has to wait for our turn to end
@@ -76,11 +77,11 @@ class Evaluator:
         return work.changes
 
     def read_along(self, pipeline: StoredPipeline) -> None:
-        """Reads what an evaluation would look at, so that the next has less to read."""
+        """Read the view ahead of an evaluation, so that the next one has less to read."""
         self._readings.view(pipeline, time.time())
 
     def end_incidents_of_deleted(self) -> list[str]:
-        """Resolves open incidents of pipelines that are no more, and tells so."""
+        """Resolve open incidents of deleted pipelines and notify their receivers; return the changes."""
         names, changes = set(self.store.names()), []
         with self.store.engine.begin() as connection:
             pending.forget_deleted(connection)
@@ -123,9 +124,9 @@ class _Work:
     _begun: list[tuple[Rule, PendingBreach]] = field(default_factory=list)
 
     def stages(self) -> list[list[Incident]]:
-        """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
-        already, as they were then: what was lost is to be heard of, late as it is. But not of what was over long ago,
-        or before its rule was there."""
+        """Return the incidents at each moment to notify: first those that opened and resolved in this evaluation, as
+        they were when open, then all as they are now. Incidents that were over long ago, or before their rule existed,
+        have no first stage."""
         from_s = max(self.rules_since_s, self.now.timestamp() - TOLD_LATE_S)
         passing = [
             each
@@ -138,7 +139,7 @@ class _Work:
         return [incident for incident in self.known if incident.is_open]
 
     def pending(self) -> list[tuple[Rule, PendingBreach]]:
-        """Rules that breach in too few windows yet; of one with an open incident, that tells it."""
+        """Return rules that breach in too few windows yet and have no open incident."""
         is_open = {incident.rule for incident in self.open()}
         return [(rule, begun) for rule, begun in self._begun if rule.name not in is_open]
 
@@ -225,7 +226,8 @@ class _Work:
         }
 
     def _evidence(self, rule: Rule, change: Transition, places: Sequence[BreachPlace]) -> IncidentEvidence:
-        """Of the newest breached windows: where (`places`, if the rule has told them), and what the newest lost."""
+        """Collect evidence of the newest breached windows: places (`places`, if the rule has found them), and the
+        newest losses."""
         starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
         wanted = {rfc3339(start) for start in starts}
         documents = [

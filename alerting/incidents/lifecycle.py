@@ -49,8 +49,8 @@ def judge(
     resolved: Sequence[KnownIncident],
     now_s: float,
 ) -> Transition | None:
-    """The next change, or None. Called again after each change until None: a breach that is over before anybody looked
-    opens and then resolves, so that it is told.
+    """Return the next change, or None. Call it again after each change until None: a breach that is over before the
+    first evaluation opens and then resolves, so that receivers are notified of it.
 
     Breaches of `resolved` incidents are handled and open nothing a second time; one that was resolved as revised holds
     none.
@@ -78,7 +78,7 @@ def judge(
 
 
 def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float) -> KnownIncident | None:
-    """The incident resolved last, if that was so lately that a breach belongs to it."""
+    """Return the incident resolved last, if a breach now still belongs to it."""
     lately = [
         (incident.resolved_at_s, incident)
         for incident in resolved
@@ -90,7 +90,7 @@ def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float) -> Known
 def _brought_up(
     found: Assessment, incident: KnownIncident, handled: Iterable[int]
 ) -> tuple[dict[int, float | None], tuple[int, ...]]:
-    """The incident's breaches as of now, by window in order, and the windows that stopped being any."""
+    """Return the incident's breaches as of now, by window in order, and the windows that stopped being breaches."""
     others = set(handled) - incident.breaches
     kept = {start: found.breaches.get(start) for start in incident.breaches if start not in found.seen}
     current = {start: value for start, value in found.breaches.items() if start not in others}

@@ -72,7 +72,7 @@ def plan(
     habits: NotificationPolicy,
     now: datetime,
 ) -> list[PlannedNotification]:
-    """What to queue now. `told`: oldest first, without what was dropped."""
+    """Return the notifications to queue now. `told`: oldest first, without dropped ones."""
     episodes = {row.receiver: _episode(told, row.receiver) for row in told}
     if not standing.is_open:
         return [
@@ -93,7 +93,8 @@ def plan(
 
 
 def seconds_told(told: Sequence[SentNotification], now: datetime) -> float:
-    """How long ago the first receiver was told of the incident that has not heard of its end; 0 if none was."""
+    """Return the seconds since the earliest trigger to a receiver that has had no resolve after it; 0 if there is
+    none."""
     told_at = (
         row.created_at
         for receiver in {row.receiver for row in told}
@@ -104,14 +105,14 @@ def seconds_told(told: Sequence[SentNotification], now: datetime) -> float:
 
 
 def _episode(told: Sequence[SentNotification], receiver: str) -> list[SentNotification]:
-    """What this receiver was told since it last heard that the incident is over."""
+    """Return the notifications to this receiver since its last resolve."""
     rows = [row for row in told if row.receiver == receiver]
     ends = [number for number, row in enumerate(rows) if row.action == "resolve"]
     return rows[ends[-1] + 1 :] if ends else rows
 
 
 def _was_triggered(episode: Sequence[SentNotification]) -> bool:
-    """Whether it knows of the incident, or may. One that refused every trigger does not."""
+    """Return whether the receiver has, or may have, a trigger. One that refused every trigger has none."""
     return any(row.action == "trigger" and row.outcome != "failed" for row in episode)
 
 
@@ -127,7 +128,8 @@ def _further(
     resend_s: float | None,
     now: datetime,
 ) -> Iterator[PlannedNotification]:
-    """What a receiver that knows of the incident is to hear. One thing at a time: the next look sees the rest."""
+    """Yield what to send to a receiver that has the incident, one message at a time: the next evaluation sends the
+    rest."""
     receiver, group_key = episode[-1].receiver, episode[-1].group_key
     known = [row for row in episode if row.action in ("trigger", "update")]
     triggered_s = (now - max(row.created_at for row in episode if row.action == "trigger")).total_seconds()
@@ -149,8 +151,8 @@ def _further(
 
 
 def is_news(known: Document, now: Document) -> bool:
-    """Whether a receiver that knows the one body is to be sent the other: it is half as bad again, most of it is at
-    another place, or something was revised."""
+    """Return whether a receiver of the one body is to get the other: the worst value is 1.5 times as far from the
+    target, most of it is at another place, or a window was revised."""
     before, after = known["breach"], now["breach"]
     is_worse = abs(after["worst"] - after["target"]) > NEWS_FACTOR * abs(before["worst"] - before["target"])
     has_notes = not set(now["notes"]) <= set(known["notes"])
@@ -158,7 +160,7 @@ def is_news(known: Document, now: Document) -> bool:
 
 
 def _main_place(body: Document) -> str | None:
-    """The place that has more than half of it; else nobody could say where it is, and it may change each minute."""
+    """Return the place with more than half of the breach; without such a place the first one may change each minute."""
     return next((place["name"] for place in body["where"][:1] if (place["share"] or 0) > 0.5), None)
 
 
@@ -168,7 +170,7 @@ def _through_fallback(
     habits: NotificationPolicy,
     now: datetime,
 ) -> Iterator[PlannedNotification]:
-    """One trigger to the fallback, of the first receiver that has not taken its own for too long."""
+    """Yield one trigger to the fallback, for the first receiver that has not accepted its own for too long."""
     fallback = habits.fallback
     if fallback is None or standing.withheld is not None or episodes.get(fallback):
         return

@@ -53,8 +53,8 @@ class Notifier:
         dashboard_url: str,
         now: datetime,
     ) -> None:
-        """Queues what is due of the pipeline's incidents, in the transaction that changed them. `open_rules`: rules
-        with an open incident, besides those of `known`."""
+        """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
+        rules with an open incident, besides those of `known`."""
         concerned = self._concerned(connection, known)
         if not concerned:
             return
@@ -76,14 +76,15 @@ class Notifier:
     def tell_of_deleted(
         self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
     ) -> None:
-        """The same of a pipeline that is no more: its incidents are over."""
+        """Queue what is due of a deleted pipeline's incidents, which are over."""
         for incident, told in self._concerned(connection, known):
             self._queue(connection, incident, told, {}, dashboard_url, None, now)
 
     def _concerned(
         self, connection: Connection, known: Sequence[Incident]
     ) -> list[tuple[Incident, list[SentNotification]]]:
-        """Incidents that somebody may have to hear of: open ones, and those whose end not all have been told."""
+        """Return the incidents that may need notifications, with those sent: open ones, and those whose resolve is not
+        sent to every receiver."""
         told = outbox.told_of(connection, [incident.id for incident in known])
         return [
             (incident, told.get(incident.id, []))
@@ -139,8 +140,8 @@ def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
 
 
 def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
-    """Which of the pipelines that it follows are blind at the moment, and not kept quiet by this one: of two that
-    follow each other, one is heard."""
+    """Return the upstream pipelines that are blind now and not withheld because of this one: of two that follow each
+    other, one still pages."""
     upstream = pipeline.definition.spec.alerts.upstream
     if not upstream:
         return set()

@@ -47,7 +47,7 @@ class Destination:
 def destinations(
     routes: Sequence[ReceiverRoute], labels: Mapping[str, str], unacknowledged_s: float | None
 ) -> dict[str, Destination]:
-    """By receiver; the first route that names one decides how.
+    """Return the destinations by receiver; the first route that names a receiver sets its options.
 
     Args:
         unacknowledged_s: how long it has been open without being acknowledged; None: it was.

@@ -70,8 +70,8 @@ class AppriseTransport:
         self.timeout_s = timeout_s
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
-        """Each service is asked in a thread of its own. Nothing can stop one that hangs: it is asked again only when
-        that thread has ended."""
+        """Notify each service in a thread of its own. A thread that hangs cannot be stopped: its service is tried again
+        only when that thread has ended."""
         said = message(notifications)
         key = hashlib.sha256(repr([(each.id, each.action) for each in notifications]).encode()).hexdigest()
         left = [number for number in range(len(self._services)) if str(number) not in self._reached.of(key)]
@@ -86,7 +86,7 @@ class AppriseTransport:
         return self._outcome(key)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     def _ask(self, number: int, key: str, said: RenderedMessage) -> None:
         text = as_text(said).encode("utf-8", "replace").decode()

@@ -45,7 +45,7 @@ Meaning = Callable[[HttpAnswer], Outcome]
 
 
 def by_status(answer: HttpAnswer) -> Outcome:
-    """What an answer means where the receiver documents nothing else."""
+    """Map an answer's status to an outcome, where the receiver documents nothing else."""
     said = one_line(answer.text, 300)
     error = f"HTTP {answer.status}: {said}" if said else f"HTTP {answer.status}"
     if 200 <= answer.status < 300:
@@ -83,7 +83,7 @@ class HttpTarget:
     def post(
         self, body: bytes, headers: Mapping[str, str], *, meaning: Meaning = by_status, deadline: Deadline | None = None
     ) -> Outcome:
-        """Posts, and says what the answer means. Raises nothing that a network or a receiver can cause."""
+        """Post and return the outcome. Raise nothing that a network or a receiver can cause."""
         if len(body) > MAX_BODY_BYTES:
             return Refused(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
         deadline = deadline or Deadline(self.timeout_s)
@@ -125,7 +125,7 @@ class HttpTarget:
             return HttpAnswer(response.status, text, _retry_after_s(response))
 
     def _headers(self) -> dict[str, str]:
-        """The answer is asked for as it is, not packed: only its beginning is read."""
+        """Return the headers; they ask for an uncompressed answer, since only its beginning is read."""
         headers = {
             "host": self._url.netloc.decode(),
             "user-agent": "lagloss",
@@ -139,7 +139,7 @@ class HttpTarget:
         return headers
 
     def _text(self, response: httpcore.Response) -> str:
-        """The answer's beginning; what had come when it broke off or the time was over is enough."""
+        """Return the answer's beginning; a part of it, before a broken connection or the time limit, is enough."""
         read = b""
         try:
             for chunk in response.iter_stream():
@@ -173,7 +173,7 @@ def _retry_after_s(response: httpcore.Response) -> float | None:
 
 
 def retry_after_s(value: str, now: datetime) -> float | None:
-    """Seconds that a Retry-After header (RFC 9110, 10.2.3) asks for, an hour at most; None where it says nothing."""
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), an hour at most; None without one."""
     value = value.strip()
     if re.fullmatch(r"[0-9]+", value):
         return min(float(value[:10]), MAX_RETRY_AFTER_S)

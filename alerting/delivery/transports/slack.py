@@ -71,12 +71,12 @@ class SlackTransport:
         return self._target.post(body, {}, meaning=_meaning)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
 
 def payload(said: RenderedMessage) -> dict[str, Any]:
-    """The message for Slack: the title, and for each incident an attachment with its colour. `text` is what is shown
-    where blocks are not, such as in a notification on a phone."""
+    """Return the message for Slack: the title, and for each incident an attachment with its colour. Slack shows `text`
+    where it shows no blocks, such as in a notification on a phone."""
     shown = said.sections[:MAX_SECTIONS]
     several = len(said.sections) > 1
     emoji = _EMOJI[_loudest(said.sections)]
@@ -111,7 +111,8 @@ def _blocks(section: TextSection, *, with_title: bool) -> list[dict[str, Any]]:
 
 
 def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
-    """A section block of as many of these lines as it can hold; none of them is cut, since that would cut markup."""
+    """Return a section block of as many of these lines as it can hold; none of them is cut, since that would cut
+    markup."""
     kept: list[str] = []
     for line in lines:
         if sum(map(len, kept)) + len(kept) + len(line) > MAX_TEXT - 2:
@@ -135,7 +136,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 def _escaped(text: str, limit: int) -> str:
-    """At most `limit` characters with Slack's three control characters escaped, none of them cut in two."""
+    """Return at most `limit` characters with Slack's three control characters escaped, none of them cut in two."""
     found = one_line(text, limit)
     length = 0
     kept: list[str] = []
