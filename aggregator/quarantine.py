@@ -40,7 +40,7 @@ def record(connection: Connection, topic: str, bad: Sequence[BadRow]) -> None:
 
 
 def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], int]) -> None:
-    """Add so many records to the counts, by reason and when they were found or appended (epoch ms).
+    """Add numbers of records to the counts, by reason and when they were found or appended (epoch ms).
 
     Each must be given once: what is read again must not be added again.
     """

@@ -1,4 +1,4 @@
-"""The alerting file: who is told of what, and when nobody is. YAML that operators write, named by
+"""Alerting file: receivers, routes and maintenance windows. YAML that operators write, named by
 LAGLOSS_ALERTING_FILE."""
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class ReceiverSpec(Strict):
 
 
 class EscalationSpec(Strict):
-    """Who else is told when nobody has acknowledged `after` the incident opened."""
+    """Further receivers to notify if the incident is not acknowledged `after` its opening."""
 
     after: DurationMs
     to: Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -84,7 +84,7 @@ class RouteSpec(Strict):
 
 
 class MaintenanceSpec(Strict):
-    """A window of time that comes again, in which nobody is told of the incidents that match."""
+    """Recurring window of time, during which matching incidents are not notified."""
 
     name: Name
     match: Annotated[Matchers, Field(min_length=1)]

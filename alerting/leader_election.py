@@ -1,7 +1,7 @@
-"""The lead: one alerter at a time evaluates and sends, and another takes over within seconds when it is not well.
+"""Leader election: one alerter at a time evaluates and sends, and another takes over within seconds when it fails.
 
 The lead is an advisory lock on a connection that also listens for closings. When that breaks, PostgreSQL gives the lock
-to the next. An alerter that holds it but has stopped (its host hangs, it was suspended) says no more that it is well:
+to the next. An alerter that holds it but has stopped (its host hangs, it was suspended) stops its heartbeat:
 the next one ends its connection. It claims nothing after that, since the leader's row names another, and what it still
 writes of incidents it writes in turn with its successor, from what the database says then.
 """
@@ -24,12 +24,12 @@ from lagloss_server.store.store import ALERTS_CHANNEL, WINDOWS_CHANNEL
 
 LOCK: Final = "lagloss-alerting-leader"
 TRY_S: Final = 1.0
-BEAT_S: Final = 2.0
+HEARTBEAT_S: Final = 2.0
 UNWELL_AFTER_S: Final = 8.0
-"""With how long it takes to notice and to look at all windows, a takeover ends within 15 s."""
+"""With the time to notice and to read all windows, a takeover ends within 15 s."""
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalError, InterfaceError)
-"""What is raised when the database is away, or has ended our connection; it is tried again."""
+"""Errors raised when the database is down, or has ended our connection; the alerter tries again."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 _log = structlog.get_logger("lagloss.alerting")
@@ -42,31 +42,31 @@ def pause_s(failures: int) -> float:
 
 @dataclass(slots=True)
 class Leadership:
-    """This alerter's lead, for as long as the block of `leading` lasts. `backend`: PostgreSQL's name for it."""
+    """Leadership of this alerter within the block of `leading`. `backend`: pid of its PostgreSQL backend."""
 
     connection: psycopg.Connection[Any]
     backend: int
-    _beat_s: float = float("-inf")
+    _heartbeat_s: float = float("-inf")
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         """Write the heartbeat if it is due. Call it every few seconds. Raise psycopg.Error when leadership is lost."""
-        if time.monotonic() - self._beat_s < BEAT_S:
+        if time.monotonic() - self._heartbeat_s < HEARTBEAT_S:
             return
         well = self.connection.execute(
             "UPDATE alerting_leader SET well_at = clock_timestamp() WHERE backend = %s", [self.backend]
         )
         if not well.rowcount:
             raise psycopg.OperationalError("another alerter leads")
-        self._beat_s = time.monotonic()
+        self._heartbeat_s = time.monotonic()
 
     def confirm(self) -> None:
         """Raise psycopg.Error if this alerter does not lead any more."""
-        self._beat_s = float("-inf")
-        self.beat()
+        self._heartbeat_s = float("-inf")
+        self.heartbeat()
 
     def heard(self, timeout_s: float) -> set[str]:
-        """Wait for notifications, at most this long; return names of pipelines that have a new result, and "" for an
-        action of a person."""
+        """Wait for PostgreSQL's notifications, at most this long; return names of pipelines that have a new result, and
+        "" for an action of a person."""
         notices = self.connection.notifies(timeout=timeout_s, stop_after=1)
         first = [*notices]
         rest = [*self.connection.notifies(timeout=0)] if first else []

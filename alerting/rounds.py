@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 POLL_S: Final = 10.0
-"""A round begins this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
+"""A round begins this often even without notifications: silences end, nodes fall silent, hours pass."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The alerter: waits for the lead, and then evaluates pipelines as their windows close while its senders send."""
+"""Alerter: waits for leadership, and then evaluates pipelines as their windows close while its senders send."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 
 STOP_S: Final = 12.0
-"""What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
-alerter sends it again."""
+"""Time that a sending under way has to end when the alerter stops. After that its claim expires, and the next alerter
+sends the message again."""
 READ_ALONG_S: Final = 0.5
 READ_AGAIN_S: Final = 30.0
 """While another alerter leads, each pipeline is read about this often, for this long at a time."""
@@ -106,7 +106,7 @@ class Alerter:
                     self._evaluator.read_along(pipeline)
             except AWAY:
                 raise
-            except Exception as error:  # who leads says more of it
+            except Exception as error:  # the leader logs the details
                 _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
 
     def _follow_lead(self, backend: int | None) -> None:
@@ -120,11 +120,11 @@ class Alerter:
         self._wake()
         rounds = Rounds()
         while not self._stop.is_set():
-            lead.beat()
+            lead.heartbeat()
             if rounds.is_due(time.monotonic()):
                 rounds.begin(self._catalogue.names(), time.monotonic())
             heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
-            if "" in heard:  # somebody acknowledged, silenced, or asked for a test
+            if "" in heard:  # an acknowledgement, a silence, or a request for a test
                 self._wake()
             rounds.hear(heard)
             name = rounds.take()
@@ -176,7 +176,7 @@ class Alerter:
             connection.execute(delete(table_of(ReceiverRow)))
             if self._receivers:
                 connection.execute(insert(ReceiverRow), list(self._receivers))
-            outbox.drop_but_of(connection, [str(receiver["name"]) for receiver in self._receivers])
+            outbox.drop_all_but(connection, [str(receiver["name"]) for receiver in self._receivers])
 
     def _count_open(self) -> None:
         table = table_of(IncidentRow)

@@ -1,4 +1,4 @@
-"""The audit: every record of the beacons topic is looked at once, so that every bad one is counted, and once."""
+"""Audit of the beacons topic: every record is looked at once, so that every bad one is counted, and once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judging: from facts and what was told to a closing. Pure; the closer reads before it and commits after it."""
+"""Judgement of windows: from facts and the state of reports to a closing. Pure; the closer reads and commits."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Versions:
 class JudgementContext:
     """Everything a judgement needs besides facts, as of `now_ms`; `newest` is by pipeline and checkpoint (rule 4)."""
 
-    told: ReportState
+    reports: ReportState
     versions: Mapping[str, Versions]
     newest: Mapping[str, Mapping[str, int]]
     now_ms: int
@@ -82,9 +82,9 @@ class JudgementContext:
         return Evidence(
             window_start_s=window_start_s,
             now_ms=self.now_ms,
-            emitters=self.told.emitters[pipeline],
-            tallies=self.told.tallies[pipeline, window_start_s],
-            lanes=self.told.lanes[pipeline],
+            emitters=self.reports.emitters[pipeline],
+            tallies=self.reports.tallies[pipeline, window_start_s],
+            lanes=self.reports.lanes[pipeline],
             later_due=frozenset(name for name, start in newest.items() if start > window_start_s),
             changed=changed,
             version_changed=version_changed,
@@ -103,11 +103,11 @@ def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: Wi
         result=result,
         facts=facts,
         missing=_name_missing(graph, facts, evidence),
-        basis=known.told.basis,
+        basis=known.reports.basis,
         judged_at=known.now_ms,
         deadline=_deadline(graph, result, evidence),
         history=is_history(evidence),
-        log_start=_log_start(known.told.ranges[pipeline, window_start_s]),
+        log_start=_log_start(known.reports.ranges[pipeline, window_start_s]),
     )
 
 
@@ -150,8 +150,8 @@ def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | N
 def is_history(evidence: Evidence) -> bool:
     """Return whether the window was filled in afterwards: every emitter with a tally in it started after its end.
     Without tallies (a closing met blocks ahead of them), all emitters of the pipeline count."""
-    told = {tally.emitter for tally in evidence.tallies}
-    started = [state.started_at for state in evidence.emitters if not told or state.emitter in told]
+    reporting = {tally.emitter for tally in evidence.tallies}
+    started = [state.started_at for state in evidence.emitters if not reporting or state.emitter in reporting]
     return bool(started) and min(started) > evidence.window_end_ms
 
 

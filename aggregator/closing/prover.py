@@ -1,4 +1,4 @@
-"""Proving: which windows are closed from their tallies alone, and the alarm where beacons tell otherwise."""
+"""Prover: selects the windows to close from their tallies alone, and raises an alarm if beacons contradict a proof."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was told: the state of reports that a judgement of some windows needs, as PostgreSQL holds it."""
+"""State of reports that a judgement of some windows needs, as PostgreSQL holds it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]
 
 @dataclass(frozen=True)
 class ReportState:
-    """What the reports told of some windows, all as of one position (`basis`). `changed`: the basis of the last change
+    """State of reports for some windows, all as of one position (`basis`). `changed`: the basis of the last change
     of any tally of a window."""
 
     basis: int
@@ -44,7 +44,7 @@ def largest_skew_ms(connection: Connection, now_ms: int) -> int:
     return int(connection.execute(largest).scalar_one())
 
 
-def read_told(connection: Connection, windows: Windows, now_ms: int) -> ReportState:
+def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> ReportState:
     """Load the state of reports for these windows; the connection must be in a REPEATABLE READ transaction."""
     pipelines = sorted({pipeline for pipeline, _ in windows})
     tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}

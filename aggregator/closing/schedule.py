@@ -1,5 +1,4 @@
-"""The agenda: which windows of a pipeline are due or dirty, and when. Pure bookkeeping, rebuilt from PostgreSQL at
-every start.
+"""Schedule of a pipeline's windows that are due or dirty. Pure bookkeeping, rebuilt from PostgreSQL at every start.
 
 A window is closed for the first time when it is due; again when its tallies changed after the closing and have stood
 still since, or when time alone may have changed its result (its deadline). See docs/closing.md. Windows with nothing

@@ -1,4 +1,4 @@
-"""Unfinished: what PostgreSQL knows of windows that were closed, and of those that there is something to do about."""
+"""Statements about unfinished windows: changed tallies, gaps, deadlines, and sealing."""
 
 from __future__ import annotations
 

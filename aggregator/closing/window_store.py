@@ -19,7 +19,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
 
 KEPT_REVISIONS = 50
-NAMES_A_WINDOW = 1_000
+NAMES_PER_WINDOW = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +198,7 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
             "last_seen_ms": missing.id.last_seen_ms,
         }
         for closing in found
-        for missing in closing.missing[:NAMES_A_WINDOW]
+        for missing in closing.missing[:NAMES_PER_WINDOW]
     ]
     if rows:
         connection.execute(insert(table), rows)

@@ -40,7 +40,7 @@ def offset_lag(committed: int | None, log: Log) -> int | None:
     return lag if lag >= 0 else None
 
 
-def told(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -> tuple[int, int | None]:
+def offsets_and_delay(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -> tuple[int, int | None]:
     """Return (offsets, behind_ms) of a partition: `lag` offsets up to `end`, and `waiting` is the record that a reader
     found first. If nothing but markers of transactions is left, nothing waits."""
     if waiting is None:
@@ -76,7 +76,7 @@ class Input:
         if self.log is None or not self.lag:
             return PartitionLag(self.group, *self.key, self.lag, self.lag)  # nothing is behind where nothing waits
         found = waiting.get(RecordPlace(self.key, next_offset(self.committed, self.log)))
-        return PartitionLag(self.group, *self.key, *told(self.lag, self.log.end, found, asked_ms))
+        return PartitionLag(self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, found, asked_ms))
 
 
 class ConsumerLags:

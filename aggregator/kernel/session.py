@@ -24,7 +24,7 @@ from lagloss_server.ops.java import find_java
 
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
-RECORDS_A_BATCH = 2_000
+RECORDS_PER_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
 QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
 """What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
@@ -83,7 +83,7 @@ def session_conf(
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_A_BATCH),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_PER_BATCH),
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
         "spark.python.daemon.module": "aggregator.kernel.worker_daemon",
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),

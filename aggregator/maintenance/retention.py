@@ -41,7 +41,7 @@ LOCK_TIMEOUT_MS = 1_000
 """Whoever comes after us waits as long as we do for a lock, so it is not long."""
 CHUNK = 5_000
 """Rows a statement deletes."""
-CHUNKS_A_ROUND = 4
+CHUNKS_PER_ROUND = 4
 
 TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 
@@ -61,7 +61,7 @@ class Retention:
     def round(self, now_ms: int) -> None:
         """Apply retention to all tables once, as of `now_ms`."""
         changeable_s = oldest_day(now_ms, CHANGEABLE_DAYS)
-        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_A_ROUND)
+        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_PER_ROUND)
         minutes_s = oldest_day(now_ms, self._settings.keep_minutes_days)
         self._drop_days(TALLY, now_ms // 1000, partial(self._drop_tallies, changeable_s))
         self._drop_days(NAMES, oldest_day(now_ms, self._settings.keep_names_days), partial(self._drop, NAMES))
@@ -100,7 +100,7 @@ class Retention:
     def _delete_rows(self, table: Table, delete_chunk: Callable[[Connection], int]) -> None:
         """Delete chunk after chunk while there are more, some a round."""
         deleted = 0
-        for _ in range(CHUNKS_A_ROUND):
+        for _ in range(CHUNKS_PER_ROUND):
             found = _unless_locked(partial(self._transact, delete_chunk), 0)
             deleted += found
             if found < CHUNK:

@@ -22,7 +22,7 @@ SETTLE_MS = 15_000
 """A roll-up is computed this long after its first change, so that many changes at a time cost it once."""
 ROUND_S = 0.5
 """A round begins no further roll-up after this long: closing goes first."""
-MARKS_A_ROUND = 200
+MARKS_PER_ROUND = 200
 
 
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
@@ -34,7 +34,7 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
             select(marks.pipeline, marks.period, marks.start)
             .where(marks.dirty_since <= now_ms - SETTLE_MS)
             .order_by(marks.dirty_since)
-            .limit(MARKS_A_ROUND)
+            .limit(MARKS_PER_ROUND)
         ).all()
     for pipeline, period, start in settled:
         with engine.begin() as connection:

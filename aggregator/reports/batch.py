@@ -80,8 +80,8 @@ class ReportBatch:
             report if report.seq >= newest.seq else newest,
             max(appended_at, record.appended_ms),
         )
-        told = Skew.of(record.appended_ms, report.sent_at)
-        self.skews[account] = self.skews.get(account, Skew()).merged(told)
+        skew = Skew.of(record.appended_ms, report.sent_at)
+        self.skews[account] = self.skews.get(account, Skew()).merged(skew)
         for progress in progresses:
             self._take_progress(record, report, progress)
         for tally in tallies:

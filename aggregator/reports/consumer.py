@@ -33,7 +33,7 @@ from lagloss_server.store.store import ensure_days
 log = structlog.get_logger()
 
 TRIGGER = "1 second"
-REPORTS_A_BATCH = 5_000
+REPORTS_PER_BATCH = 5_000
 """A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
 
 
@@ -302,7 +302,7 @@ def following(
         .option("startingOffsets", json.dumps({follower.topic: starts}))
         .option("failOnDataLoss", "false")
         .options(**PATIENCE)
-        .option("maxOffsetsPerTrigger", str(REPORTS_A_BATCH))
+        .option("maxOffsetsPerTrigger", str(REPORTS_PER_BATCH))
         .load()
         .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
     )

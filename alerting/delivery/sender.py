@@ -107,7 +107,7 @@ class Sender:
     def _send(self, claimed: ClaimedMessages) -> Outcome:
         try:
             return self._transport.send(claimed.notifications)
-        except Exception as error:  # ours to mend; until then it is tried again, and told through the fallback
+        except Exception as error:  # a bug of ours: until it is fixed, it is retried, and raised through the fallback
             _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
             return TryLater(f"the transport failed ({type(error).__name__})")
 

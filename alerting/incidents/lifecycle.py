@@ -1,4 +1,4 @@
-"""Judging: from what a rule finds and the incidents there are to the next change of an incident. Pure."""
+"""Lifecycle of incidents: the next change, from a rule's assessment and the known incidents. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ REOPEN_S: Final = 900
 
 @dataclass(frozen=True, slots=True)
 class KnownIncident:
-    """What judging needs of an incident, stored or replayed. `breaches`: starts (epoch s) of its windows as of now."""
+    """Part of an incident, stored or replayed, that its lifecycle depends on.
+
+    `breaches`: starts (epoch s) of its windows as of now.
+    """
 
     id: UUID
     worst: float
@@ -25,7 +28,7 @@ class KnownIncident:
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """What is to be written.
+    """Change of an incident to write.
 
     `breaches`: value by window start of all windows that are breaches of the incident after the change; None where the
     value is no longer known; none at all once the last was revised away. `worst` and `value` (of the last window, or
@@ -108,7 +111,7 @@ def _change(
 ) -> Transition:
     known = [value for value in breaches.values() if value is not None]
     if incident is not None and len(known) < len(breaches):
-        known.append(incident.worst)  # of windows whose value is no longer known, it is the worst that was told
+        known.append(incident.worst)  # of windows whose value is no longer known, it is the worst reported so far
     worst = max(known) if higher_is_worse else min(known)
     value = breaches[max(breaches)]
     return Transition(

@@ -142,7 +142,7 @@ class ClaimedMessages:
         return [number for number, age_s in zip(self.ids, self.ages_s, strict=True) if age_s > GIVE_UP_AFTER_S]
 
 
-def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[SentNotification]]:
+def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[SentNotification]]:
     """Read the notifications queued or sent of these incidents, oldest first, without dropped ones."""
     table = table_of(OutboxMessageRow)
     rows = connection.execute(
@@ -152,10 +152,10 @@ def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid
     )
     found: dict[uuid.UUID, list[SentNotification]] = {}
     for row in rows:
-        told = SentNotification(
+        sent = SentNotification(
             row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome
         )
-        found.setdefault(row.incident_id, []).append(told)
+        found.setdefault(row.incident_id, []).append(sent)
     return found
 
 
@@ -185,7 +185,7 @@ def queue(
 
 
 class Outbox:
-    """The outbox of one receiver, as its sender uses it. `fallback`: who is told when it refuses."""
+    """Outbox of one receiver, as its sender uses it. `fallback`: receiver of the messages that this one refuses."""
 
     def __init__(self, engine: Engine, receiver: str, fallback: str | None) -> None:
         self._engine = engine
@@ -255,7 +255,7 @@ class Outbox:
         return due
 
 
-def drop_but_of(connection: Connection, receivers: Sequence[str]) -> None:
+def drop_all_but(connection: Connection, receivers: Sequence[str]) -> None:
     """Drop waiting messages of all other receivers."""
     connection.execute(_DROP, {"receivers": list(receivers)})
 

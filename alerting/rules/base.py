@@ -1,4 +1,4 @@
-"""What a rule is."""
+"""Protocol of alert rules."""
 
 from __future__ import annotations
 

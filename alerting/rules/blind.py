@@ -1,7 +1,7 @@
 """Blindness: evidence is missing, windows do not close, or a node does not report. Idle is not blind.
 
-Nobody is blind who has not looked for as long: where all of lagloss was stopped for the night, the alerter is there in
-the morning before the first window can close.
+Suppressed until the alerter has run for the threshold itself, so a cold start does not page before the first window
+can close.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class ClosingHealth:
 class ReportsHealth:
     """No report from a node that reported yesterday at this time, all the while that it is now silent.
 
-    Where no window closes, reports are not followed either, and that is told.
+    Where no window closes, reports are not consumed either, and `blind/closing` covers that.
     """
 
     kind: ClassVar[str] = "blind"

@@ -88,7 +88,7 @@ class BurnRate:
         many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
         history_s = stretch.windows.starts + WINDOW_S - view.windows.starts[0]
         burning = (long > self.target) & (short > self.target) & many & (history_s >= self.spans.short_s)
-        return stretch.assessment(burning, long, ~burning & self._tells(stretch), self.resolve_after)
+        return stretch.assessment(burning, long, ~burning & self._known(stretch), self.resolve_after)
 
     def _burn_rates(self, view: PipelineView, span_s: int, first: int) -> Floats:
         """Return the burn rate of each window from position `first` on, over the span that ends with it; 0 without
@@ -97,11 +97,11 @@ class BurnRate:
         rates: Floats = bad / np.maximum(of, 1) / self.budget
         return rates
 
-    def _tells(self, stretch: WindowRun) -> Flags:
+    def _known(self, stretch: WindowRun) -> Flags:
         """Return the windows with a known outcome of their messages: not known to be lost is not known to be good."""
         if self.objective == "loss":
-            tells: Flags = stretch.windows.column("verdict") != UNKNOWN
-            return tells
+            known: Flags = stretch.windows.column("verdict") != UNKNOWN
+            return known
         knows: Flags = (stretch.windows.column("on_time_of") > 0) | (stretch.windows.column("messages") == 0)
         return knows
 

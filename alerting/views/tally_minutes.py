@@ -1,4 +1,4 @@
-"""What tallies tell ahead of closings: the minutes in which each checkpoint of each pipeline had live beacons."""
+"""Minutes in which each checkpoint of each pipeline had live beacons, known from tallies ahead of closings."""
 
 from __future__ import annotations
 

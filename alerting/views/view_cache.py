@@ -1,4 +1,4 @@
-"""Readings: views of pipelines out of the database, of which only what changed is read again."""
+"""Cache of pipelines' views: reads again only what changed in the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Kept:
         self.stored = StoredWindows(pipeline.definition)
 
 
-class Readings:
+class ViewCache:
     """Views of the pipelines in a store. What was read is kept for each of them; used by one thread."""
 
     def __init__(self, store: Store) -> None:
@@ -89,13 +89,13 @@ def _expected(connection: Connection, pipeline: str, now_s: float) -> frozenset[
     ran = and_(EmitterRow.started_at <= before_s * 1_000, EmitterRow.appended_at >= then_s * 1_000)
     running = select(EmitterRow.node).where(EmitterRow.pipeline == pipeline, ran).distinct()
     minutes = {int(moment) // WINDOW_S * WINDOW_S for moment in (before_s, then_s)}
-    told = (
+    reported = (
         select(TallyRow.node)
         .where(TallyRow.pipeline == pipeline, TallyRow.window_start.in_(minutes))
         .group_by(TallyRow.node)
         .having(func.count(TallyRow.window_start.distinct()) == len(minutes))
     )
-    return frozenset(connection.execute(running.union(told)).scalars())
+    return frozenset(connection.execute(running.union(reported)).scalars())
 
 
 def _waiting(

@@ -23,14 +23,14 @@ from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.secret import Secret
 
 LIVES: Final = 3
-"""An alert lives for so many times `resend`: two resendings may fail."""
+"""An alert expires after this many times `resend`, so two resendings may fail."""
 MAX_LABEL: Final = 1_000
 MAX_LABELS: Final = 50
 _PATH: Final = "/api/v2/alerts"
 
 
 class AlertmanagerConfig(HttpConfig):
-    """`urls` are those of a cluster's members, without `/api/v2/alerts`: each is told, one is enough."""
+    """`urls` are those of a cluster's members, without `/api/v2/alerts`: alerts go to each, one is enough."""
 
     urls: Annotated[tuple[Secret, ...], Field(min_length=1, max_length=16)]
     resend: Annotated[DurationMs, Field(ge=1_000)] = 60_000

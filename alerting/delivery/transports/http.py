@@ -1,4 +1,4 @@
-"""The one way out by HTTP: to checked and pinned addresses, within one time limit, telling no secrets."""
+"""HTTP client of all transports: checked and pinned addresses, one time limit, no secrets in errors."""
 
 from __future__ import annotations
 

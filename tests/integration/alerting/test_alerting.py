@@ -259,7 +259,7 @@ def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(watched: Stor
 
 
 def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched: Store) -> None:
-    by = evaluator(watched, EVERYTHING, habits=NotificationPolicy("mail"))
+    by = evaluator(watched, EVERYTHING, policy=NotificationPolicy("mail"))
     close_windows(watched, "ll")
     evaluate(watched, by)
     with watched.engine.begin() as connection:
