@@ -25,7 +25,7 @@ CLOSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class SparkObservation:
     """What a task needs to send the beacons of its rows."""
 
     pipeline: str
@@ -82,7 +82,7 @@ def emit(
     _expect(df, id_column, (StringType,), "text")
     _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
     address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
-    observation = Observation(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
+    observation = SparkObservation(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
     return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
 
@@ -101,7 +101,7 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
 
 
 def observe_partition(
-    observation: Observation, batches: Iterable[pa.RecordBatch]
+    observation: SparkObservation, batches: Iterable[pa.RecordBatch]
 ) -> Generator[pa.RecordBatch, None, None]:
     """Run one task: return the batches unchanged, each after its beacons were handed to the emitter."""
     emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
@@ -122,7 +122,7 @@ def observe_partition(
         emitter.close(CLOSE_S)
 
 
-def _observer(emitter: Emitter, observation: Observation) -> Callable[[str, int], bool]:
+def _observer(emitter: Emitter, observation: SparkObservation) -> Callable[[str, int], bool]:
     if observation.kind == "in":
         return emitter.taken_in
     if observation.kind == "out":
