@@ -18,14 +18,14 @@ from lagloss_server.store.store import Store
 
 MAX_NAME: Final = 100
 MAX_TEXT: Final = 1_000
-"""Characters of a note or a reason: receivers are told it, and some of them cut what is longer."""
+"""Characters of a note or a reason: receivers get it, and some of them truncate longer ones."""
 MAX_MATCHERS: Final = 20
 
 _log = structlog.get_logger("lagloss.dashboard")
 
 
 def acknowledge(store: Store, incident: str, note: str | None = None, author: str | None = None) -> UUID:
-    """Take the incident whose id begins so; its id. `author` counts only where nobody has to log in.
+    """Take the incident whose id begins so; its id. `author` counts only without a login.
 
     Raises:
         NotAllowed, BadText, UnknownIncident, AmbiguousIncident, AlreadyAcknowledged, IncidentIsResolved.
@@ -39,7 +39,7 @@ def acknowledge(store: Store, incident: str, note: str | None = None, author: st
 def silence(
     store: Store, matchers: Sequence[str], *, reason: str, for_s: float, author: str | None = None
 ) -> tuple[Silence, list[UUID]]:
-    """Tells nobody of what matches, for a while; the silence, and which open incidents it is about.
+    """Silence what matches for a while; return the silence, and the open incidents that it matches.
 
     Raises:
         NotAllowed, BadText, BadSilence.
@@ -54,7 +54,7 @@ def silence(
 
 
 def end_silence(store: Store, silence_id: str, author: str | None = None) -> None:
-    """End a silence now; receivers are told of what is still open.
+    """End a silence now; receivers are notified of what is still open.
 
     Raises:
         NotAllowed, BadText, UnknownSilence.
@@ -78,11 +78,11 @@ def rehearse(
 
 
 def doer(typed: str | None) -> str:
-    """Under whose name it is written down: the person who is logged in; where nobody has to, the name they typed.
+    """Return the name to record: of the person who is logged in; without a login, the name they typed.
 
     Raises:
         NotAllowed: they may only look.
-        BadText: nobody is called that.
+        BadText: it cannot be a name.
     """
     person = require_operator()
     if person is not LOCAL:

@@ -43,7 +43,7 @@ def backtest(
     them. Stores nothing, notifies no receiver; one at a time.
 
     Raises:
-        NotAllowed: whoever asks may only look.
+        NotAllowed: the user may only look.
         UnknownPipeline: with the names there are.
         NotEnoughData: no window is closed in the span.
         BacktestBusy: another one runs.

@@ -53,7 +53,7 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
     if verdict == "idle":
         return "No messages in this minute, and every emitter of the first node says so."
     if not total:
-        return "Nobody has told whether any message came in: that is not enough to call it idle."
+        return "No reports for this minute, so it cannot be called idle."
     lost = window["lost"]
     parts = [_certain(window, lost["min"], total, max_loss_ratio)]
     if lost["max"] > lost["min"]:

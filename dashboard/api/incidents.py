@@ -1,4 +1,4 @@
-"""Routes of incidents: what is wrong, who takes it, whom it is kept from, who was told."""
+"""Routes of incidents, acknowledgements, silences, and deliveries."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Kind = Annotated[str | None, Query(description="of this kind of rule only: loss,
 Severity = Annotated[Literal["critical", "warning"] | None, Query()]
 PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="counted from 1")]
 Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="how many a page")]
-Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, where nobody has to log in")]
+Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, without a login")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +69,14 @@ class _Body(BaseModel):
 
 
 class Acknowledgement(_Body):
-    """Somebody takes an incident."""
+    """An acknowledgement."""
 
     note: str | None = Field(None, max_length=acts.MAX_TEXT, description="what they know or are going to do")
     author: Author = None
 
 
 class NewSilence(_Body):
-    """Nobody is to be told of what matches all of these, for a while."""
+    """A silence of what matches all of these."""
 
     matchers: list[Annotated[str, Field(max_length=acts.MAX_TEXT)]] = Field(
         min_length=1, max_length=acts.MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
@@ -87,7 +87,7 @@ class NewSilence(_Body):
 
 
 def router(services: Services) -> APIRouter:
-    """Read anybody may ask for, and acts for operators."""
+    """Serve reads to viewers, and actions to operators."""
     routes = APIRouter(tags=["incidents"])
     _add_reads(routes, services)
     _add_incident(routes, services)
@@ -151,7 +151,7 @@ def _add_incident(routes: APIRouter, services: Services) -> None:
 
     @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
     async def acknowledge(incident_id: IncidentId, given: Acknowledgement | None = None) -> dict[str, Any]:
-        """Take it: no escalation, no reminders any more. 409: somebody was faster, or it is over."""
+        """Take it: no escalation, no reminders any more. 409: already acknowledged, or resolved."""
         asked = given or Acknowledgement()
         await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
         return await whole(incident_id)
@@ -168,7 +168,7 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
 
     @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
     async def silence(given: NewSilence) -> dict[str, Any]:
-        """Keep what matches from being told, from now on; with the open incidents that it is about."""
+        """Silence what matches from now on; with the open incidents that it matches."""
         made, about = await threads.act(
             acts.silence,
             store,
@@ -181,7 +181,7 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
 
     @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 503))
     async def end_silence(silence_id: str) -> None:
-        """End it now: receivers are told of what is still open."""
+        """End it now: receivers are notified of what is still open."""
         await threads.act(acts.end_silence, store, silence_id)
 
 

@@ -83,12 +83,12 @@ class Step:
     dash: str = "dash"
 
 
-def carrier(frame: FigureFrame, told: Sequence[tuple[ShadedRange, float | None, str]], yaxis: str) -> Trace:
+def carrier(frame: FigureFrame, summary: Sequence[tuple[ShadedRange, float | None, str]], yaxis: str) -> Trace:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
     return scatter(
-        x=moments(frame.middle(bucket) for bucket, _, _ in told),
-        y=numbers(value for _, value, _ in told),
-        customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
+        x=moments(frame.middle(bucket) for bucket, _, _ in summary),
+        y=numbers(value for _, value, _ in summary),
+        customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in summary], object),
         hovertemplate="%{customdata[2]}<extra></extra>",
         mode="lines",  # one element of the page, where markers would be one each
         line={"width": 0},

@@ -31,9 +31,9 @@ def add(
     # an axis without a trace is not drawn, and the time axis hangs on this one
     drawing.add_trace(scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
     if not happenings.incidents and not happenings.deploys:
-        told = "no incident, no deploy"
+        summary = "no incident, no deploy"
         drawing.add_annotation(
-            x=0.5, xref="paper", y=-1, yref=yaxis, text=told, showarrow=False, font={"color": colours.dim}
+            x=0.5, xref="paper", y=-1, yref=yaxis, text=summary, showarrow=False, font={"color": colours.dim}
         )
     lanes: list[float] = []
     for incident in happenings.incidents:
@@ -66,15 +66,15 @@ def _incident(
     first_s = max(incident.first_window_s, axis.from_s)
     last_s = max(first_s + WINDOW_S, min(ends_s, axis.to_s))
     points = [first_s, *(at for at in middles_s if first_s < at < last_s), last_s]
-    told = f"{incident.severity}: {incident.rule}: {incident.text}"
+    summary = f"{incident.severity}: {incident.rule}: {incident.text}"
     if incident.state == "open":
-        told += " (open)"
+        summary += " (open)"
     return scatter(
         x=[axis.at(at) for at in points],
         y=[y] * len(points),
         mode="lines",
         line={"color": _SEVERITY.get(incident.severity, _SEVERITY["warning"]), "width": 6},
-        text=[safe(told)] * len(points),
+        text=[safe(summary)] * len(points),
         hovertemplate="%{text}<extra></extra>",
         name=safe(f"incident {incident.rule}"),
         uid=f"incident-{incident.id}",

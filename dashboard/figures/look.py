@@ -14,7 +14,7 @@ import numpy.typing as npt
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Moments: TypeAlias = npt.NDArray[np.str_] | npt.NDArray[np.object_]
 HUES: Final = ("#4c78d8", "#1fa187", "#d9822b", "#a05fc4", "#4fa8c9", "#c2557e", "#8a8d2f", "#7a6ff0")
-"""One a node, told apart by colour-blind readers too, and readable on white and on near-black."""
+"""One per node, distinguishable by colour-blind readers too, and readable on white and on near-black."""
 CERTAIN: Final = "#e03131"
 
 

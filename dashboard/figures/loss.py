@@ -23,7 +23,7 @@ _MARKS: Final = 240
 def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     """Certain loss as solid bars, what cannot be ruled out as hatched ones on them; the top of the axis, in per cent.
 
-    A bucket without a bar is told as ok, idle, open or unknown by the strip below.
+    The strip below shows a bucket without a bar as ok, idle, open or unknown.
     """
     found = frame.series.buckets
     targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
@@ -33,7 +33,7 @@ def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     hatched = {"color": "rgba(224,49,49,.22)", "pattern": {"shape": "/", "fgcolor": CERTAIN, "size": 5}}
     perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
     drawing.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
-    drawing.add_trace(carrier(frame, [(bucket, 0.0, _loss_told(bucket)) for bucket in found], "y3"))
+    drawing.add_trace(carrier(frame, [(bucket, 0.0, _describe_loss(bucket)) for bucket in found], "y3"))
     add_target(drawing, frame, merged(targets), "y3")
     return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for _, loss in drawn)])
 
@@ -71,7 +71,7 @@ def drawn_loss(bucket: Bucket) -> tuple[float, float] | None:
     return ratio
 
 
-def _loss_told(bucket: Bucket) -> str:
+def _describe_loss(bucket: Bucket) -> str:
     """Describe its verdicts, and how many messages were lost of how many."""
     many = len(bucket.verdicts) > 1 or bucket.minutes > 1
     verdicts = ", ".join(

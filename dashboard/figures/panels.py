@@ -13,7 +13,7 @@ from dashboard.figures.drawing import Drawing
 from dashboard.figures.frame import SLOWEST, FigureFrame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.sla_periods import Term, is_held, told_percentile
+from dashboard.queries.sla_periods import Term, is_held, target_percentile
 from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
@@ -44,7 +44,7 @@ _LEGEND: Final[Mapping[str, Any]] = {
     "maxheight": _LEGEND_PX,
 }  # fmt: skip
 """Below the panels, which are looked at first."""
-_UNTOLD: Final = f"<b>{fmt.NOTHING} messages</b>: nobody has told whether any came in"
+_UNKNOWN_MESSAGES: Final = f"<b>{fmt.NOTHING} messages</b>: no report says whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
@@ -147,16 +147,20 @@ def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
             line={"color": frame.colours.text, "width": 1.5, "dash": "dot"}, yaxis="y",
         )
     )  # fmt: skip
-    drawing.add_trace(carrier(frame, [(bucket, bucket.messages, _messages_told(bucket)) for bucket in found], "y"))
+    drawing.add_trace(carrier(frame, [(bucket, bucket.messages, _describe_messages(bucket)) for bucket in found], "y"))
 
 
-def _messages_told(bucket: Bucket) -> str:
+def _describe_messages(bucket: Bucket) -> str:
     ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead"),
             (bucket.pending, "pending")]  # fmt: skip
     rest = ", ".join(f"{fmt.count(number)} {word}" for number, word in ends if number or word == "delivered")
-    told = _UNTOLD if bucket.messages is None else f"<b>{fmt.counted(bucket.messages, 'message')} expected</b>: {rest}"
+    summary = (
+        _UNKNOWN_MESSAGES
+        if bucket.messages is None
+        else f"<b>{fmt.counted(bucket.messages, 'message')} expected</b>: {rest}"
+    )
     whole = bucket.length_s // WINDOW_S
-    return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
+    return f"{utc(bucket.start_s)}<br>{summary}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
 
 
 def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
@@ -179,20 +183,20 @@ def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}
     drawing.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))
-    told: list[tuple[Bucket, float | None, str]] = [
-        (bucket, (lag or 0.0) / unit_ms, _lags_told(frame, bucket, each, hops.hops(graph)))
+    summary: list[tuple[Bucket, float | None, str]] = [
+        (bucket, (lag or 0.0) / unit_ms, _describe_lags(frame, bucket, each, hops.hops(graph)))
         for bucket, lag, each in zip(found, e2e, stacks, strict=True)
     ]
-    drawing.add_trace(carrier(frame, told, "y2"))
+    drawing.add_trace(carrier(frame, summary, "y2"))
     in_view = _add_lag_targets(drawing, frame, highest, unit_ms)
     top = None if lowest < 0 or not highest else 1.1 * max(highest, in_view) / unit_ms
     return top, f"lag, p95<br>({unit})" if percentiles == "p95" else f"E2E {percentiles},<br>hops p95 ({unit})"
 
 
-def _lags_told(frame: FigureFrame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
-    told = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
-    told += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
-    return "<br>".join(told)
+def _describe_lags(frame: FigureFrame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
+    summary = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
+    summary += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
+    return "<br>".join(summary)
 
 
 def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, unit_ms: float) -> float:
@@ -217,7 +221,7 @@ def _lag_target(term: Term) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
     lag = term.sla.lag
     label = f"SLA p{lag.percentile:g} ≤ {fmt.duration(lag.target)}"
-    return label if is_held(lag) else f"{label}, by the on-time share; the line is {told_percentile(lag)}"
+    return label if is_held(lag) else f"{label}, by the on-time share; the line is {target_percentile(lag)}"
 
 
 def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:

@@ -88,10 +88,10 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
                 orientation="h",
                 y=[safe(_short(share.hop.label)) for share in found],
                 x=[share.p95_ms / unit_ms for share in found],
-                text=[_told(share) for share in found],
+                text=[_describe(share) for share in found],
                 textposition="outside",
                 cliponaxis=False,
-                hovertext=[f"{safe(share.hop.label)}: {_told(share)}" for share in found],
+                hovertext=[f"{safe(share.hop.label)}: {_describe(share)}" for share in found],
                 hovertemplate="%{hovertext}<extra></extra>",
                 marker={
                     "color": [_colour(share.hop, hue) for share in found],
@@ -118,7 +118,7 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
     )
 
 
-def _told(share: HopShare) -> str:
+def _describe(share: HopShare) -> str:
     if share.share is None:
         return fmt.duration(share.p95_ms)
     return f"{fmt.duration(share.p95_ms)} · {fmt.percent(share.share)}"

@@ -1,6 +1,6 @@
 """A sparkline: the E2E lag of a day's hours as a line, and marks at its foot where messages were lost.
 
-Drawn as SVG without text, in colours that can be told apart on light and dark; what it says stands beside it in words.
+Drawn as SVG without text, in colours that are distinct on light and dark; its description stands beside it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ HEIGHT_PX: Final = 28
 _FOOT_PX: Final = 8
 """Kept free for the marks of loss."""
 _PERCENTILE: Final = 95
-"""Hours are told by it, whatever the target is of."""
+"""Shown for hours, whatever percentile the target is of."""
 _LINE: Final = "#5c7cfa"
 _TARGET: Final = "#868e96"
 _LOSS: Final = "#fa5252"
@@ -55,16 +55,16 @@ def spoken(hours: Sequence[Hour], targets: Targets) -> str:
     lag = low if low == high else f"{low} to {high}"
     lossy = [hour.loss_ratio for hour in hours if hour.loss_ratio]
     above = sum(ratio > targets.loss for ratio in lossy)
-    said = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
+    note = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
     if len(lags) < len(hours):
-        said.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
+        note.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
     if targets.lag_percentile != _PERCENTILE:
-        said.append(f"its target is of p{targets.lag_percentile:g}")
+        note.append(f"its target is of p{targets.lag_percentile:g}")
     if above:
-        said.append(f"loss above the target in {fmt.counted(above, 'hour')}")
+        note.append(f"loss above the target in {fmt.counted(above, 'hour')}")
     if len(lossy) > above:
-        said.append(f"loss within it in {fmt.counted(len(lossy) - above, 'hour')}")
-    return "; ".join(said if lossy else [*said, "no certain loss"])
+        note.append(f"loss within it in {fmt.counted(len(lossy) - above, 'hour')}")
+    return "; ".join(note if lossy else [*note, "no certain loss"])
 
 
 def _x(position: int) -> float:
@@ -73,7 +73,7 @@ def _x(position: int) -> float:
 
 def _y(lag_ms: float, top_ms: float) -> float:
     """Pixels from the top; one is kept free there for the line's own width. Negative lags (a clock fault) lie on zero:
-    the words tell them."""
+    the description has them."""
     room = HEIGHT_PX - _FOOT_PX - 2
     return 1 + room * (1 - max(0.0, lag_ms) / top_ms) if top_ms > 0 else 1 + room
 

@@ -66,7 +66,7 @@ def _text(clock_s: float) -> str:
 
 
 def drawn_s(moment: str, offset_s: int) -> float:
-    """Epoch s of a moment as plotly tells it, `2026-11-21 09:40:12.345`.
+    """Epoch s of a moment as plotly gives it, `2026-11-21 09:40:12.345`.
 
     Raises:
         ValueError: it is none.

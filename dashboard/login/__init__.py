@@ -38,7 +38,7 @@ def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ())
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """What a page shows of whoever is logged in. `can_log_out`: whether a POST to /logout means anything."""
+    """The logged-in user as a page shows them. `can_log_out`: whether a POST to /logout means anything."""
 
     name: str
     role: Role

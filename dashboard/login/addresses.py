@@ -1,4 +1,4 @@
-"""Where a request comes from: the peer, or whoever a trusted proxy says it asks for."""
+"""Where a request comes from: the peer, or the client that a trusted proxy names."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def _check_groups(settings: Settings) -> None:
     if EVERYBODY in groups.operators:
         raise _bad(settings, "LAGLOSS_LOGIN_OPERATORS", "groups by name", EVERYBODY)
     if not groups.operators and not groups.viewers:
-        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups that may look, or * for whoever is logged in")
+        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups that may look, or * for everyone who is logged in")
 
 
 def _bad(settings: Settings, variable: str, expected: str, found: object = "nothing") -> BadLogin:

@@ -15,7 +15,7 @@ from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 
 _CACHE_S: Final = 2.0
-"""A page asks for a dozen things at once; whoever is logged out by another process has this much longer."""
+"""A page asks for a dozen things at once; a session ended by another process lasts this much longer."""
 _CACHE_SIZE: Final = 10_000
 
 

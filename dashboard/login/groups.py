@@ -1,4 +1,4 @@
-"""What somebody may do, by the groups that a provider or a proxy says they are in."""
+"""Roles by the groups that a provider or a proxy reports."""
 
 from __future__ import annotations
 

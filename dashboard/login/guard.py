@@ -28,7 +28,7 @@ _log = structlog.get_logger("lagloss.dashboard")
 
 
 class Guard:
-    """An ASGI application around another. Who asks is told by `dashboard.request.current_user`."""
+    """An ASGI application around another. `dashboard.request.current_user` has the user."""
 
     def __init__(self, app: ASGIApp, login: LoginKind, origins: Origins, headers: SecureHeaders) -> None:
         self._app = app
@@ -88,7 +88,7 @@ class Guard:
         return refusal_page(problem) if wants_page else problem.response()
 
     async def _health_for_strangers(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Only whether all is well: what is wrong tells of what stands behind."""
+        """Answer only whether all is well: details would reveal what runs behind."""
         status = HTTPStatus.SERVICE_UNAVAILABLE.value
 
         async def note(message: Message) -> None:
@@ -97,11 +97,11 @@ class Guard:
                 status = message["status"]
 
         await self._app(scope, receive, note)
-        told = {"status": "ok" if status < HTTPStatus.BAD_REQUEST else "unavailable"}
-        await JSONResponse(told, status)(scope, receive, send)
+        summary = {"status": "ok" if status < HTTPStatus.BAD_REQUEST else "unavailable"}
+        await JSONResponse(summary, status)(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Return a WebSocket lives for hours: each message is of somebody who may look at that moment."""
+        """Check each message of a WebSocket, which lives for hours: its user must still be allowed to look."""
         connection = HTTPConnection(scope)
         is_open = await self._admits(connection)
         if not is_open:
@@ -130,7 +130,7 @@ class Guard:
         await self._app(scope, guarded_receive, guarded_send)
 
     async def _admits(self, connection: HTTPConnection) -> bool:
-        """Return whether a WebSocket is of somebody who may look; then it is them that is answered."""
+        """Return whether a WebSocket's user may look, and set them as the current user."""
         try:
             self._origins.check(connection)
             person = await self._login.person(connection)

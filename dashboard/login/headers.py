@@ -1,4 +1,4 @@
-"""Headers on every answer that tell browsers what the dashboard's pages may do, and what other sites may not."""
+"""Headers on every answer that restrict what the dashboard's pages may do, and other sites with them."""
 
 from __future__ import annotations
 

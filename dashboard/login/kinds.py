@@ -34,7 +34,7 @@ class LoginKind(Protocol):
 
 
 class NoLogin:
-    """Whoever reaches the dashboard has this machine."""
+    """No login: a visitor of the loopback address has this machine anyway."""
 
     routes: Sequence[Route] = ()
 
@@ -42,7 +42,7 @@ class NoLogin:
         return LOCAL
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
-        raise AssertionError("without a login nobody is a stranger")
+        raise AssertionError("without a login every visitor is known")
 
 
 def unauthorised(detail: str, challenge: str) -> Problem:

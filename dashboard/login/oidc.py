@@ -32,7 +32,7 @@ OIDC_LOGIN: Final = "oidc"
 START_PATH: Final = "/login/oidc"
 CALLBACK_PATH: Final = "/login/oidc/callback"
 _ATTEMPT_S: Final = 600
-"""How long somebody may take at the provider."""
+"""How long a login may take at the provider."""
 _MAX_NAME_LENGTH: Final = 255
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _log = structlog.get_logger("lagloss.dashboard")
@@ -175,5 +175,5 @@ def _refused(error: Exception) -> Problem:
     """Answer a callback that is no login: refused, begun in another browser, or forged."""
     _log.warning("login_failed", error=repr(error))
     code = error.error if isinstance(error, OAuthError) else None
-    told = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
-    return Problem(403, "Not logged in", f"the provider's answer could not be used{told}; try again")
+    summary = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
+    return Problem(403, "Not logged in", f"the provider's answer could not be used{summary}; try again")

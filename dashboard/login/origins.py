@@ -87,7 +87,7 @@ class Origins:
             raise _cross_site("expected a header Origin, or no cookie")
 
     def _expected(self, connection: HTTPConnection) -> set[str]:
-        """Return where HTTPS is configured, no page that came by HTTP is ours: anybody on its way may have changed
+        """Return where HTTPS is configured, no page that came by HTTP is ours: it may have been changed
         it."""
         if self._own.startswith("https:"):
             return {self._own}

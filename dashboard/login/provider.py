@@ -27,7 +27,7 @@ _METADATA: Final = "/.well-known/openid-configuration"
 _ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519"}
 )
-"""Signatures that only the provider can make. A provider may list `none`, too, which anybody can."""
+"""Signatures that only the provider can make. A provider may list `none`, too, which needs no key."""
 _SUPPORTED: Final = "id_token_signing_alg_values_supported"
 
 

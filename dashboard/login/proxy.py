@@ -1,4 +1,4 @@
-"""Login by a proxy in front that says who asks: its headers are believed, and nobody else's."""
+"""Login by a proxy in front that names the user: its headers are believed, no other's."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class ProxyLogin:
         name = _decoded(names[0])
         if len(names) > 1 or not 0 < len(name) <= _MAX_NAME_LENGTH or not name.isprintable():
             raise Problem(403, "Bad name", f"expected one header {self._user_header} with a printable name")
-        told = (_decoded(text) for text in connection.headers.getlist(self._roles_header))
-        groups = {group for text in told for group in listed(text)} - {EVERYBODY}
+        summary = (_decoded(text) for text in connection.headers.getlist(self._roles_header))
+        groups = {group for text in summary for group in listed(text)} - {EVERYBODY}
         role = self._groups.role(groups)
         if role is None:
             raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")

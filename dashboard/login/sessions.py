@@ -45,7 +45,7 @@ class Sessions:
         self.lifetime = lifetime
 
     def begin(self, connection: Connection, person: Person, now: datetime | None = None) -> str:
-        """Log a person in; the token, which nobody can read again. Sessions that are over are removed."""
+        """Log a person in; return the token, which cannot be read again. Sessions that are over are removed."""
         now = now or datetime.now(UTC)
         is_over = (_session.c.created_at <= now - self.lifetime.longest) | (
             _session.c.seen_at <= now - self.lifetime.idle
@@ -77,6 +77,6 @@ class Sessions:
         return Person(row.name, row.role)
 
     def end(self, token: str) -> None:
-        """Log out whoever has this token."""
+        """End the session of this token."""
         with self._store.engine.begin() as connection:
             connection.execute(delete(_session).where(_session.c.token_hash == hash_secret(token)))

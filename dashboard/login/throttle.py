@@ -16,7 +16,7 @@ from lagloss_server.net.problem_details import Problem
 WINDOW_MINUTES: Final = 15
 PER_ADDRESS: Final = 20
 PER_NAME: Final = 100
-"""Well above what one address may guess, so that nobody can lock another out from one place."""
+"""Well above what one address may guess, so that no user can lock another out from one place."""
 
 _KEPT_OF_NAME: Final = 64
 """No user's is longer; what strangers send is not kept at any length."""

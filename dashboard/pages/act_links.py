@@ -42,7 +42,7 @@ def why_not(person: Person) -> Part | None:
     """Why buttons are disabled; None where none is."""
     if person.role == "operator":
         return None
-    told = (
+    summary = (
         f"You are {person.name}, a {person.role}: you may look. Acknowledging, silencing and testing need an operator."
     )
-    return dmc.Text(told, size="sm", c="dimmed", className="why-not", mb="xs")
+    return dmc.Text(summary, size="sm", c="dimmed", className="why-not", mb="xs")

@@ -1,4 +1,4 @@
-"""What is wrong, who takes it, who was told."""
+"""The alerts page: incidents, silences, deliveries, trials."""
 
 from __future__ import annotations
 

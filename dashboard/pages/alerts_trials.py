@@ -70,14 +70,14 @@ def test_panel() -> Part:
 
 
 def backtest_panel() -> Part:
-    told = (
+    summary = (
         "Which incidents the pipeline's rules, as they are now, would have opened on the windows that are stored for "
-        "the range in the header. Nothing is stored, nobody is told."
+        "the range in the header. Nothing is stored or sent."
     )
     return dmc.Paper(
         [
             dmc.Title("Backtest", order=2, fz=16, mb="xs"),
-            dmc.Text(told, size="sm", mb="xs"),
+            dmc.Text(summary, size="sm", mb="xs"),
             dmc.Group(
                 [
                     dmc.Select(id=TrialId.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
@@ -158,8 +158,8 @@ def tested(receiver: str, outcome: CheckOutcome) -> Part:
             return alert("Sent", f"{receiver} took it. See that it has arrived.", "teal", "✔")
         case "refused":
             return alert("Refused", f"{receiver} does not take it: {outcome.error or 'no reason known'}", "red", "✖")
-    told = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
-    return alert("Not taken yet", told, "orange", "…")
+    summary = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
+    return alert("Not taken yet", summary, "orange", "…")
 
 
 def _register_backtest(app: Dash, services: Services) -> None:
@@ -195,7 +195,7 @@ def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
     """Show what would have been sent when, and what a backtest cannot know."""
     from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
     number = len(found["incidents"])
-    told = (
+    summary = (
         f"{fmt.counted(number, 'incident')} of {found['pipeline']}, {zone.moment(from_s)} to "
         f"{zone.moment(to_s)}, on {fmt.count(found['windows'])} windows "
         f"({fmt.count(found['revisions'])} of them revised later)."
@@ -203,17 +203,17 @@ def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
     heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
     shown = table("incidents that would have been", heads, [_would_be(each, zone) for each in found["incidents"]])
     limits = [
-        dmc.ListItem(f"{each['rule']}: {'as far as windows tell' if each['tried'] else 'not tried'}; {each['why']}")
+        dmc.ListItem(f"{each['rule']}: {'as far as windows show' if each['tried'] else 'not tried'}; {each['why']}")
         for each in found["limits"]
     ]
-    return html.Div([dmc.Text(told, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
+    return html.Div([dmc.Text(summary, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
 
 
 def _would_be(each: Mapping[str, Any], zone: Zone) -> list[Part]:
     over: list[Any] = ["open at the end"]
     if each["resolved_at"]:
         over = [when(parse_time_s(each["resolved_at"]), zone), f" ({each['resolved_because']})"]
-    silent = f" (not told: {', '.join(each['inhibited_by'])} tells of it)" if each["inhibited_by"] else ""
+    silent = f" (inhibited by {', '.join(each['inhibited_by'])})" if each["inhibited_by"] else ""
     return [
         when(parse_time_s(each["opened_at"]), zone),
         html.Span(over),

@@ -93,7 +93,7 @@ def alert(title: str, children: Any, colour: str, sign: str) -> Part:
 
 
 def live(id_: str, **more: Any) -> Part:
-    """Return a container whose changes a screen reader tells when it has nothing else to say."""
+    """Return a container whose changes a screen reader announces politely."""
     return html.Div(id=id_, role="status", **aria(live="polite"), **more)
 
 

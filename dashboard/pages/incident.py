@@ -1,4 +1,4 @@
-"""One incident: all that happened to it, and who was told."""
+"""The page of one incident: its history and its deliveries."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
             dmc.Paper([_heading("What happened"), _timeline(record, here.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(
-                [_heading("Who was told"), _told(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
+                [_heading("Deliveries"), _describe(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
             ),
         ]
     )
@@ -182,9 +182,9 @@ def _timeline(record: IncidentRecord, zone: Zone) -> Part:
     )
 
 
-def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
+def _describe(deliveries: Sequence[Delivery], zone: Zone) -> Part:
     if not deliveries:
-        return dmc.Text("Nobody: nothing was sent of it, and nothing waits.", size="sm")
+        return dmc.Text("None: nothing was sent, and nothing waits.", size="sm")
     heads = ("Outcome", "Receiver", "Change", "Attempts", "When", "Last error")
     rows = [
         [

@@ -1,4 +1,4 @@
-"""Open incidents as cards, and notifications that nobody got."""
+"""Open incidents as cards, and failed notifications."""
 
 from __future__ import annotations
 
@@ -109,14 +109,14 @@ def _since(incident: Incident, zone: Zone, now_s: float) -> list[Any]:
 
 def taken(incident: Incident, zone: Zone) -> list[Any]:
     if incident.acknowledged_at is None:
-        return ["nobody has acknowledged it"]
+        return ["not acknowledged"]
     return [f"acknowledged by {incident.acknowledged_by} at ", at(incident.acknowledged_at, zone)]
 
 
 def why_withheld(shown: OpenIncident, zone: Zone) -> list[Any]:
-    """Why nobody is told, by whom, and until when as far as that is known."""
-    told: list[Any] = [f"nobody is told: {shown.withheld}"]
-    return told if shown.silence is None else [*told, ", until ", at(shown.silence.ends_at, zone)]
+    """Why notifications are withheld, by whom, and until when as far as that is known."""
+    summary: list[Any] = [f"notifications withheld: {shown.withheld}"]
+    return summary if shown.silence is None else [*summary, ", until ", at(shown.silence.ends_at, zone)]
 
 
 def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
@@ -156,7 +156,7 @@ def failures(failed: Sequence[Delivery], here: Address, now_s: float) -> Part | 
     return dmc.Alert(
         [
             dmc.List([dmc.ListItem(_failure(each, here.zone)) for each in found], size="sm"),
-            dmc.Text(["Nobody was told by these. See that a receiver works: ", trial], size="sm", mt="xs"),
+            dmc.Text(["These notifications failed. Check that a receiver works: ", trial], size="sm", mt="xs"),
         ],
         title=f"{fmt.counted(number, 'notification')} not delivered in the last 7 days",
         color="red.9" if still else "orange",
@@ -182,10 +182,10 @@ def broken(failed: Sequence[Delivery], now: datetime) -> list[Broken]:
 def _failure(of: Broken, zone: Zone) -> list[Any]:
     newest = of.newest
     about = f"{newest.pipeline} {newest.rule} ({newest.change})" if newest.pipeline else newest.change
-    told: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason known'} · {about} · "]
-    told.append(at(newest.done_at, zone) if newest.done_at else fmt.NOTHING)
+    summary: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason known'} · {about} · "]
+    summary.append(at(newest.done_at, zone) if newest.done_at else fmt.NOTHING)
     if of.count > 1:
-        told.append(f" · and {of.count - 1} more")
+        summary.append(f" · and {of.count - 1} more")
     if of.works_since:
-        told += [" · takes others again since ", at(of.works_since, zone)]
-    return told
+        summary += [" · takes others again since ", at(of.works_since, zone)]
+    return summary

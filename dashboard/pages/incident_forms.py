@@ -1,7 +1,7 @@
 """Forms in which operators act on incidents, opened, filled and sent off.
 
 The address says which is open (`do`, `of`), so that a link can lead to it. They stand beside what is redrawn at each
-refresh: what somebody is typing stays.
+refresh: typed text stays.
 """
 
 from __future__ import annotations
@@ -182,12 +182,12 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
         typed = {field: value or "" for field, value in zip(fields, values, strict=True)}
         submitted = Submitted(asked.of, typed, name or "", here.zone)
         try:
-            told = await services.threads.act(notices.attempt, act.perform, services.store, submitted)
+            summary = await services.threads.act(notices.attempt, act.perform, services.store, submitted)
         except LaglossError as error:
             return _refused(_why(error, here.zone))
-        if isinstance(told, Failed):
-            return _refused(notices.not_done(told))
-        return alert(act.done, told, "teal", "✔"), None, time.time(), _closed(here)
+        if isinstance(summary, Failed):
+            return _refused(notices.not_done(summary))
+        return alert(act.done, summary, "teal", "✔"), None, time.time(), _closed(here)
 
 
 def _refused(why: Part) -> tuple[Any, ...]:

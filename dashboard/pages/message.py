@@ -99,8 +99,8 @@ def _register_search(app: Dash, services: Services) -> None:
         pipeline = of["pipeline"]
         asked = here.query.get("id", "")
         if not asked:
-            told = "Its beacons are found by the id alone; a time to look around makes it faster."
-            return dmc.Text(told, c="dimmed"), None
+            summary = "Its beacons are found by the id alone; a time to look around makes it faster."
+            return dmc.Text(summary, c="dimmed"), None
         question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
         known = answers.get(tuple(answer)) if answer and answer[:-1] == question else None
         if known is not None:

@@ -36,7 +36,7 @@ _PHRASES: Final[Mapping[State, tuple[str, str]]] = {
     State.OK: ("is well", "are well"),
     State.IDLE: ("is idle", "are idle"),
 }
-"""What is said of one pipeline, and of several."""
+"""The row of one pipeline, and headlines of several."""
 _LOOKS: Final[Mapping[State, tuple[str, str, str]]] = {
     State.LOSS: ("Loss", VERDICTS["loss"].icon, "red"),
     State.CRITICAL: ("Critical", "▲", "red"),
@@ -87,8 +87,8 @@ def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
     wanted = [f"whose name or description holds “{text}”"] if text else []
     wanted += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
     everything = here.asking(q=None, state=None).href
-    told = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
-    return alert("Nothing matches", told, "blue", "∅")
+    summary = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
+    return alert("Nothing matches", summary, "blue", "∅")
 
 
 def table(standings: Sequence[PipelineStatus], here: Address, now_s: float) -> Light:
@@ -202,15 +202,15 @@ def _budgets(standing: PipelineStatus) -> list[Light | None]:
 def _spark(standing: PipelineStatus) -> Light:
     if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
         return fmt.NOTHING
-    said = spoken(standing.hours, standing.targets)
+    note = spoken(standing.hours, standing.targets)
     size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
-    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)
+    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=note, title=note, **size)
 
 
 def _incidents(standing: PipelineStatus, here: Address) -> Light:
     counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
-    told = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
-    return link(told, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if told else "none"
+    summary = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
+    return link(summary, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if summary else "none"
 
 
 def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | None]:

@@ -30,7 +30,7 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.store.store import Store
 
-# a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
+# a double click always asks for autorange; by default, it may ask for a range that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
 _BLANK: Final[Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}

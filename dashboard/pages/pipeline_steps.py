@@ -25,7 +25,7 @@ def of_click(here: Address, pipeline: str, click: Any) -> Address:
 
 
 def of_bucket(here: Address, pipeline: str, start_s: int, length_s: int) -> Address:
-    """Return where more is told of one bucket."""
+    """Return the address with more about one bucket."""
     if length_s == WINDOW_S:
         return here.to(links.window(pipeline, start_s))
     return here.over(Span(start_s, start_s + length_s))

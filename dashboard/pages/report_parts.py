@@ -59,21 +59,21 @@ def _section(section: ReportSection, report: Report, here: Address, dark: bool) 
 
 
 def _strip(report: Report, here: Address) -> Part:
-    """Return a square a day, told by colour and sign; a day of which nothing is known is an empty frame."""
+    """Draw a square per day, marked by colour and sign; a day of which nothing is known is an empty frame."""
     return html.Ol([html.Li(_day(day, report, here)) for day in report.days], className="days")
 
 
 def _day(day: Figures, report: Report, here: Address) -> Part:
     look = STATUSES[day.status]
     known = bool(day.known.closed)
-    said = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
+    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
     address = here.to(links.pipeline(report.pipeline)).over(Span(day.from_s, day.to_s))
     return html.A(
         icon(look.icon if known else " "),
         href=address.href,
         className=f"day day-{day.status if known else 'blank'}",
-        title=said,
-        **aria(label=said),
+        title=note,
+        **aria(label=note),
     )
 
 

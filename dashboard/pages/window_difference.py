@@ -38,8 +38,8 @@ def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
     """Count by the result's presence patterns, which are kept as long as the result."""
     if counted is None:
         return dmc.Text(f"Not known: {why}")
-    told = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."
-    return dmc.Text(f"{told} Their names cannot be read: {why}")
+    summary = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."
+    return dmc.Text(f"{summary} Their names cannot be read: {why}")
 
 
 def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> Part:

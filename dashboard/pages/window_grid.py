@@ -1,4 +1,4 @@
-"""The matrix of a window as a grid: ids down, checkpoints across, what is missing told apart, and footers."""
+"""The matrix of a window as a grid: ids down, checkpoints across, missing cells marked, and footers."""
 
 from __future__ import annotations
 

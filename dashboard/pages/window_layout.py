@@ -44,8 +44,8 @@ class WindowId(StrEnum):
 def layout(of: dict[str, str], here: Address) -> Part:
     start_s = start_of(of)
     if start_s is None:
-        told = alert("No such window", f"{of['start']} is no time: expected RFC 3339.", "orange", "?")
-        return html.Div([told, pipeline_nav(here, of["pipeline"], "window")])
+        summary = alert("No such window", f"{of['start']} is no time: expected RFC 3339.", "orange", "?")
+        return html.Div([summary, pipeline_nav(here, of["pipeline"], "window")])
     return dmc.Stack(
         [
             _head(of["pipeline"], start_s, here),

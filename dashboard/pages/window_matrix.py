@@ -60,7 +60,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
             dmc.Group(
                 [
                     dmc.Text(
-                        _told(presence, int(rows.size), int(shown.size)), size="sm", c="dimmed", className="grows"
+                        _describe(presence, int(rows.size), int(shown.size)), size="sm", c="dimmed", className="grows"
                     ),
                     dmc.Anchor("CSV of these messages", href=csv, size="sm", target="_blank"),
                 ],
@@ -72,23 +72,25 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
     )
 
 
-def _told(presence: Presence, count: int, shown: int) -> str:
+def _describe(presence: Presence, count: int, shown: int) -> str:
     total = int(presence.ids.size)
-    told = fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
+    summary = (
+        fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
+    )
     if shown < count:
-        told += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
+        summary += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
     if presence.found.sample < (1 << 32):
-        told += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
-    return told + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
+        summary += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
+    return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
 
 
 def _without_log(found: WindowRead, here: Address, why: str) -> Part:
     """Names of missing messages are kept with the result, for a while."""
     if found.missing:
-        told = "Shown instead are the messages that its result named as missing, 1,000 at most."
+        summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
     elif found.window is not None and found.window["verdict"] is None:
-        told = "The window is not closed yet, so nothing else is known of single messages."
+        summary = "The window is not closed yet, so nothing else is known of single messages."
     else:
-        told = "Its result names no missing message, or their names are not kept any more."
-    parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {told}", "orange", "!")]
+        summary = "Its result names no missing message, or their names are not kept any more."
+    parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {summary}", "orange", "!")]
     return html.Div([*parts, missing_grid(GRID, found, here) if found.missing else None])

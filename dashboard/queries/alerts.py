@@ -1,4 +1,4 @@
-"""What is wrong and who was told, as the alerts page and `/api/v1` show it."""
+"""Incidents and deliveries, as the alerts page and `/api/v1` show them."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ class Pending:
     text: str
 
     def document(self) -> Document:
-        told = asdict(self)
-        first, last = told.pop("first_window_s"), told.pop("last_window_s")
-        return {**told, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
+        summary = asdict(self)
+        first, last = summary.pop("first_window_s"), summary.pop("last_window_s")
+        return {**summary, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
 
 
 @dataclass(frozen=True, slots=True)

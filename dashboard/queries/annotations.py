@@ -17,9 +17,9 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 MAX_INCIDENTS: Final = 50
-"""So many are told: critical ones first, then the newest. More cannot be told apart in a strip."""
+"""Incidents shown: critical ones first, then the newest. More cannot be distinguished in a strip."""
 MAX_STARTS: Final = 500
-"""So many of the newest processes that started are told."""
+"""The newest started processes that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
 
 
 def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident, ...], int]:
-    """Return those that are told, and how many there are beside them."""
+    """Return those that are shown, and how many there are beside them."""
     row = incident_table.c
     chosen = [
         row.pipeline == pipeline,
@@ -106,5 +106,5 @@ def _starts(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
 
 def _start(node: str, times_ms: Sequence[int]) -> Deploy:
     number = len(times_ms)
-    told = f"a process of {node} started" if number == 1 else f"{number} processes of {node} started"
-    return Deploy(min(times_ms) / 1_000, told, node, number)
+    summary = f"a process of {node} started" if number == 1 else f"{number} processes of {node} started"
+    return Deploy(min(times_ms) / 1_000, summary, node, number)

@@ -134,7 +134,7 @@ def condition(fresh: Freshness, grace_ms: int, now_s: float, has_windows: bool, 
     """`has_windows`: whether there is anything to draw in the range that was asked for; `ends_now`: whether that range
     holds this moment, so that something should be there."""
     if fresh.newest_s is None:
-        # idle is a verdict: before the first one nobody knows that nothing comes in
+        # idle is a verdict: before the first one it is unknown that nothing comes in
         if fresh.live_s is None or not is_stale(fresh.live_s, grace_ms, now_s):
             return Condition.NOT_CLOSED if fresh.reporting or fresh.live_s is not None else Condition.BLIND
         return Condition.STALE if fresh.reporting else Condition.BLIND

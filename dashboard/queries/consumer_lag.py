@@ -21,7 +21,7 @@ from lagloss_server.store.store import Store
 
 By = Literal["node", "partition"]
 NOW_S: Final = 120
-"""What was asked longer ago does not tell of now."""
+"""Older answers are not current."""
 
 
 class Of(NamedTuple):

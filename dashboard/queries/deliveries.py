@@ -1,4 +1,4 @@
-"""Who was told, and who can be: deliveries of notifications, receivers, and the alerter that leads."""
+"""Deliveries of notifications, receivers, and the leading alerter."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Document = dict[str, Any]
 _receiver_table = table_of(alert_tables.ReceiverRow)
 _leader_table = table_of(alert_tables.LeaderRow)
 _FIRST: Final = ("failed", "waiting", "sent", "dropped")
-"""Outcomes in the order in which somebody wants to know of them."""
+"""Outcomes by urgency."""
 _OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")
 
 
@@ -42,7 +42,7 @@ class Deliveries:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverStatus:
-    """Somebody whom the leading alerter tells."""
+    """A receiver of the leading alerter."""
 
     name: str
     kind: str
@@ -54,7 +54,7 @@ class ReceiverStatus:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The alerter that leads, and when it last said that it is well."""
+    """The alerter that leads, and its last heartbeat."""
 
     host: str
     well_at: datetime

@@ -89,12 +89,12 @@ class Health:
         }
 
     def _of_service(self) -> Iterator[HealthProblem]:
-        told = self.reports
-        heard_s = None if told.appended_s is None else self.now_s - told.appended_s
-        if told.behind and told.is_stuck(self.now_s):
+        summary = self.reports
+        heard_s = None if summary.appended_s is None else self.now_s - summary.appended_s
+        if summary.behind and summary.is_stuck(self.now_s):
             since = "none was ever followed" if heard_s is None else f"the newest that was came {fmt.ago(heard_s)}"
             yield HealthProblem(
-                f"{_many(told.behind, 'report waits', 'reports wait')} to be followed; {since}.",
+                f"{_many(summary.behind, 'report waits', 'reports wait')} to be followed; {since}.",
                 "See that the aggregator runs: its /healthz and logs/aggregator.log say what it waits for.",
                 "blind",
             )
@@ -103,7 +103,8 @@ class Health:
             last = "none ever led" if well_at is None else f"last well {fmt.ago(self.now_s - well_at.timestamp())}"
             yield HealthProblem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
         elif not self.alerting.receivers:
-            yield HealthProblem("The alerter knows no receiver: nobody is told.", "Name some in the alerting file.")
+            missing = "The alerter knows no receiver: no notification is sent."
+            yield HealthProblem(missing, "Name some in the alerting file.")
 
     def _of_pipelines(self) -> Iterator[HealthProblem]:
         late = [closing for closing in self.closings if closing.is_late(self.now_s)]
@@ -112,7 +113,7 @@ class Health:
             yield HealthProblem(
                 f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
                 f"{late[0].pipeline} for {longest}.",
-                "See that the aggregator runs and keeps up: its /healthz and logs/aggregator.log tell.",
+                "See that the aggregator runs and keeps up: see its /healthz and logs/aggregator.log.",
                 "blind",
             )
         bad = [node for node in self.nodes if node.is_bad]
@@ -137,7 +138,7 @@ class Health:
             total = sum(bad.count for bad in self.bad_records)
             yield HealthProblem(
                 f"{_many(total, 'record was', 'records were')} set aside in the last 24 hours.",
-                "See the reasons below: what they told is missing from the evidence of their nodes.",
+                "See the reasons below: their content is missing from the evidence of their nodes.",
                 "blind",
             )
         if self.strangers:

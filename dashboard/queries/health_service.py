@@ -1,4 +1,4 @@
-"""What lagloss has taken in and keeps: reports, bad records, names nobody declared, tables, and who alerts."""
+"""What lagloss has taken in and keeps: reports, bad records, undeclared names, tables, and the alerter."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class AlerterHealth:
-    """Which alerter leads and when it was last well; whom it can tell. None: none ever led."""
+    """The leading alerter, its last heartbeat, and its receivers. None: none ever led."""
 
     host: str | None
     led_at: datetime | None
@@ -108,7 +108,7 @@ class AlerterHealth:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Windows that somebody asked to be closed again; `done` of `of`, None before the first round."""
+    """Windows to be closed again by request; `done` of `of`, None before the first round."""
 
     pipeline: str
     from_s: int
@@ -159,7 +159,7 @@ def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
 def read_strangers(
     connection: Connection, definitions: Mapping[str, Definition], pipeline: str | None
 ) -> list[StrangeName]:
-    """Pipelines that nobody has applied, and checkpoints that their pipeline's newest definition does not have: the
+    """Pipelines that were never applied, and checkpoints that their pipeline's newest definition does not have: the
     newest first. Replays and lanes stand in no definition."""
     row = tables.StrangerRow
     is_unknown = (row.kind == "pipeline") & row.pipeline.not_in(names_not_deleted())

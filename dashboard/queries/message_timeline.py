@@ -14,7 +14,7 @@ from lagloss_server.queries.message_trace import Beacon
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A message's time at one place, from its arrival there (epoch ms) to its departure; None where no beacon tells of
+    """A message's time at one place, from its arrival there (epoch ms) to its departure; None where no beacon has
     one. `turn` counts from 1: a retry, or a message that came twice, is there again."""
 
     place: str

@@ -111,7 +111,7 @@ class PipelineStatus:
 
     @property
     def is_current(self) -> bool:
-        """Whether the newest closed window tells of now."""
+        """Whether the newest closed window is current."""
         return self.newest is not None and self.condition in (Condition.FINE, Condition.IDLE)
 
     @property

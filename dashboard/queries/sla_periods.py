@@ -42,12 +42,12 @@ class Terms:
 
     @property
     def percentiles(self) -> tuple[str, ...]:
-        """Those that E2E lags are told by, each once, the oldest first."""
-        return tuple(dict.fromkeys(told_percentile(term.sla.lag) for term in self.parts))
+        """The percentiles that E2E lags are shown by, each once, the oldest first."""
+        return tuple(dict.fromkeys(target_percentile(term.sla.lag) for term in self.parts))
 
     def percentile(self, bucket: Bucket) -> str:
         """Return the percentile of this bucket's E2E lag that has a target."""
-        return told_percentile(self.at(bucket.start_s).sla.lag)
+        return target_percentile(self.at(bucket.start_s).sla.lag)
 
     def lag_ms(self, bucket: Bucket) -> float | None:
         """Return its E2E lag at that percentile."""
@@ -59,7 +59,7 @@ class Terms:
         return is_late(asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
 
 
-def told_percentile(lag: LagSla) -> str:
+def target_percentile(lag: LagSla) -> str:
     """Return the SLA's own percentile where results hold it, else p95: then it is the on-time share that is judged."""
     return f"p{lag.percentile:g}" if is_held(lag) else _ELSE
 

@@ -19,12 +19,12 @@ from lagloss_server.store.store import MissingMessage, Store
 
 Document = dict[str, Any]
 _COMPARED: Final = ("verdict", "messages", "delivered", "filtered", "dead", "pending", "unexplained", "lost", "reasons")
-"""What revisions are told apart by."""
+"""The figures that revisions are compared by."""
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionChange:
-    """One figure of a result that the next result tells otherwise."""
+    """One figure that differs between a result and the next."""
 
     name: str
     before: Any

@@ -30,7 +30,7 @@ at 6 checkpoints)."""
 
 class Stamp(NamedTuple):
     """What a window would be read anew for: the revision of its result (0: none yet), and the position of the reports
-    at which its tallies last changed. `beacons`: how many the tallies tell of."""
+    at which its tallies last changed. `beacons`: how many the tallies count."""
 
     revision: int
     changed_basis: int
@@ -38,7 +38,7 @@ class Stamp(NamedTuple):
 
 
 class LoggedWindows:
-    """The windows that were read last, up to a number of beacons; whoever asks for one that is being read waits for
+    """The windows that were read last, up to a number of beacons; a request for one that is being read waits for
     it."""
 
     def __init__(self, kept_beacons: int = MAX_BEACONS, max_beacons: int = MAX_BEACONS) -> None:
@@ -52,7 +52,7 @@ class LoggedWindows:
 
         Raises:
             UnknownPipeline, NotEnoughData, KafkaUnreachable, NotConfigured: as `read_window` and `open_log`.
-            WindowTooLarge: its tallies tell of too many beacons; none was read.
+            WindowTooLarge: its tallies count too many beacons; none was read.
         """
         store.pipeline(pipeline)
         stamp = _read_stamp(store, pipeline, window_start_s)
@@ -81,7 +81,7 @@ class LoggedWindows:
         except BaseException as error:
             with self._lock:
                 del self._reading[whose]
-            reading.set_exception(error)  # told to everybody who waits
+            reading.set_exception(error)  # raised for every request that waits
             return
         with self._lock:
             del self._reading[whose]
@@ -101,9 +101,9 @@ class LoggedWindows:
 def _read_stamp(store: Store, pipeline: str, window_start_s: int) -> Stamp:
     window, tally = tables.WindowRow, tables.TallyRow
     revision = select(window.revision).where(window.pipeline == pipeline, window.window_start == window_start_s)
-    told = select(func.max(tally.changed_basis), func.sum(tally.beacons)).where(
+    summary = select(func.max(tally.changed_basis), func.sum(tally.beacons)).where(
         tally.pipeline == pipeline, tally.window_start == window_start_s
     )
     with store.engine.connect() as connection:
-        changed_basis, beacons = connection.execute(told).one()
+        changed_basis, beacons = connection.execute(summary).one()
         return Stamp(connection.execute(revision).scalar_one_or_none() or 0, changed_basis or 0, int(beacons or 0))

@@ -21,7 +21,7 @@ MAX_ATTACHED_BYTES: Final = 15 * 2**20
 
 
 def message_id(sender: str, *run: object) -> str:
-    """Return the same for each attempt of a run: whoever gets a mail twice sees it once."""
+    """Return the same id for each attempt of a run: a mail delivered twice is shown once."""
     token = hashlib.sha256("\n".join(map(str, run)).encode()).hexdigest()[:32]
     return f"<report-{token}@{addr_spec(sender).rpartition('@')[2]}>"
 
@@ -29,8 +29,8 @@ def message_id(sender: str, *run: object) -> str:
 def compose(
     subject: str, parts: Sequence[ReportPart], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
 ) -> EmailMessage:
-    """Return the mail. `name`: its Message-ID; `notes`: what is to be said of all of it. Documents that would make it
-    too large to be taken are left out, which it tells."""
+    """Return the mail. `name`: its Message-ID; `notes`: remarks on all of it. Documents that would make it
+    too large are left out, which it mentions."""
     attached, left_out = _fitting(parts)
     if left_out:
         names = ", ".join(each.name for each in left_out)
@@ -55,8 +55,8 @@ def compose(
 
 def as_text(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
     """Return the summary in plain text."""
-    told = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
-    return "\n\n".join([subject, *notes, *told]) + "\n"
+    summary = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
+    return "\n\n".join([subject, *notes, *summary]) + "\n"
 
 
 def _link(part: ReportPart) -> list[str]:
@@ -66,10 +66,10 @@ def _link(part: ReportPart) -> list[str]:
 def as_html(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
     """Return the summary as a page for mail: no scripts, styles in place, every text escaped."""
     title = html.escape(subject)
-    said = "".join(f"<p>{html.escape(note)}</p>\n" for note in notes)
+    sentence = "".join(f"<p>{html.escape(note)}</p>\n" for note in notes)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
-        f'<body style="font-family:sans-serif"><h1 style="font-size:18px">{title}</h1>\n{said}'
+        f'<body style="font-family:sans-serif"><h1 style="font-size:18px">{title}</h1>\n{sentence}'
         f"{''.join(map(_part_html, parts))}</body></html>\n"
     )
 

@@ -1,4 +1,4 @@
-"""Runs of scheduled reports in PostgreSQL: whoever claims one makes and sends it, and records what came of it.
+"""Runs of scheduled reports in PostgreSQL: the process that claims one makes and sends it, and records the outcome.
 
 A claim is a lease, which its holder renews while it works. A dashboard that dies leaves a run that is due again when
 the lease has run out, to this or another one. Addresses that have the mail are recorded, so that a run that is tried
@@ -116,7 +116,7 @@ class LastRun:
     error: str | None
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """`sent`, `failed after 3 attempts: …`, `waits`, `to be tried again: …`."""
         if self.outcome is None:
             return f"to be tried again: {self.error}" if self.error else "waits"
@@ -134,7 +134,7 @@ class Runs:
 
     def begin(self, key: RunKey) -> None:
         """Make the run if it is not there; those of older times that are not done are given up. The first of a schedule
-        is skipped: whoever writes a schedule does not mean the time that went by before. Nothing is begun by a clock
+        is skipped: a new schedule does not apply to the time before it. Nothing is begun by a clock
         that is behind another dashboard's."""
         with self._engine.begin() as connection:
             connection.execute(_BEGIN, key.columns)

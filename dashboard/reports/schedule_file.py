@@ -1,4 +1,4 @@
-"""The reports file: which reports are mailed when and to whom. YAML that operators write, named by
+"""The reports file: reports, their schedules and recipients. YAML that operators write, named by
 LAGLOSS_REPORTS_FILE."""
 
 from __future__ import annotations

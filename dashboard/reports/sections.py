@@ -48,11 +48,11 @@ def _objectives(pages: Pages) -> ReportSection:
 
 
 def _burn_down(report: Report) -> ReportSection:
-    said = (
+    note = (
         "What is left of each error budget, the number of messages that may be bad. The band reaches from what is "
         "certain to what cannot be ruled out; a gap is a time of which nothing is known."
     )
-    return ReportSection("Error budget", (said,), "burn-down")
+    return ReportSection("Error budget", (note,), "burn-down")
 
 
 def _days(pages: Pages) -> ReportSection:
@@ -67,11 +67,11 @@ def _days(pages: Pages) -> ReportSection:
         if day.known.closed or day.known.missing
     ]
     left_out = len(pages.report.days) - len(rows)
-    said = f"Days of {pages.zone}." + (
+    note = f"Days of {pages.zone}." + (
         f" Not listed: {left_out} before the first, or still to come." if left_out else ""
     )
     heads = ("Day", "Status", *NUMBERS, "Min. ok", "Loss", "Unknown", "Missing", "Idle")
-    return ReportSection("Days", (said,), "days", Table(heads, rows, 2))
+    return ReportSection("Days", (note,), "days", Table(heads, rows, 2))
 
 
 def _known(pages: Pages) -> ReportSection:
@@ -113,13 +113,13 @@ def _targets(pages: Pages) -> ReportSection:
         ]
         for target in pages.report.targets
     ]
-    said = "Every window is judged by the version of the definition in force when it began; the budget is their sum."
-    return ReportSection("Targets in force", (said,), None, Table(("Time", "Loss", "Lag", "Version"), rows, 3))
+    note = "Every window is judged by the version of the definition in force when it began; the budget is their sum."
+    return ReportSection("Targets in force", (note,), None, Table(("Time", "Loss", "Lag", "Version"), rows, 3))
 
 
 def _recomputing(pages: Pages) -> ReportSection:
     links = pages.report.links(pages.report.span.from_s, pages.report.span.to_s, pages.base_url)
-    said = (
+    note = (
         "All figures are sums over one-minute windows of event time: add up the windows behind a link, and get the "
         "figure. The API gives them a day at a time; its header Link leads to the next ones. Minutes are kept for "
         "weeks; what is older is kept as sums of each hour and day, of which percentiles are read, too."
@@ -129,4 +129,4 @@ def _recomputing(pages: Pages) -> ReportSection:
         [Cell("Their sums by minute, hour or day, as JSON"), Cell("API", links["sums"])],
         [Cell("The same on the dashboard"), Cell("page", links["page"])],
     ]
-    return ReportSection("Where the figures come from", (said,), None, Table(("", "Link"), rows, 2))
+    return ReportSection("Where the figures come from", (note,), None, Table(("", "Link"), rows, 2))

@@ -15,7 +15,7 @@ from lagloss_server.store.store import Store
 
 
 def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:
-    """Pipelines, by name, with a window of this range that is not closed yet. One that nobody ever sent a
+    """Pipelines, by name, with a window of this range that is not closed yet. One that never had a
     report of has none."""
     early = {each.name for each in pipelines if expected_to_s(now_s, each.spec.grace) < span.to_s - WINDOW_S}
     row, window = tables.PipelineRow, tables.WindowRow

@@ -117,25 +117,25 @@ def verdict_sentences(report: Report) -> list[str]:
 def not_known(figures: Figures) -> list[str]:
     """Return the caveat of a figure: how much of its time is unknown."""
     known, unknown = figures.known, figures.minutes["unknown"]
-    said = []
+    note = []
     if not known.closed:
-        said.append("No window of this range is closed: there is nothing to report yet.")
+        note.append("No window of this range is closed: there is nothing to report yet.")
     elif unknown or known.missing:
-        said.append(
+        note.append(
             f"Not known: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
             f"{fmt.counted(known.missing, 'minute')} without a result, together "
             f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: what is "
             "spent of a budget at most takes all their messages for bad."
         )
     if known.cut:
-        said.append(
+        note.append(
             f"Of these, {fmt.counted(known.cut, 'minute')} are kept only within whole hours that reach across a day or "
             "the range's rim, since minutes of that age are dropped."
         )
     if known.before:
-        said.append(
+        note.append(
             f"{fmt.counted(known.before, 'minute').capitalize()} lie before the first one that anything is kept of."
         )
     if known.to_come:
-        said.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
-    return said
+        note.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
+    return note

@@ -12,15 +12,15 @@ from lagloss_server.model.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody who may look (`viewer`) or also act (`operator`). `name` is what is written beside what they do."""
+    """A user who may look (`viewer`) or also act (`operator`). `name` is recorded with their actions."""
 
     name: str
     role: Role
 
 
 LOCAL: Final = Person("local", "operator")
-"""Whoever reaches a dashboard without a login, which listens on loopback only: they have this machine anyway. Told by
-identity: somebody who logs in may have the same name."""
+"""The user of a dashboard without a login, which listens on loopback only: they have this machine anyway. Recognised by
+identity: a user who logs in may have the same name."""
 
 NOBODY: Final = Person("nobody", "viewer")
 """Who asks where no request is answered: they must not act."""

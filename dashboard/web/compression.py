@@ -14,7 +14,7 @@ from dashboard.request.links import STATIC
 _LEVEL: Final = 6
 """Of gzip: 9 takes three times as long for a hundredth less."""
 _MAX_KEPT: Final = 64
-"""Files: a page asks for some twenty. Whoever asks for more by names of their own has them compressed each time."""
+"""Files: a page asks for some twenty. Further ones, by names of a client's own, are compressed each time."""
 _HAS_CONDITIONS: Final = ("if-none-match", "if-modified-since", "range")
 
 
@@ -39,14 +39,14 @@ class Compressed:
 
     def _keeping(self, key: str, send: Send) -> Send:
         """Wrap `send` so that a complete answer is kept."""
-        told: list[Message] = []
+        summary: list[Message] = []
 
         async def send_and_keep(message: Message) -> None:
-            told.append(deepcopy(message))
+            summary.append(deepcopy(message))
             await send(message)
             is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-            if is_whole and told[0].get("status") == 200 and len(self._kept) < _MAX_KEPT:
-                self._kept[key] = tuple(told)
+            if is_whole and summary[0].get("status") == 200 and len(self._kept) < _MAX_KEPT:
+                self._kept[key] = tuple(summary)
 
         return send_and_keep
 

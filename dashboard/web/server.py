@@ -62,7 +62,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     )
     app.layout = shell.frame()
     routing.register(app, services)
-    # Dash 4.4 on FastAPI does so only when somebody asks for "/": whoever comes by a link to another page would wait
+    # Dash 4.4 on FastAPI does so only at a request for "/": a visitor who follows a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
     return protect(Compressed(server), services, app.csp_hashes())
 

@@ -284,7 +284,7 @@ def test_only_a_minute_with_evidence_of_no_messages_draws_zero() -> None:
     figure = panels_figure(made)
     assert known(traces(figure)["messages expected"].y) == [7.0, None, 0.0, None]
     assert known(traces(figure)["seen to an end"].y) == [7.0, None, 0.0, None]
-    assert "nobody has told" in told(figure, "y")[1]
+    assert "no report says" in told(figure, "y")[1]
     assert "0 messages expected" in told(figure, "y")[2]
     assert "not known" in told(figure, "y3")[1]
     blind = buckets.of_rollup(Rollup(windows=2, verdicts={"idle": 1, "unknown": 1}), START, 3_600, Graph(chain()))
@@ -403,7 +403,7 @@ def test_groups_of_which_nothing_is_known_are_named() -> None:
     groups = {"mid": "chain.mid", "snk": "<chain.snk>"}
     found = {MID: (LagBucket(START, 60, 0, 7, 0, 3_000),), Of("src", "old"): (LagBucket(START, 60, 0, None, 0, None),)}
     lag = ConsumerLag("chain", HOUR, 60, groups, found)
-    assert pipeline_parts.consumer_lag_told(lag, Zone.named("UTC")) == (
+    assert pipeline_parts.describe_consumer_lag(lag, Zone.named("UTC")) == (
         "; highest consumer lag 7 (3 s behind) of mid at 2026-11-21 08:40"
         "; no consumer lag is known of <chain.snk> (snk)"
     )

@@ -67,7 +67,7 @@ def test_an_incident_leads_to_its_page_its_window_and_its_runbook_in_the_viewers
         "/runbooks/loss",
         "2026-11-21 12:48 CET",
         "2026-11-21 11:48 UTC",
-        "nobody has acknowledged it",
+        "not acknowledged",
     ):
         assert part in text, part
 
