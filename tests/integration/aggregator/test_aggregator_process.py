@@ -24,7 +24,7 @@ from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.support.closers import driven, wait_until
 from tests.support.databases import differences, dump
-from tests.support.dying.aggregator import POINTS, WINDOWS_A_READ
+from tests.support.dying.aggregator import POINTS, WINDOWS_PER_READ
 
 MINUTES = 20
 A_MINUTE = 300
@@ -153,7 +153,7 @@ def test_killed_at_six_points_it_leaves_all_tables_as_an_undisturbed_run_does(
             process = follower
         # the last but one dies without a commit; the next may be quicker with its own than we with looking
         assert done[:4] == [0, 0, 0, 0]
-        assert done[-1] == WINDOWS_A_READ
+        assert done[-1] == WINDOWS_PER_READ
         wait_until(lambda: closed(disturbed, name, start_s) == MINUTES, 60, "for all windows")
         assert health(process) == (200, "ok")
         with driven(spark, kafka_bootstrap, calm, BEACONS, REPORTS) as parts:
