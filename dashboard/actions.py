@@ -25,7 +25,7 @@ _log = structlog.get_logger("lagloss.dashboard")
 
 
 def acknowledge(store: Store, incident: str, note: str | None = None, author: str | None = None) -> UUID:
-    """Takes the incident whose id begins so; its id. `author` counts only where nobody has to log in.
+    """Take the incident whose id begins so; its id. `author` counts only where nobody has to log in.
 
     Raises:
         NotAllowed, BadText, UnknownIncident, AmbiguousIncident, AlreadyAcknowledged, IncidentIsResolved.
@@ -54,7 +54,7 @@ def silence(
 
 
 def end_silence(store: Store, silence_id: str, author: str | None = None) -> None:
-    """Ends a silence now; receivers are told of what is still open.
+    """End a silence now; receivers are told of what is still open.
 
     Raises:
         NotAllowed, BadText, UnknownSilence.
@@ -67,7 +67,7 @@ def end_silence(store: Store, silence_id: str, author: str | None = None) -> Non
 def rehearse(
     store: Store, receiver: str, author: str | None = None, *, wait_s: float = rehearsal.WAIT_S
 ) -> CheckOutcome:
-    """Sends a test by way of the leading alerter, and waits for what the receiver says.
+    """Send a test by way of the leading alerter, and waits for what the receiver says.
 
     Raises:
         NotAllowed, BadText, UnknownReceiver, NoAlerter.

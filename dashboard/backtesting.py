@@ -17,7 +17,7 @@ from dashboard.request.span import Span
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.ops.processes import launcher
+from lagloss_server.ops.processes import launcher, own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.store.store import Store
 
@@ -39,8 +39,8 @@ def backtest(
     command: Sequence[str] = _COMMAND,
     timeout_s: float = TIMEOUT_S,
 ) -> Document:
-    """Which incidents the pipeline's rules would have opened, as `lagloss alerts backtest --json` prints it. It stores
-    nothing and tells nobody. One at a time.
+    """Return the incidents that the pipeline's rules would have opened, as `lagloss alerts backtest --json` prints
+    them. Stores nothing, notifies no receiver; one at a time.
 
     Raises:
         NotAllowed: whoever asks may only look.
@@ -70,7 +70,7 @@ def _run(argv: Sequence[str], settings: Settings, timeout_s: float) -> Document:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, **given},
+                env={**os.environ, **own_modules_first(), **given},
                 timeout=timeout_s,
                 check=False,
             )
@@ -96,7 +96,7 @@ def _document(out: IO[bytes]) -> Document:
 
 
 def _last_line(err: IO[bytes]) -> str:
-    """What the command says is wrong, without its name."""
+    """Return the command's error message, without its name."""
     lines = _beginning(err, 100_000).decode(errors="replace").strip().splitlines()
     return lines[-1].removeprefix("lagloss: ")[:500] if lines else ""
 

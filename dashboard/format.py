@@ -34,7 +34,7 @@ VERDICTS: Final[dict[str, VerdictLook]] = {
 
 
 def verdict_of(window: Document) -> str:
-    """A key of VERDICTS: the verdict, or `open` where there is none yet."""
+    """Return a key of VERDICTS: the verdict, or `open` where there is none yet."""
     return window["verdict"] or "open"
 
 
@@ -44,7 +44,7 @@ def parse_utc_s(text: str) -> int:
 
 
 def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
-    """The verdict with its numbers and places, in one or two sentences."""
+    """Return the verdict with its numbers and places, in one or two sentences."""
     verdict = verdict_of(window)
     total = window["messages"]
     if verdict == "open":
@@ -91,7 +91,7 @@ def _where(window: Document, which: str) -> str:
 
 
 def places(window: Document) -> list[tuple[str, dict[str, int]]]:
-    """Every node and link with what was lost there: (`at node mid`, {min, max})."""
+    """Yield every node and link with its losses: (`at node mid`, {min, max})."""
     nodes = [(f"at node {node['name']}", node["lost"]) for node in window["nodes"]]
     links = [(f"on link {link['from']} → {link['to']}", link["lost"]) for link in window["links"]]
     return [(name, lost) for name, lost in nodes + links if lost]
@@ -107,7 +107,7 @@ _REASONS: Final[dict[str, str]] = {
 
 
 def reason(code: str) -> str:
-    """A reason code of rule 10 in words."""
+    """Return a reason code of rule 10 in words."""
     if code.startswith("evidence:"):
         return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
     return _REASONS.get(code, code)
@@ -123,5 +123,5 @@ FATES: Final = {
 
 
 def place_label(place: str) -> str:
-    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
+    """Return a place as it is read: `link src → mid`, `node mid`, `retrier again`."""
     return place.replace("->", " → ")

@@ -6,14 +6,14 @@ from pathlib import Path
 
 
 class FollowedFile:
-    """The lines of a file; each call of `new_lines` goes on where the last stopped."""
+    """The lines of a file; each call of `new_lines` continues where the last stopped."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read_to = 0
 
     def new_lines(self) -> list[bytes]:
-        """The lines appended since the last call, without their ends; none while there is no file.
+        """Return the lines appended since the last call, without their ends; none without a file.
 
         A last line without an end (its writer is not done, or was killed) waits for it.
         """

@@ -23,7 +23,7 @@ class SchemaTopic:
         self._schemas: dict[bytes, Schema] = {}
 
     def find(self, fingerprint: bytes) -> Schema | None:
-        """The schema with this fingerprint; None if nobody made it known within WAIT_S."""
+        """Return the schema with this fingerprint; None if it was not published within WAIT_S."""
         deadline = time.monotonic() + WAIT_S
         while fingerprint not in self._schemas:
             for _, text in self._table.changes():
@@ -36,10 +36,10 @@ class SchemaTopic:
         return self._schemas.get(fingerprint)
 
     def publish(self, schema: Schema) -> None:
-        """Makes a schema known; before the first event that is written with it."""
+        """Publish a schema. Call it before the first event that is written with it."""
         self._table.write(schema.fingerprint.hex(), schema.text.encode())
 
 
 def reader_of(settings: ReferenceSettings) -> SchemaReader:
-    """Reads events of this pipeline as the packaged schema has them, whatever schema they were written with."""
+    """Read events of this pipeline as the packaged schema has them, whatever schema they were written with."""
     return SchemaReader(packaged(), SchemaTopic(settings.bootstrap, settings.pipeline).find)

@@ -1,7 +1,7 @@
-"""The shadow: an event-norm beside production, which reads what production's reads and whose output nobody delivers.
+"""The shadow: an event-norm beside production, which reads what production's reads and whose output is not delivered.
 
 It is how a new version of a node is tried on real traffic. In all but its input it is a pipeline of its own, named
-PIPELINE-shadow: consumer group, producer, topics, dead-letter queue, ledger, and what it tells lagloss (shadow.yaml).
+PIPELINE-shadow: consumer group, producer, topics, dead-letter queue, ledger, and definition for lagloss (shadow.yaml).
 So production is not touched by it, whatever it does; it waits for it neither at the start nor at the end.
 """
 
@@ -13,13 +13,13 @@ from pipeline_under_test.topology import EVENT_ROUTER, dead_topic, topic_of
 
 
 def shadow_of(settings: ReferenceSettings) -> ReferenceSettings:
-    """The settings of the shadow of a pipeline."""
+    """Return the settings of the shadow of a pipeline."""
     of_its_own = {"pipeline": f"{settings.pipeline}-shadow", "data_dir": settings.data_dir / "shadow"}
     return settings.model_copy(update=of_its_own)
 
 
 def create_shadow_topics(settings: ReferenceSettings) -> None:
-    """Creates the topics that the shadow of this pipeline writes to.
+    """Create the topics that the shadow of this pipeline writes to.
 
     Raises:
         KafkaException: if the broker cannot be reached or refuses.

@@ -15,4 +15,7 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 
 def compiled(loop: Loop) -> Loop:
     """Compile a function on numpy arrays and numbers at its first call, or load its cached compilation."""
-    return cast("Loop", numba.njit(cache=True, nogil=True)(loop))
+    try:
+        return cast("Loop", numba.njit(cache=True, nogil=True)(loop))
+    except RuntimeError:  # neither beside the module nor in the user's cache can anything be written
+        return cast("Loop", numba.njit(nogil=True)(loop))

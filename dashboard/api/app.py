@@ -58,7 +58,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
 
 
 def create_api(services: Services) -> FastAPI:
-    """Every route of the read API, and what people may do; paths are below `/api/v1`."""
+    """Create the read API with every route, and the actions of users; paths are below `/api/v1`."""
     # FastAPI's own /docs would load scripts from a CDN
     api = FastAPI(title="lagloss", version="1", docs_url=None, redoc_url=None)
     problems.install(api, "the dashboard")

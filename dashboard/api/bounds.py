@@ -18,11 +18,11 @@ _NAMES: Final = ("from", "to", "range")
 
 
 def span_of(from_: str | None, to: str | None, range_: str | None) -> Span:
-    """Raises BadTime or BadSpan (422)."""
+    """Raise BadTime or BadSpan (422)."""
     given: dict[str, Any] = dict(zip(_NAMES, (from_, to, range_), strict=True))
     return asked_span({name: value for name, value in given.items() if value is not None}, time.time())
 
 
 def zone_of(name: str | None) -> Zone:
-    """Raises BadZone (422)."""
+    """Raise BadZone (422)."""
     return Zone.named(name)

@@ -87,7 +87,7 @@ class NewSilence(_Body):
 
 
 def router(services: Services) -> APIRouter:
-    """Reads anybody may ask for, and acts for operators."""
+    """Read anybody may ask for, and acts for operators."""
     routes = APIRouter(tags=["incidents"])
     _add_reads(routes, services)
     _add_incident(routes, services)
@@ -126,7 +126,7 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
     async def deliveries(
         listed: Listing,
     ) -> dict[str, Any]:
-        """What was sent to receivers in the range, or waits to be: failed first, then what waits."""
+        """Return what was sent to receivers in the range, or waits to be: failed first, then waiting."""
         found = await threads.read(sent.read_deliveries, store, listed.filters, listed.span, listed.page, listed.size)
         return {
             "deliveries": [each.document() for each in found.deliveries],
@@ -146,12 +146,12 @@ def _add_incident(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/incidents/{incident_id}", responses=documented(404, 422, 503))
     async def incident(incident_id: IncidentId) -> dict[str, Any]:
-        """All of one incident, as `lagloss alerts show --json` prints it."""
+        """Return all of one incident, as `lagloss alerts show --json` prints it."""
         return await whole(incident_id)
 
     @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
     async def acknowledge(incident_id: IncidentId, given: Acknowledgement | None = None) -> dict[str, Any]:
-        """Takes it: no escalation, no reminders any more. 409: somebody was faster, or it is over."""
+        """Take it: no escalation, no reminders any more. 409: somebody was faster, or it is over."""
         asked = given or Acknowledgement()
         await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
         return await whole(incident_id)
@@ -162,13 +162,13 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/silences", responses=documented(503))
     async def silences() -> dict[str, Any]:
-        """Those that hold now, the one that ends first first."""
+        """Return those that hold now, the one that ends first first."""
         found = await threads.read(incident_actions.silences, store)
         return {"silences": [silence.document() for silence in found]}
 
     @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
     async def silence(given: NewSilence) -> dict[str, Any]:
-        """Keeps what matches from being told, from now on; with the open incidents that it is about."""
+        """Keep what matches from being told, from now on; with the open incidents that it is about."""
         made, about = await threads.act(
             acts.silence,
             store,
@@ -181,7 +181,7 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
 
     @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 503))
     async def end_silence(silence_id: str) -> None:
-        """Ends it now: receivers are told of what is still open."""
+        """End it now: receivers are told of what is still open."""
         await threads.act(acts.end_silence, store, silence_id)
 
 
@@ -190,7 +190,7 @@ def _add_receivers(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/receivers", responses=documented(503))
     async def receivers() -> dict[str, Any]:
-        """Those that the leading alerter knows."""
+        """Return those that the leading alerter knows."""
         return {"receivers": [each.document() for each in await threads.read(sent.read_receivers, store)]}
 
     @routes.post("/receivers/{name}/test", responses=documented(403, 404, 503))

@@ -27,9 +27,9 @@ def router(services: Services) -> APIRouter:
         before: Annotated[str | None, Query(description="RFC 3339: only windows that start before")] = None,
         after: Annotated[str | None, Query(description="RFC 3339: only windows that start then or later")] = None,
     ) -> dict[str, Any]:
-        """What is stored of a message, and its trail in the log. A search stops after 30 s: `looked_through` says how
-        far it came; `before` its `from`, and `after` its `to`, go on. Where the log could not be read, `trouble` says
-        why."""
+        """Return what is stored of a message, and its trail in the log. A search stops after 30 s: `looked_through`
+        says how far it came; continue with `before` set to its `from`, or `after` to its `to`. If the log could not be
+        read, `trouble` says why."""
         now_s = time.time()
         at_s = (None if text is None else parse_time_s(text, now_s) for text in (around, before, after))
         found = await services.threads.read_log(read_message, services.store, services.log, pipeline, id, Where(*at_s))

@@ -17,12 +17,13 @@ _LAST: Final = 1_002
 
 
 def is_shown(frame: FigureFrame) -> bool:
-    """Whether any node names a group now, or did in the span."""
+    """Return whether any node names a group now, or did in the span."""
     return bool(frame.definition.groups or frame.consumer_lag)
 
 
 def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
-    """A line a node, the highest of each bucket; under the mouse for how long the first that waits was under way."""
+    """Return a line a node, the highest of each bucket; under the mouse for how long the first that waits was under
+    way."""
     hue = hues(Graph(frame.definition).nodes)
     told: dict[int, list[str]] = defaultdict(list)
     shown: dict[int, LagBucket] = {}

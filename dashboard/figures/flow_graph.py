@@ -50,7 +50,7 @@ def spots(graph: Graph) -> dict[str, Spot]:
 
 
 def width_px(graph: Graph) -> int:
-    """How wide the figure has to be for its words not to overlap."""
+    """Return how wide the figure has to be for its words not to overlap."""
     return int(RANK_PX * (1 + max(spot.x for spot in spots(graph).values())))
 
 

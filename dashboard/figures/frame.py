@@ -101,7 +101,7 @@ def carrier(frame: FigureFrame, told: Sequence[tuple[ShadedRange, float | None, 
 def line(
     frame: FigureFrame, values: Sequence[float | None], of: Sequence[ShadedRange] | None = None, **look: Any
 ) -> Trace:
-    """A line that ends where a bucket (by default of the series) is missing or has no value."""
+    """Return a line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
     before: int | None = None
@@ -118,7 +118,7 @@ def line(
 
 
 def merged(steps: Sequence[Step]) -> list[Step]:
-    """Those that follow each other at the same target as one."""
+    """Return those that follow each other at the same target as one."""
     found: list[Step] = []
     for step in steps:
         if found and found[-1].to_s == step.from_s and found[-1].label == step.label:
@@ -128,7 +128,7 @@ def merged(steps: Sequence[Step]) -> list[Step]:
 
 
 def add_target(drawing: Drawing, frame: FigureFrame, steps: Sequence[Step], yaxis: str) -> None:
-    """A dashed line across the panel in steps, each named that is long enough, and the newest."""
+    """Return a dashed line across the panel in steps, each named that is long enough, and the newest."""
     look = {"color": frame.colours.target}
     for at, step in enumerate(steps):
         ends = {"x0": frame.axis.at(step.from_s), "x1": frame.axis.at(step.to_s)}

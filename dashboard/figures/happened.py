@@ -27,7 +27,7 @@ def add(
     yaxis: str,
     middles_s: Sequence[float] = (),
 ) -> None:
-    """Adds the strip to a figure on this axis of its. At `middles_s` (of the buckets) an incident says what it is."""
+    """Add the strip to a figure on this axis of its. At `middles_s` (of the buckets) an incident says what it is."""
     # an axis without a trace is not drawn, and the time axis hangs on this one
     drawing.add_trace(scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
     if not happenings.incidents and not happenings.deploys:
@@ -45,12 +45,12 @@ def add(
 
 
 def end_s(incident: Incident, now_s: float) -> float:
-    """When it was over; now while it is open."""
+    """Return when it was over; now while it is open."""
     return now_s if incident.resolved_at is None else incident.resolved_at.timestamp()
 
 
 def _lane(lanes: list[float], from_s: float, to_s: float) -> int:
-    """The first lane that is free by then, which it takes."""
+    """Return the first lane that is free by then, which it takes."""
     for at, ends in enumerate(lanes):
         if ends <= from_s:
             lanes[at] = to_s

@@ -72,7 +72,7 @@ def drawn_loss(bucket: Bucket) -> tuple[float, float] | None:
 
 
 def _loss_told(bucket: Bucket) -> str:
-    """Its verdicts, and what was lost of how many."""
+    """Describe its verdicts, and how many messages were lost of how many."""
     many = len(bucket.verdicts) > 1 or bucket.minutes > 1
     verdicts = ", ".join(
         f"{f'{number} × ' if many else ''}{VERDICTS[verdict].icon} {VERDICTS[verdict].word}"
@@ -93,7 +93,7 @@ def _loss_words(bucket: Bucket) -> str:
 
 
 def add_verdicts(drawing: Drawing, frame: FigureFrame) -> None:
-    """A mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
+    """Return a mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
     buckets = frame.series.buckets
     size = 8 if len(buckets) <= stack.MAX_BARS else 5
     marked = marked_buckets(buckets)
@@ -114,7 +114,8 @@ def add_verdicts(drawing: Drawing, frame: FigureFrame) -> None:
 
 
 def marked_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The first of each run of the same verdict, and of a long one as many as leave no space between their marks."""
+    """Return the first of each run of the same verdict, and of a long one as many as leave no space between their
+    marks."""
     step = -(-len(buckets) // _MARKS)
     marked: list[Bucket] = []
     left = 0

@@ -50,7 +50,7 @@ _SLA_SHOWN_UP_TO: Final = 3.0
 
 
 def panels_figure(frame: FigureFrame) -> go.Figure:
-    """One figure, so that what is under the mouse is told of all panels, and a zoom is one of all."""
+    """Draw all panels as one figure, so that hovering and zooming apply to all of them."""
     drawing = Drawing()
     _add_messages(drawing, frame)
     top, title = _add_lags(drawing, frame)
@@ -65,12 +65,12 @@ def panels_figure(frame: FigureFrame) -> go.Figure:
 
 
 def height_px(frame: FigureFrame) -> int:
-    """How high the figure is to be."""
+    """Return how high the figure is to be."""
     return HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
 
 
 def _domains(frame: FigureFrame) -> dict[str, tuple[float, float]]:
-    """The share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
+    """Return the share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
     if not is_shown(frame):
         return _DOMAINS
     height = height_px(frame)
@@ -123,7 +123,7 @@ def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss:
 
 
 def _left_px(frame: FigureFrame) -> int:
-    """What titles and tick labels take beside the panels. Left to plotly, it would draw all of it twice to find out."""
+    """Return the width of titles and tick labels beside the panels. Plotly would draw everything twice to find it."""
     counts = [bucket.messages or 0 for bucket in frame.series.buckets]
     counts += [lag.offsets_max or 0 for lags in frame.consumer_lag.values() for lag in lags]
     longest = max(_LABEL_CHARACTERS, len(f"{max(counts, default=0):,}"))
@@ -160,7 +160,7 @@ def _messages_told(bucket: Bucket) -> str:
 
 
 def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
-    """The top of the axis (None: plotly's choice) and its title.
+    """Return the top of the axis (None: plotly's choice) and its title.
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
     """
@@ -196,7 +196,7 @@ def _lags_told(frame: FigureFrame, bucket: Bucket, on_path: Mapping[Hop, float],
 
 
 def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, unit_ms: float) -> float:
-    """The highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
+    """Return the highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
     in_view = [term for term in frame.terms.parts if term.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
     steps = [
         Step(term.from_s, term.to_s, term.sla.lag.target / unit_ms, _lag_target(term),

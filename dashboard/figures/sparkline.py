@@ -25,7 +25,7 @@ _LOSS: Final = "#fa5252"
 
 
 def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
-    """The SVG. The line begins at zero and reaches the greatest lag; where that is above a target of the same
+    """Return the SVG. The line begins at zero and reaches the greatest lag; where that is above a target of the same
     percentile, a dashed line stands at the target. Gaps are gaps. A tall mark: certain loss above the target; a short
     one: within it."""
     top_ms = max((hour.lag_ms for hour in hours if hour.lag_ms is not None), default=0.0)
@@ -42,12 +42,12 @@ def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
 
 
 def data_uri(svg: str) -> str:
-    """As the source of an image."""
+    """Return the sparkline as the source of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def spoken(hours: Sequence[Hour], targets: Targets) -> str:
-    """What the sparkline shows: `E2E p95 of 24 hours: 120 ms to 2.1 s; loss above the target in 3 hours`."""
+    """Describe the sparkline: `E2E p95 of 24 hours: 120 ms to 2.1 s; loss above the target in 3 hours`."""
     lags = [hour.lag_ms for hour in hours if hour.lag_ms is not None]
     if not lags and all(hour.loss_ratio is None for hour in hours):
         return f"nothing is known of the last {len(hours)} hours"
@@ -79,7 +79,7 @@ def _y(lag_ms: float, top_ms: float) -> float:
 
 
 def _foot(width: int) -> str:
-    """From the day's beginning to its end: hours of which nothing is known are part of it."""
+    """Draw the base line over the whole day, including hours without data."""
     y = HEIGHT_PX - 0.5
     return f'<line x1="0" x2="{width}" y1="{y}" y2="{y}" stroke="{_TARGET}" stroke-opacity="0.5"/>'
 
@@ -91,7 +91,7 @@ def _target_line(target_ms: float, top_ms: float, width: int) -> Iterator[str]:
 
 
 def _lines(hours: Sequence[Hour], top_ms: float) -> Iterator[str]:
-    """A line for each run of hours that are known; a lone one is a dot."""
+    """Return a line for each run of hours that are known; a lone one is a dot."""
     for is_known, run in groupby(enumerate(hours), key=lambda item: item[1].lag_ms is not None):
         if is_known:
             places = [f"{_x(at):g} {_y(hour.lag_ms or 0.0, top_ms):.1f}" for at, hour in run]

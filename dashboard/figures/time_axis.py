@@ -24,12 +24,12 @@ class TimeAxis:
 
     @classmethod
     def over(cls, zone: Zone, from_s: int, to_s: int) -> Self:
-        """At the offset that holds at the end."""
+        """Return the title with the offset that holds at the end."""
         ahead = zone.at(to_s).utcoffset() or timedelta(0)
         return cls(from_s, to_s, int(ahead.total_seconds()), zone.offset(to_s))
 
     def at(self, epoch_s: float) -> str:
-        """Where a moment is drawn."""
+        """Return where a moment is drawn."""
         return _text(epoch_s + self.offset_s)
 
     def clock(self, epoch_s: float) -> str:

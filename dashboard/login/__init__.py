@@ -25,7 +25,7 @@ __all__ = ["SignedIn", "account", "check_binding", "protect"]
 
 
 def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ()) -> ASGIApp:
-    """The application to serve instead of `app`: with the login's pages, and headers on each answer.
+    """Return the application to serve instead of `app`: with the login's pages, and headers on each answer.
 
     `script_hashes`: of the inline scripts that pages may run, as `sha256-…`. The server must not rewrite the client's
     address from headers (uvicorn: `proxy_headers=False`): the login does that, for proxies that are trusted.

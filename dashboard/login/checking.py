@@ -12,7 +12,7 @@ from lagloss_server.settings import Settings
 
 
 def check_binding(settings: Settings) -> None:
-    """Whether the dashboard may listen where it should.
+    """Return whether the dashboard may listen where it should.
 
     Raises:
         OpenToAll: others than this machine could reach it, and there is no login.

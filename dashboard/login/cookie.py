@@ -20,7 +20,7 @@ _CACHE_SIZE: Final = 10_000
 
 
 def is_https(settings: Settings) -> bool:
-    """Whether browsers reach the dashboard by HTTPS."""
+    """Return whether browsers reach the dashboard by HTTPS."""
     return origin_of(settings.dashboard_url).startswith("https:")
 
 
@@ -40,7 +40,7 @@ class SessionCookie:
         self._known: dict[str, tuple[Person, float]] = {}
 
     async def person(self, connection: HTTPConnection) -> Person | None:
-        """Who is logged in by this request's cookie."""
+        """Return the user logged in by this request's cookie."""
         token = connection.cookies.get(self._name)
         if not token:
             return None
@@ -56,7 +56,7 @@ class SessionCookie:
         return person
 
     async def hand_out(self, connection: HTTPConnection, response: Response, token: str) -> None:
-        """Gives the browser its new session, and ends the one that it had."""
+        """Give the browser its new session, and ends the one that it had."""
         await self._end(connection)
         response.set_cookie(
             self._name,
@@ -69,7 +69,7 @@ class SessionCookie:
         )
 
     async def take_back(self, connection: HTTPConnection, response: Response) -> None:
-        """Ends the browser's session."""
+        """End the browser's session."""
         await self._end(connection)
         response.delete_cookie(self._name, path="/", secure=self._secure, httponly=True, samesite="lax")
 

@@ -13,7 +13,7 @@ EVERYBODY: Final = "*"
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a,b,… without blanks around them."""
+    """Return the parts of a,b,… without blanks around them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -29,14 +29,14 @@ class GroupRoles:
         return cls(frozenset(listed(settings.login_operators)), frozenset(listed(settings.login_viewers)))
 
     def role(self, groups: Collection[str]) -> Role | None:
-        """The role of a member of these groups; None: they may not even look."""
+        """Return the role of a member of these groups; None: they may not even look."""
         if not self.operators.isdisjoint(groups):
             return "operator"
         return "viewer" if EVERYBODY in self.viewers or not self.viewers.isdisjoint(groups) else None
 
 
 def claimed(claims: Mapping[str, Any], name: str) -> frozenset[str]:
-    """The texts that a claim holds, one or a list. `a.b` is a claim of that name, else b within a."""
+    """Return the texts that a claim holds, one or a list. `a.b` is a claim of that name, else b within a."""
     value: Any = claims
     for part in [name] if name in claims else name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -69,7 +69,8 @@ class Guard:
                 await self._to_login(connection)(scope, receive, send)
 
     async def _person(self, connection: HTTPConnection) -> Person | None:
-        """Who asks. Whether the dashboard is well is for everybody to know, so nothing is wrong with who asks that."""
+        """Return the user of a request. The health endpoint is public, so errors of identification are ignored
+        there."""
         try:
             return await self._login.person(connection)
         except (Problem, SQLAlchemyError):
@@ -100,7 +101,7 @@ class Guard:
         await JSONResponse(told, status)(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket lives for hours: each message is of somebody who may look at that moment."""
+        """Return a WebSocket lives for hours: each message is of somebody who may look at that moment."""
         connection = HTTPConnection(scope)
         is_open = await self._admits(connection)
         if not is_open:
@@ -129,7 +130,7 @@ class Guard:
         await self._app(scope, guarded_receive, guarded_send)
 
     async def _admits(self, connection: HTTPConnection) -> bool:
-        """Whether a WebSocket is of somebody who may look; then it is them that is answered."""
+        """Return whether a WebSocket is of somebody who may look; then it is them that is answered."""
         try:
             self._origins.check(connection)
             person = await self._login.person(connection)

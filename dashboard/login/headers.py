@@ -50,7 +50,7 @@ class SecureHeaders:
             self._headers["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
     def added(self, scope: Scope, send: Send) -> Send:
-        """What sends an answer to this request with the headers. The application's own of the same name go.
+        """Wrap `send` so that the answer to this request has the headers, in place of the application's own.
 
         Browsers may keep the program's own files, and nothing else.
         """

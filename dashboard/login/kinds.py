@@ -23,14 +23,14 @@ class LoginKind(Protocol):
         """Its pages, open to everybody. None: there is nothing that a stranger could do to become known."""
 
     async def person(self, connection: HTTPConnection) -> Person | None:
-        """Who asks; None: a stranger.
+        """Return the user of a request; None for an unknown one.
 
         Raises:
             Problem: why they may not, or may not try again yet.
         """
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
-        """What a stranger is told who is no person in a browser."""
+        """Answer a request without a login that does not come from a browser."""
 
 
 class NoLogin:

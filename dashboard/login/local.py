@@ -88,7 +88,7 @@ class LocalLogin:
         return response
 
     async def _recognise(self, connection: HTTPConnection, name: str, password: str) -> users.User:
-        """The user.
+        """Return the user.
 
         Raises:
             Problem: 401 for a wrong name or password, 429 after too many.
@@ -104,7 +104,7 @@ class LocalLogin:
         return user
 
     def _begin(self, user: users.User) -> str:
-        """A session of the user, unless they were changed since their password was checked."""
+        """Return a session of the user, unless they were changed since their password was checked."""
         with self._store.engine.begin() as connection:
             held = users.hold(connection, user)
             if held is None:
@@ -129,7 +129,7 @@ def _basic_credentials(connection: HTTPConnection) -> tuple[str, str] | None:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """The fields of a form.
+    """Return the fields of a form.
 
     Raises:
         Problem: 413 for a form too large to be ours, 400 for none at all.

@@ -71,7 +71,7 @@ class OidcLogin:
         return _page(checked_next(request.query_params.get("next", "")))
 
     async def _start(self, request: Request) -> Response:
-        """Sends the browser to the provider, and gives it what it has to bring back."""
+        """Send the browser to the provider, and gives it what it has to bring back."""
         next_path = checked_next(request.query_params.get("next", ""))
         attempt: dict[str, Any] = {"next": next_path}
         request.scope["session"] = attempt
@@ -105,7 +105,7 @@ class OidcLogin:
         return response
 
     async def _claims(self, request: Request) -> dict[str, Any]:
-        """The claims of the ID token, its signature, issuer, audience, times and nonce found right."""
+        """Return the claims of the ID token, its signature, issuer, audience, times and nonce found right."""
         expected = {
             "iss": {"essential": True, "value": self._settings.oidc_issuer},
             "aud": {"essential": True, "value": self._settings.oidc_client_id},
@@ -151,7 +151,7 @@ class _Attempts:
         response.set_cookie(self._name, text, _ATTEMPT_S, path="/", secure=self._secure, httponly=True, samesite="lax")
 
     def read(self, request: Request) -> dict[str, Any]:
-        """The attempt; empty if there is none, or it is too old."""
+        """Return the attempt; empty if there is none, or it is too old."""
         try:
             found = self._signer.loads(request.cookies.get(self._name, ""), max_age=_ATTEMPT_S)
         except BadSignature:
@@ -172,7 +172,7 @@ def _unreachable(error: Exception) -> Problem:
 
 
 def _refused(error: Exception) -> Problem:
-    """What came back is no login: it was refused, begun in another browser, or is forged."""
+    """Answer a callback that is no login: refused, begun in another browser, or forged."""
     _log.warning("login_failed", error=repr(error))
     code = error.error if isinstance(error, OAuthError) else None
     told = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""

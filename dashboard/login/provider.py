@@ -36,7 +36,7 @@ class ProviderError(Exception):
 
 
 def make_client(settings: Settings) -> Any:
-    """The client; it asks the provider for nothing yet."""
+    """Return the client; it asks the provider for nothing yet."""
     return OAuth().register(
         "lagloss",
         client_cls=StarletteOAuth2App,
@@ -48,7 +48,7 @@ def make_client(settings: Settings) -> Any:
 
 
 async def trusted_metadata(client: Any, settings: Settings) -> None:
-    """Fetches the provider's metadata if they are not there, and leaves in them only signatures to be trusted.
+    """Fetch the provider's metadata if they are not there, and leaves in them only signatures to be trusted.
 
     Raises:
         ProviderError: they are another issuer's (OpenID Connect Discovery 1.0, 4.3), or no signature is left.

@@ -50,5 +50,5 @@ class ProxyLogin:
 
 
 def _decoded(text: str) -> str:
-    """A header's text: HTTP gives it as Latin-1, proxies write names in UTF-8."""
+    """Return a header's text: HTTP gives it as Latin-1, proxies write names in UTF-8."""
     return text.encode("latin-1").decode("utf-8", "replace").strip()

@@ -24,7 +24,7 @@ class Do(StrEnum):
 
 
 def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part:
-    """For an operator a link that opens the form; for others a button that says why it does nothing."""
+    """Return a link that opens the form for an operator; for others a disabled button that says why."""
     if person.role != "operator":
         return dmc.Button(
             label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}

@@ -91,7 +91,7 @@ def _filters() -> Part:
 
 
 def filters_of(here: Address) -> IncidentFilters:
-    """What the address filters by; what is no kind or severity filters nothing."""
+    """Parse the filters in the address; unknown kinds and severities filter nothing."""
     asked = here.query
     kind, severity = asked.get("kind"), asked.get("severity")
     return IncidentFilters(
@@ -107,7 +107,7 @@ def page_of(here: Address) -> int:
 
 
 def draw(store: Store, here: Address, now_s: float) -> Drawn:
-    """Reads what the address asks for, and draws it."""
+    """Read what the address asks for, and draws it."""
     person, filters, span, tab = asking(), filters_of(here), shown_span(here.query, now_s), Tab.of_address(here)
     board = read_board(store, filters, span)
     content: Any = None

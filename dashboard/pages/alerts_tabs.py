@@ -85,7 +85,7 @@ def _tab(tab: Tab, number: int | None, is_shown: bool, here: Address) -> Part:
 
 
 def no_alerter(leader: Leader | None, here: Address, now_s: float) -> Part | None:
-    """A banner where nobody judges and nobody is told."""
+    """Return a banner where nobody judges and nobody is told."""
     if leader is not None and now_s - leader.well_at.timestamp() < LEADS_FOR_S:
         return None
     why: list[Any] = ["No alerter has led yet."]
@@ -216,7 +216,7 @@ def _silence(each: Silence, here: Address, person: Person) -> list[Part]:
 
 
 def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[Part]]) -> Part:
-    """A table that scrolls sideways where the window is narrow."""
+    """Return a table that scrolls sideways where the window is narrow."""
     body = [dmc.TableTr([dmc.TableTd(cell) for cell in row]) for row in rows]
     head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in heads]))
     inside = dmc.Table([head, dmc.TableTbody(body)], highlightOnHover=True, verticalSpacing="xs", className="facts")

@@ -152,7 +152,7 @@ def _register_test(app: Dash, services: Services) -> None:
 
 
 def tested(receiver: str, outcome: CheckOutcome) -> Part:
-    """What a receiver said to a test."""
+    """Show a receiver's answer to a test."""
     match outcome.outcome:
         case "sent":
             return alert("Sent", f"{receiver} took it. See that it has arrived.", "teal", "✔")
@@ -192,7 +192,7 @@ def _register_backtest(app: Dash, services: Services) -> None:
 
 
 def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
-    """What would have been told when, and what a backtest cannot know."""
+    """Show what would have been sent when, and what a backtest cannot know."""
     from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
     number = len(found["incidents"])
     told = (

@@ -29,7 +29,7 @@ def element(tag: str, *children: Light | None, **attributes: str | None) -> Ligh
 
 
 def link(text: str, href: str, **attributes: str | None) -> Light:
-    """A link to another page of ours. A plain click goes there without loading the dashboard anew."""
+    """Return a link to another page of ours. A plain click goes there without loading the dashboard anew."""
     if not href.startswith("/") or href.startswith("//"):
         raise ValueError(f"expected an address of ours, found {href}")
     return element("a", text, href=href, data_inside="", **attributes)

@@ -53,7 +53,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
 
 
 def draw(store: Store, ends: Ends, here: Address, now_s: float) -> tuple[Part, Any]:
-    """What is wrong, and the tables."""
+    """Draw the problems and the tables."""
     only = here.query.get("pipeline")
     try:
         found = read_health(store, ends, now_s, only)

@@ -25,7 +25,7 @@ Row = tuple[bool, Sequence[Light | None]]
 
 
 def verdict(health: Health) -> Part:
-    """Whether lagloss can be trusted now: every problem with what to do about it."""
+    """Return whether lagloss can be trusted now: every problem with what to do about it."""
     of = f" as far as {health.pipeline} goes" if health.pipeline else ""
     if not health.problems:
         told = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
@@ -50,7 +50,7 @@ def _problem(problem: HealthProblem) -> Part:
 
 
 def sections(health: Health, here: Address) -> Light:
-    """All tables."""
+    """Return all tables."""
     zone = here.zone
     return element(
         "div",
@@ -73,7 +73,7 @@ def _section(title: str, content: Light) -> Light:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Light:
-    """The first rows, and how many more there are; `nothing` where there is none."""
+    """Draw the first rows and the number of further ones; `nothing` for an empty table."""
     rows = list(rows)
     if not rows:
         return element("p", nothing)
@@ -95,7 +95,7 @@ def _status(is_bad: bool, good: str, bad: str) -> Light:
 
 
 def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Light:
-    """How long ago, with the moment beside it on hover."""
+    """Return how long ago, with the moment beside it on hover."""
     if epoch_s is None:
         return fmt.NOTHING
     return element("time", _aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
@@ -154,7 +154,7 @@ def _nodes(health: Health, here: Address) -> Light:
 
 
 def _silent(health: Health, here: Address) -> Light:
-    """Each with when it was last heard: it stays here when no window waits for it any more."""
+    """Draw silent emitters with their last report; they stay listed when no window expects them any more."""
     zone = here.zone
     rows: list[Row] = [
         (

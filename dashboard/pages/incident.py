@@ -58,7 +58,7 @@ def layout(_of: dict[str, str], _here: Address) -> Part:
 
 
 def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
-    """Reads the incident and draws it, or says that there is none."""
+    """Read the incident and draws it, or says that there is none."""
     try:
         opened, record = read_incident(store, incident_id)
     except (UnknownIncident, AmbiguousIncident) as error:

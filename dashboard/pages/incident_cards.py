@@ -49,7 +49,7 @@ class Broken:
 
 
 def band(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part | None:
-    """The open incidents of a pipeline above its charts, in the order given; None when there is none."""
+    """Return the open incidents of a pipeline above its charts, in the order given; None when there is none."""
     if not opened:
         return None
     number = fmt.counted(len(opened), "open incident")
@@ -67,7 +67,7 @@ def cards(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: 
 
 
 def card(shown: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
-    """What is wrong, since when, where, who has it, and what can be done."""
+    """Draw an incident: what is wrong, since when, where, its owner, and the possible actions."""
     incident = shown.incident
     places = [place_words(place) for place in incident.where[:_SHOWN_PLACES]]
     title = dmc.Anchor(incident.rule, href=here.to(links.incident(str(incident.id))).href, fw=600, className="mono")
@@ -120,7 +120,7 @@ def why_withheld(shown: OpenIncident, zone: Zone) -> list[Any]:
 
 
 def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
-    """What can be done about it now."""
+    """Return links to the actions possible now."""
     incident = shown.incident
     if incident.state != "open":
         return []
@@ -145,7 +145,8 @@ def _ways(incident: Incident, here: Address) -> list[Part]:
 
 
 def failures(failed: Sequence[Delivery], here: Address, now_s: float) -> Part | None:
-    """The notifications that were given up, by receiver, whatever pipeline they are of; None when there is none."""
+    """Return the notifications that were given up, by receiver, whatever pipeline they are of; None when there is
+    none."""
     found = broken(failed, datetime.fromtimestamp(now_s, UTC))
     if not found:
         return None
@@ -168,7 +169,7 @@ def failures(failed: Sequence[Delivery], here: Address, now_s: float) -> Part | 
 
 
 def broken(failed: Sequence[Delivery], now: datetime) -> list[Broken]:
-    """By receiver, those that still do not work first. `failed`: newest first."""
+    """Group failed deliveries by receiver, those that still fail first. `failed`: newest first."""
     by_receiver: dict[str, list[Delivery]] = {}
     for delivery in failed:
         works, done_at = delivery.works_since, delivery.done_at

@@ -191,7 +191,7 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
 
 
 def _refused(why: Part) -> tuple[Any, ...]:
-    """What was typed stays; the page beneath shows how things stand now."""
+    """Keep the typed input; the page beneath shows the present state."""
     return no_update, why, time.time(), no_update
 
 

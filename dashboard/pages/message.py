@@ -81,7 +81,7 @@ def register(app: Dash, services: Services) -> None:
 
 
 def _register_search(app: Dash, services: Services) -> None:
-    """What a page shows names its answer: its question, and the number of its search."""
+    """Register the search; a page's result names its question and the number of its search."""
     answers: Remembered[MessageRead] = Remembered(_KEPT)
     searches = count(1)
 
@@ -157,7 +157,7 @@ def _register_controls(app: Dash) -> None:
 
 
 def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
-    """The message, or the names of the pipelines there are."""
+    """Return the message, or the names of the pipelines there are."""
     where = Where(*(_time_s(here.query.get(name), now_s) for name in _WHERE))
     try:
         return read_message(services.store, services.log, pipeline, asked, where)
@@ -166,7 +166,8 @@ def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: f
 
 
 def _time_s(text: str | None, now_s: float) -> float | None:
-    """What cannot be read is not asked for: a page shows something whatever its URL says."""
+    """Parse a time of the address; one that cannot be read is ignored, so that the page shows something whatever its
+    URL says."""
     try:
         return parse_time_s(text, now_s) if text else None
     except BadTime:

@@ -69,7 +69,7 @@ def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
 
 
 def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[Any]:
-    """Where to go on: a search around a time has left out windows on both its sides."""
+    """Return where to go on: a search around a time has left out windows on both its sides."""
     order = "newest first" if where.around_s is None else f"from {here.zone.moment(where.around_s)} on both sides"
     earlier = here.asking(before=rfc3339(search.from_s or 0), after=None)
     told: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
@@ -81,7 +81,7 @@ def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[A
 
 
 def _fate(found: MessageRead, here: Address) -> Part:
-    """What became of it, where, and its last sign of life; a link to its window."""
+    """Draw the message's fate, its place and its last observation; a link to its window."""
     trail, told = found.trail, found.told
     start_s = trail.window_start_s if trail is not None else told.window_start_s if told is not None else 0
     name = (trail and trail.message_id) or (told and told.message_id) or found.asked
@@ -132,7 +132,7 @@ def _sentence(found: MessageRead) -> str:
 
 
 def _elsewhere(found: MessageRead, start_s: int, here: Address) -> Part | None:
-    """An id that was used again is missing in several windows."""
+    """Return an id that was used again is missing in several windows."""
     others = [known for known in found.known if known.window_start_s != start_s]
     if not others:
         return None

@@ -34,7 +34,7 @@ class Failed:
 
 
 def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
-    """What `read` gives, or that the database failed it: a state to show, not an error to raise."""
+    """Return the result of `read`, or the failure of the database: a state to show, not an error to raise."""
     try:
         return read(*args)
     except SQLAlchemyError as error:
@@ -43,7 +43,7 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
 
 
 def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
-    """As `attempt`, for what a page can do without."""
+    """Read as `attempt`, for content that a page can do without."""
     found = attempt(read, *args)
     return None if isinstance(found, Failed) else found
 
@@ -57,7 +57,7 @@ def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
 
 
 def not_done(failed: Failed) -> Part:
-    """What somebody asked for was not written down."""
+    """Draw the notice that an action was not stored."""
     return alert("Not done", f"PostgreSQL did not answer: {failed.detail}. Try again.", "red", "✖")
 
 
@@ -83,7 +83,7 @@ def no_such_page(here: Address) -> Part:
 def of_condition(
     found: Condition, fresh: Freshness, definition: Definition, here: Address, now_s: float
 ) -> Part | None:
-    """The notice over a pipeline's page; None where all is well."""
+    """Return the notice over a pipeline's page; None where all is well."""
     zone, name = here.zone, definition.name
     match found:
         case Condition.NOT_CLOSED:

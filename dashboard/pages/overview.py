@@ -65,7 +65,7 @@ def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
 
 
 def chosen_state(here: Address) -> standing.State | None:
-    """The state that the address asks for; one that is none is passed over."""
+    """Return the state that the address asks for; one that is none is passed over."""
     asked = here.query.get("state", "")
     return standing.State(asked) if asked in set(standing.State) else None
 

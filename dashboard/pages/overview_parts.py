@@ -70,7 +70,7 @@ def totals(overview: Overview) -> str:
 
 
 def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
-    """A link for each state that some pipeline is in: the same page, showing those only."""
+    """Return a link for each state that some pipeline is in: the same page, showing those only."""
     items = [_state_link(f"All {len(overview.standings)}", here.asking(state=None), chosen is None)]
     for state, number in overview.counts.items():
         word, sign, _ = _LOOKS[state]
@@ -92,7 +92,7 @@ def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
 
 
 def table(standings: Sequence[PipelineStatus], here: Address, now_s: float) -> Light:
-    """A row each, in the order given; on narrow screens the rows are cards (overview.css)."""
+    """Return a row each, in the order given; on narrow screens the rows are cards (overview.css)."""
     names = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
     head = element("thead", element("tr", *names, role="row"), role="rowgroup")
     rows = [_row(standing, here, now_s) for standing in standings]
@@ -126,7 +126,8 @@ def _small(text: str) -> Light | None:
 
 
 def _now(standing: PipelineStatus, zone: Zone) -> list[Light | None]:
-    """The newest verdict and since when; where that is not of now, what is the matter, and what the last one was."""
+    """Return the newest verdict and since when; where that is not of now, what is the matter, and what the last one
+    was."""
     minute = standing.newest
     if minute is None or not standing.is_current:
         state = _OF_CONDITION[standing.condition]
@@ -163,14 +164,15 @@ def _loss(standing: PipelineStatus) -> list[Light | None]:
 
 
 def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Light | None]:
-    """Of a pipeline that is blind or stale nothing is known of now: what it was stands below."""
+    """Return the value, unless the pipeline is blind or stale: then the last known one stands below."""
     if standing.newest is None or standing.is_current:
         return [found, _small(target)]
     return [fmt.NOTHING, _small(f"was {found}, {target}")]
 
 
 def _loss_of(minute: Minute) -> str:
-    """Of a minute that could not be judged, what is certain is a lower bound only, and none no number at all."""
+    """Format the loss; for a minute that could not be judged, certain loss as a lower bound, and no number without
+    any."""
     ratio = minute.loss_ratio
     if minute.verdict != "unknown" or ratio["min"] is None or minute.lost_min < minute.lost_max:
         return fmt.percent_interval(ratio)
@@ -188,7 +190,7 @@ def _lag(standing: PipelineStatus) -> list[Light | None]:
 
 
 def _budgets(standing: PipelineStatus) -> list[Light | None]:
-    """Of each objective what is left, marked where nothing is."""
+    """Draw the remaining budget of each objective; an exhausted one is marked."""
     return [
         element(
             "div", f"{objective}: {left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
@@ -212,7 +214,7 @@ def _incidents(standing: PipelineStatus, here: Address) -> Light:
 
 
 def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | None]:
-    """How old the newest closed minute is, or when the pipeline was last heard of."""
+    """Return how old the newest closed minute is, or when the pipeline was last heard of."""
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:
         heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
@@ -223,5 +225,5 @@ def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | 
 
 
 def _aged(seconds: float) -> str:
-    """In whole minutes, so that a row does not change with every refresh."""
+    """Return the age in whole minutes, so that a row does not change with every refresh."""
     return fmt.ago(seconds // 60 * 60) if seconds >= 60 else "within a minute"

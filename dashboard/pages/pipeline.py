@@ -144,14 +144,14 @@ def _panels_head() -> Part:
 
 
 def _figure(id_: str, named_by: str, height: int | None) -> Part:
-    """A figure that a screen reader takes for a picture with a name."""
+    """Return a figure that a screen reader takes for a picture with a name."""
     style = {} if height is None else {"height": height}
     graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
 def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
-    """Every property of the page's parts that follows from what is stored."""
+    """Return every property of the page's parts that follows from stored data."""
     try:
         panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
     except UnknownPipeline:

@@ -33,7 +33,7 @@ _NAMES: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
 
 
 def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
-    """The verdict of the newest closed minute in a sentence, how fresh it is, and its numbers."""
+    """Return the verdict of the newest closed minute in a sentence, how fresh it is, and its numbers."""
     newest = panels.newest
     if newest is None:
         return None
@@ -93,7 +93,7 @@ def _tile(title: str, value: str, beside: str) -> Part:
 
 
 def caption(panels: Panels, here: Address) -> list[Part]:
-    """The panels in words, and the way to what they have no room for."""
+    """Return the panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
     told = panels_told(panels.series, panels.terms, here.zone) + consumer_lag_told(panels.consumer_lag, here.zone)
     if not more:
@@ -105,7 +105,7 @@ def caption(panels: Panels, here: Address) -> list[Part]:
 
 
 def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
-    """What a reader hears who cannot see the panels."""
+    """Describe the panels for screen readers."""
     found = series.buckets
     if not found:
         return "nothing is known of this span"
@@ -131,7 +131,7 @@ def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
 
 
 def consumer_lag_told(lag: ConsumerLag, zone: Zone) -> str:
-    """The highest of any node, and the groups of which nothing is known."""
+    """Return the highest of any node, and the groups of which nothing is known."""
     found = [
         (bucket.offsets_max, of.node, bucket)
         for of, buckets in lag.series.items()
@@ -164,7 +164,7 @@ def worst(series: Series, terms: Terms) -> list[Bucket]:
 
 
 def worst_table(panels: Panels, here: Address) -> Part:
-    """The way to a bucket for those who do not click on figures."""
+    """Return the way to a bucket for those who do not click on figures."""
     series = panels.series
     what = _NAMES[series.bucket_s]
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)

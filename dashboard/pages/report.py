@@ -78,7 +78,7 @@ def register(app: Dash, services: Services) -> None:
 
 
 def content(services: Services, pipeline: str, here: Address, dark: bool) -> tuple[Part | None, Part | None]:
-    """A notice, and the report that the address asks for; without it the notice says why there is none."""
+    """Return a notice, and the report that the address asks for; without it the notice says why there is none."""
     now_s = time.time()
     try:
         span = asked(here, now_s)
@@ -94,7 +94,7 @@ def content(services: Services, pipeline: str, here: Address, dark: bool) -> tup
 
 
 def asked(here: Address, now_s: float) -> CalendarSpan:
-    """The range that an address asks for, as the API reads it.
+    """Return the range that an address asks for, as the API reads it.
 
     Raises:
         BadTime, BadSpan: it makes no sense.
@@ -105,7 +105,7 @@ def asked(here: Address, now_s: float) -> CalendarSpan:
 
 
 def elsewhere(here: Address) -> Address:
-    """The same time, as pages that know no calendar are asked for it."""
+    """Return the same time, as pages that know no calendar are asked for it."""
     try:
         span = asked(here, time.time())
     except UsageError:
@@ -156,7 +156,7 @@ def _register_controls(app: Dash) -> None:
 
 
 def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to: str | None) -> Address:
-    """Where a control leads. What only repeats the address leads nowhere."""
+    """Return where a control leads. What only repeats the address leads nowhere."""
     match by:
         case ReportIds.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
             return here.named(range_)
@@ -174,8 +174,8 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
 
 
 def _filled(here: Address) -> tuple[str, str] | None:
-    """What the date pickers hold until somebody picks: a time that comes twice cannot be read back from them. None: the
-    address asks for no range."""
+    """Return the initial values of the date pickers: an ambiguous time cannot be read back from them. None: the address
+    names no range."""
     try:
         span = asked(here, time.time())
     except UsageError:

@@ -23,7 +23,7 @@ _ASKED: Final = ("range", "from", "to", "zone")
 
 
 def report_part(report: Report, here: Address, dark: bool) -> Part:
-    """The status, downloads, and every section in the order in which it is read."""
+    """Return the status, downloads, and every section in the order in which it is read."""
     look = STATUSES[report.status]
     head = dmc.Group(
         [badge(look.word, look.icon, look.colour, "lg"), _downloads(report.pipeline, here)], justify="space-between"
@@ -32,7 +32,7 @@ def report_part(report: Report, here: Address, dark: bool) -> Part:
 
 
 def _downloads(pipeline: str, here: Address) -> Part:
-    """The same figures as files; made anew, of the same range."""
+    """Return the same figures as files; made anew, of the same range."""
     asked = {key: value for key, value in here.query.items() if key in _ASKED}
     anchors = [
         html.A(name.upper(), href=_file_link(pipeline, {**asked, "format": name}), download="", className="nav-link")
@@ -59,7 +59,7 @@ def _section(section: ReportSection, report: Report, here: Address, dark: bool) 
 
 
 def _strip(report: Report, here: Address) -> Part:
-    """A square a day, told by colour and sign; a day of which nothing is known is an empty frame."""
+    """Return a square a day, told by colour and sign; a day of which nothing is known is an empty frame."""
     return html.Ol([html.Li(_day(day, report, here)) for day in report.days], className="days")
 
 

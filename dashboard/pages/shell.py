@@ -43,7 +43,7 @@ WHILE_BUSY: Final = [(Output(Shell.TICK, "disabled"), True, False)]
 
 
 def frame() -> Part:
-    """The layout of the app, the same for every page."""
+    """Return the layout of the app, the same for every page."""
     return dmc.MantineProvider(
         id=Shell.PROVIDER,
         defaultColorScheme="auto",
@@ -102,7 +102,7 @@ def _pipeline_select() -> Part:
 
 
 def _range() -> Part:
-    """The named ranges, and any other by its first and last moment in the viewer's zone."""
+    """Return the named ranges, and any other by its first and last moment in the viewer's zone."""
     custom = dmc.Popover(
         [
             dmc.PopoverTarget(dmc.Button("From … to …", variant="default", size="xs")),
@@ -153,7 +153,7 @@ def _zone_select() -> Part:
 
 
 def nav(here: links.Address, current: str) -> Part:
-    """The pages that are of no single pipeline; `current` is the name of the page that is shown."""
+    """Return the pages that are of no single pipeline; `current` is the name of the page that is shown."""
     pages = (
         ("overview", "Overview", links.OVERVIEW),
         ("alerts", "Alerts", links.ALERTS),
@@ -163,7 +163,7 @@ def nav(here: links.Address, current: str) -> Part:
 
 
 def account_part(of: SignedIn) -> Part:
-    """Who is logged in, and the way out."""
+    """Draw the logged-in user, and the way out."""
     name = dmc.Text(f"{of.name} ({of.role})", size="sm")
     if not of.can_log_out:
         return name
@@ -172,7 +172,7 @@ def account_part(of: SignedIn) -> Part:
 
 
 def pipeline_nav(here: links.Address, pipeline: str, current: str) -> Part:
-    """The pages of one pipeline, for their heads."""
+    """Return the pages of one pipeline, for their heads."""
     pages = (
         ("pipeline", "Pipeline", links.pipeline(pipeline)),
         ("message", "Messages", links.message(pipeline)),

@@ -63,7 +63,7 @@ def _register_drawing(app: Dash, services: Services) -> None:
 
 
 def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> WindowRead | list[str]:
-    """The window, or the names of the pipelines there are."""
+    """Return the window, or the names of the pipelines there are."""
     try:
         return read_window_page(services.store, pipeline, start_s, now_s)
     except UnknownPipeline:
@@ -71,7 +71,7 @@ def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> Wind
 
 
 def _stamp(found: WindowRead) -> list[Any]:
-    """What the matrix is read anew for. Live numbers move on by themselves; beacons are read when somebody asks."""
+    """Return what makes the matrix be read anew. Live numbers move by themselves; beacons are read on request."""
     window = found.window or {"revision": None, "state": None}
     return [found.pipeline, found.start_s, window["revision"], window["state"]]
 
@@ -91,7 +91,7 @@ def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:
 
 
 def _register_log(app: Dash, services: Services) -> None:
-    """What has to be read from the log comes after the rest, and only when the window or what is asked changes."""
+    """Register the parts read from the log: after the rest, and only when the window or the question changes."""
 
     @app.callback(
         Output(WindowId.MATRIX, "children"),
@@ -174,7 +174,7 @@ def _register_controls(app: Dash) -> None:
 
 
 def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
-    """Where the reader is, if that is here."""
+    """Return where the reader is, if that is here."""
     here, of = PAGE.asked(pathname, search)
     start_s = start_of(of)
     if start_s is None:

@@ -18,7 +18,7 @@ from lagloss_server.queries.difference import Difference, difference_in
 
 
 def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:
-    """Reads the log: to be called in its threads. Raises UnknownPipeline."""
+    """Read the log: to be called in its threads. Raises UnknownPipeline."""
     source, target = here.query.get("a"), here.query.get("b")
     if not source or not target:
         return dmc.Text("Choose two points: which messages were at the first and not at the second?", c="dimmed")
@@ -35,7 +35,7 @@ def draw_difference(services: Services, pipeline: str, start_s: int, here: Addre
 
 
 def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
-    """From the presence patterns of the result: they are kept as long as it is."""
+    """Count by the result's presence patterns, which are kept as long as the result."""
     if counted is None:
         return dmc.Text(f"Not known: {why}")
     told = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."

@@ -61,7 +61,7 @@ def _width(rows: Iterable[Mapping[str, str]], field: str, most: int) -> int:
 
 
 def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:
-    """Every `in` and `out`, and `filtered` and `dead` where something came there, in the order of the flow."""
+    """Return every `in` and `out`, and `filtered` and `dead` where something came there, in the order of the flow."""
     return tuple(name for name in graph.checkpoints if name in presence.at or not name.endswith((".filtered", ".dead")))
 
 
@@ -118,7 +118,7 @@ def _cell(message: MatrixMessage, checkpoint: str, absent: Sequence[str]) -> str
 
 
 def missing_grid(id_: str, found: WindowRead, here: Address) -> Part:
-    """What stands in for the matrix where the log cannot be read: the missing messages that are stored."""
+    """Draw the stored missing messages, in place of the matrix if the log cannot be read."""
     columns = [
         _column("message", "Message", flex=3, minWidth=180, cellRenderer="MessageLink", tooltipField="message"),
         _column("fate", "What", flex=2, minWidth=150),
@@ -130,7 +130,7 @@ def missing_grid(id_: str, found: WindowRead, here: Address) -> Part:
 
 
 def missing_row(missing: MissingMessage, found: WindowRead, here: Address) -> dict[str, str]:
-    """A hash in hex stands for a name that is not known."""
+    """Return a hash in hex stands for a name that is not known."""
     name = missing.message_id if missing.message_id is not None else f"{missing.id_hash:016x}"
     return {
         "message": name,

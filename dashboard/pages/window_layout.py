@@ -157,7 +157,7 @@ def _points() -> Part:
 
 
 def start_of(of: dict[str, str]) -> int | None:
-    """The start of the window that holds the moment in a path (epoch s); None where it is no time."""
+    """Return the start of the window that holds the moment in a path (epoch s); None where it is no time."""
     try:
         start_s = window_start_of(parse_time_s(of["start"]) * 1_000)
     except BadTime:

@@ -43,7 +43,7 @@ class MatrixFilters:
 
 
 def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, now_s: float) -> Part:
-    """Reads the log: to be called in its threads. Raises UnknownPipeline."""
+    """Read the log: to be called in its threads. Raises UnknownPipeline."""
     found = read_window_page(services.store, pipeline, start_s, now_s)
     if found.window is None:
         return None

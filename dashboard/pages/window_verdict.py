@@ -58,7 +58,7 @@ def _due_s(found: WindowRead) -> float:
 
 
 def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
-    """The verdict in a sentence, its reasons with names, and the facts about this result."""
+    """Return the verdict in a sentence, its reasons with names, and the facts about this result."""
     window = found.window
     if window is None:
         return None
@@ -95,7 +95,7 @@ def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
 
 
 def _reasons(found: WindowRead, zone: Zone) -> list[Part]:
-    """Each reason in words; the evidence of a node with who keeps it from being complete."""
+    """Return each reason in words; the evidence of a node with who keeps it from being complete."""
     assert found.window is not None
     told = []
     for code in found.window["reasons"]:
@@ -108,7 +108,7 @@ def _reasons(found: WindowRead, zone: Zone) -> list[Part]:
 
 
 def _some(who: Sequence[str]) -> Part:
-    """The first of them; many emitters fall silent at once."""
+    """Return the first of them; many emitters fall silent at once."""
     if len(who) == 1:
         return who[0]
     more = [f"and {fmt.count(len(who) - _MAX_GAPS)} more"] if len(who) > _MAX_GAPS else []
@@ -133,7 +133,7 @@ def gap_words(gap: Gap, zone: Zone) -> str:
 
 
 def revisions_part(revisions: tuple[Revision, ...], zone: Zone) -> Part | None:
-    """Every result of the window, the newest first; nothing where there is but one."""
+    """Return every result of the window, the newest first; nothing where there is but one."""
     if len(revisions) < 2:
         return dmc.Text("This is its first result.", size="sm", c="dimmed") if revisions else None
     heads = ("Revision", "Found at", "Verdict", "What it changed")

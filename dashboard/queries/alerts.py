@@ -114,7 +114,7 @@ class Board:
 
 
 def read_board(store: Store, filters: IncidentFilters, span: Span) -> Board:
-    """What is wrong now, and how much there is of everything else in this span."""
+    """Read open incidents, and the counts of everything else in this span."""
     holding = silences(store)
     found = read_open(store, filters, holding)
     waiting = read_pending(store, filters)
@@ -143,7 +143,7 @@ def read_board(store: Store, filters: IncidentFilters, span: Span) -> Board:
 
 
 def read_open(store: Store, filters: IncidentFilters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
-    """The open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
+    """Return the open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
     found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
     return _opened(store, found, silences(store) if holding is None else holding)
 
@@ -165,7 +165,7 @@ def read_pending(store: Store, filters: IncidentFilters) -> list[Pending]:
 def read_history(
     store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
 ) -> IncidentHistory:
-    """What was wrong and is over. Pages count from 1."""
+    """Read resolved incidents. Pages count from 1."""
     chosen = _resolved(filters, span)
     row = incident_table.c
     with store.engine.connect() as connection:

@@ -54,14 +54,14 @@ class Happenings:
 
 
 def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
-    """What happened to the pipeline within the span."""
+    """Read the pipeline's events within the span."""
     within, more = _incidents(store, pipeline, span)
     deploys = [*_versions(store, pipeline, span), *_starts(store, pipeline, span)]
     return Happenings(within, tuple(sorted(deploys, key=lambda deploy: deploy.at_s)), more)
 
 
 def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident, ...], int]:
-    """Those that are told, and how many there are beside them."""
+    """Return those that are told, and how many there are beside them."""
     row = incident_table.c
     chosen = [
         row.pipeline == pipeline,

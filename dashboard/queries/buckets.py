@@ -93,8 +93,8 @@ class Bucket:
 
 
 def tells_messages(messages: int, verdicts: Collection[str]) -> bool:
-    """Whether the number of messages of these minutes is known: none is, only where every one of them is idle, since
-    its emitters say so; else nobody knows."""
+    """Return whether the number of messages of these minutes is known: none is, only where every one of them is idle,
+    since its emitters say so; else nobody knows."""
     return messages > 0 or set(verdicts) == {"idle"}
 
 
@@ -104,7 +104,7 @@ def _counts(found: Mapping[str, int | None], verdicts: Collection[str]) -> dict[
 
 
 def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
-    """A minute, from its document as `Store.windows` gives it."""
+    """Return a minute, from its document as `Store.windows` gives it."""
     lost, e2e = window["lost"], window["e2e_lag_ms"]
     places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
     verdict = window["verdict"] or "open"

@@ -46,12 +46,12 @@ class Freshness:
 
 
 def read_freshness(store: Store, pipeline: str, now_s: float) -> Freshness:
-    """How recent what is known of this pipeline is."""
+    """Return how recent what is known of this pipeline is."""
     return read_freshness_of(store, [pipeline], now_s)[pipeline]
 
 
 def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, Freshness]:
-    """How recent what is known of each of these pipelines is, in one statement however many they are."""
+    """Return how recent what is known of each of these pipelines is, in one statement however many they are."""
     names = names_of(pipelines)
     newest, live, reports = _newest_window(names.c.name), _newest_tally(names.c.name), _reports(pipelines, now_s)
     asked = select(
@@ -81,7 +81,8 @@ def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> d
 
 
 def names_of(pipelines: Sequence[str]) -> TableValuedAlias:
-    """These names as a table of one column, `name`, for lateral joins: each is looked up by itself in an index."""
+    """Return these names as a table of one column, `name`, for lateral joins: each is looked up by itself in an
+    index."""
     return tables.rows_of(((name,) for name in pipelines), name=Text())
 
 
@@ -125,7 +126,7 @@ def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
 
 
 def is_lately(now_ms: int) -> ColumnElement[bool]:
-    """Whether an emitter was heard within the last day: those before are not missed any more."""
+    """Return whether an emitter was heard within the last day: those before are not missed any more."""
     return tables.EmitterRow.appended_at >= now_ms - DAY_S * 1_000
 
 

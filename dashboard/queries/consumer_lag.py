@@ -91,7 +91,7 @@ class ConsumerLag:
 
 
 def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) -> ConsumerLag:
-    """In the same buckets as the pipeline's other series."""
+    """Read consumer lag in the same buckets as the pipeline's other series."""
     length_s, nodes = bucket_s(span), Graph(stored.definition).nodes
     with store.engine.connect() as connection:
         rows = connection.execute(_buckets(_minutes(stored.name, span, by), length_s)).all()
@@ -105,7 +105,7 @@ def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) 
 
 
 def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[tuple[str, str], LagNow]:
-    """What was last known within two minutes, by pipeline and node."""
+    """Read the newest consumer lag, two minutes old at most, by pipeline and node."""
     row = tables.ConsumerLagRow
     asked = (
         select(row.pipeline, row.node, _of_all(func.sum, row.offsets), _of_all(func.max, row.behind_ms))

@@ -63,7 +63,7 @@ class Leader:
 def read_deliveries(
     store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
 ) -> Deliveries:
-    """What was sent in a span, or waits to be. Pages count from 1. Tests of receivers are of no pipeline."""
+    """Read deliveries of a span, sent or waiting. Pages count from 1. Tests of receivers belong to no pipeline."""
     outbox, about = outbox_table, incident_table.c
     rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
     asked = (
@@ -82,7 +82,7 @@ def read_deliveries(
 
 
 def count_outcomes(store: Store, filters: IncidentFilters, span: Span) -> dict[str, int]:
-    """How many deliveries there are of each outcome, in the order in which they are shown."""
+    """Return how many deliveries there are of each outcome, in the order in which they are shown."""
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
     asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
     with store.engine.connect() as connection:
@@ -91,7 +91,7 @@ def count_outcomes(store: Store, filters: IncidentFilters, span: Span) -> dict[s
 
 
 def read_receivers(store: Store) -> list[ReceiverStatus]:
-    """Those that the leading alerter knows, by name."""
+    """Return those that the leading alerter knows, by name."""
     with store.engine.connect() as connection:
         rows = connection.execute(select(_receiver_table).order_by(_receiver_table.c.name))
         return [ReceiverStatus(row.name, row.kind, row.is_fallback) for row in rows]

@@ -35,8 +35,8 @@ class Gap:
 
 
 def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) -> tuple[Gap, ...]:
-    """What is known now, by node and emitter. Empty for a window whose tallies are gone, and where only a definition
-    that changed makes a node unsure: `window --json` names the nodes all the same."""
+    """Return the present gaps in the evidence by node and emitter. Empty for a window whose tallies are gone, and if
+    only a changed definition makes a node unsure: `windows --json` names such nodes all the same."""
     now_ms = int(now_s * 1_000)
     window, tally, emitter = tables.WindowRow, tables.TallyRow, tables.EmitterRow
     here = (tally.pipeline == pipeline, tally.window_start == window_start_s)

@@ -75,7 +75,7 @@ class Health:
         return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
 
     def document(self) -> dict[str, Any]:
-        """As `/api/v1/health` prints it."""
+        """Return the health as `/api/v1/health` prints it."""
         lists = (
             *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "strangers", "sizes", "recomputes"),
             "problems",
@@ -149,7 +149,7 @@ class Health:
 
 
 def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = None) -> Health:
-    """How lagloss is now; `ends`: where the reports topic ends.
+    """Return how lagloss is now; `ends`: where the reports topic ends.
 
     Raises:
         UnknownPipeline: there is none of this name.

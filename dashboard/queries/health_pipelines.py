@@ -35,7 +35,7 @@ class PipelineClosing:
     grace_ms: int
 
     def waits_s(self, now_s: float) -> float:
-        """How long the oldest due window has waited since it could be closed; 0 where none is due."""
+        """Return how long the oldest due window has waited since it could be closed; 0 where none is due."""
         return 0.0 if self.oldest_due_s is None else max(0.0, now_s - due_ms(self.oldest_due_s, self.grace_ms) / 1_000)
 
     def is_late(self, now_s: float) -> bool:
@@ -113,7 +113,7 @@ class Host:
 def read_closings(
     store: Store, graces_ms: Mapping[str, int], fresh: Mapping[str, Freshness], now_s: float
 ) -> list[PipelineClosing]:
-    """How far each pipeline is closed: the longest waiting first."""
+    """Return how far each pipeline is closed: the longest waiting first."""
     names = list(graces_ms)
     first = _read_first_tally(store, [name for name in names if fresh[name].newest_s is None])
     spans: dict[str, tuple[int, int]] = {}
@@ -132,7 +132,7 @@ def read_closings(
 
 
 def _read_first_tally(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
-    """Of pipelines without a closed window, where the first is to come."""
+    """Return for pipelines without a closed window where the first is due."""
     names, tally = names_of(pipelines), tables.TallyRow
     first = (
         select(tally.window_start)
@@ -161,8 +161,8 @@ _MISSING: Final = text("""
 
 
 def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int | None]]:
-    """How many minutes of each span [first, last] have no window, counted from the first that there is one of, and the
-    oldest of them."""
+    """Return how many minutes of each span [first, last] have no window, counted from the first that there is one of,
+    and the oldest of them."""
     firsts, lasts = ([span[side] for span in spans.values()] for side in (0, 1))
     given = {"names": list(spans), "firsts": firsts, "lasts": lasts, "window_s": WINDOW_S}
     with store.engine.connect() as connection:
@@ -170,7 +170,7 @@ def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[st
 
 
 def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[NodeHealth]:
-    """Every node that ever reported: what is bad first, then by when it was last heard."""
+    """Return every node that ever reported: what is bad first, then by when it was last heard."""
     row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     silent, lately = is_silent(now_ms), is_lately(now_ms)
     asked: Select[*tuple[Any, ...]] = (
@@ -218,7 +218,7 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
 
 
 def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Host]:
-    """The hosts of emitters that were heard in the last hour: the clock that is furthest off first."""
+    """Return the hosts of emitters that were heard in the last hour: the clock that is furthest off first."""
     row = tables.EmitterRow
     asked: Select[*tuple[Any, ...]] = (
         select(

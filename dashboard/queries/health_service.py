@@ -36,7 +36,7 @@ class ReportsStatus:
     why: str
 
     def is_stuck(self, now_s: float) -> bool:
-        """Whether reports wait and none was followed for a while."""
+        """Return whether reports wait and none was followed for a while."""
         return bool(self.behind) and (self.appended_s is None or now_s - self.appended_s > STUCK_AFTER_S)
 
     def document(self) -> dict[str, Any]:
@@ -133,7 +133,7 @@ def read_reports(connection: Connection, ends: Ends) -> ReportsStatus:
 
 
 def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
-    """By topic and reason, most first."""
+    """Count bad records by topic and reason, most first."""
     counted, kept = tables.QuarantineCountRow, tables.QuarantinedRow
     sample = (
         select(kept.first_bytes, kept.found_at)
@@ -175,13 +175,13 @@ def read_strangers(
 
 
 def _known(definition: Definition) -> frozenset[str]:
-    """A node with several next nodes still reports its work in hand as N.out."""
+    """Return a node with several next nodes still reports its work in hand as N.out."""
     graph = Graph(definition)
     return frozenset(graph.checkpoints) | {f"{node}.out" for node in graph.nodes}
 
 
 def read_sizes(connection: Connection) -> list[Size]:
-    """The tables of lagloss, the largest first."""
+    """Return the tables of lagloss, the largest first."""
     asked = text(
         "SELECT c.relname, coalesce(tree.bytes, pg_total_relation_size(c.oid)) AS bytes, tree.partitions "
         "FROM pg_class c CROSS JOIN LATERAL ("
@@ -211,7 +211,7 @@ def read_alerting(connection: Connection) -> AlerterHealth:
 
 
 def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:
-    """Requests that are not answered yet, oldest first."""
+    """Return unanswered recompute requests, oldest first."""
     row = tables.RecomputeRequestRow
     asked = (
         select(row.pipeline, row.from_s, row.to_s, row.requested_at, row.progress)

@@ -135,7 +135,7 @@ def _tells_window(known: MissingMessage, where: Where) -> bool:
 
 
 def hashes_of(asked: str) -> list[int]:
-    """The hash of an id, and the hash that it may itself be."""
+    """Return the hash of an id, and the hash that it may itself be."""
     is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
     return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
 

@@ -46,7 +46,7 @@ class _Span:
 
 
 def stays(graph: Graph, beacons: Sequence[Beacon]) -> tuple[Stay, ...]:
-    """In the order of the flow, those of a replay after the live ones of their place."""
+    """Return the stays in the order of the flow, a replay's after the live ones at the same place."""
     replays = dict.fromkeys(beacon.replay for beacon in beacons)
     return tuple(
         stay

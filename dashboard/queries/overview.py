@@ -42,7 +42,7 @@ class Overview:
         return {state: counted[state] for state in State if counted[state]}
 
     def chosen(self, text: str = "", state: State | None = None) -> tuple[PipelineStatus, ...]:
-        """Those whose name or description holds this text (in any case), and that are in this state."""
+        """Return those whose name or description holds this text (in any case), and that are in this state."""
         wanted = text.strip().casefold()
         return tuple(
             standing
@@ -61,7 +61,7 @@ class Overview:
 
 
 def read_overview(store: Store, now_s: float) -> Overview:
-    """How every pipeline that is not deleted stands now."""
+    """Return how every pipeline that is not deleted stands now."""
     pipelines = store.pipelines()
     definitions = {stored.name: stored.definition for stored in pipelines}
     names = list(definitions)
@@ -131,7 +131,7 @@ def _minute(row: _Found, definition: Definition) -> Minute:
 
 
 def _hours(rows: Iterable[_Found], now_s: float) -> tuple[Hour, ...]:
-    """The last `HOURS`, oldest first, whether anything is known of them or not."""
+    """Return the last `HOURS`, oldest first, whether anything is known of them or not."""
     known = {
         row.start: Hour(row.start, row.e2e_p95_ms, row.lost_min / row.messages if row.messages else None)
         for row in rows
@@ -145,8 +145,8 @@ def _first_hour(now_s: float) -> int:
 
 
 def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
-    """The newest closed window of each. `changed_s`: the newest before it with another verdict; `first_s`: the oldest
-    one; both no further back than `LOOKED_BACK_S`."""
+    """Return the newest closed window of each. `changed_s`: the newest before it with another verdict; `first_s`: the
+    oldest one; both no further back than `LOOKED_BACK_S`."""
     window, names = tables.WindowRow, names_of(pipelines)
     newest = (
         select(
@@ -194,7 +194,7 @@ def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[st
 
 
 def _read_incidents(store: Store, pipelines: Sequence[str]) -> dict[str, dict[str, int]]:
-    """How many incidents of each are open, by severity."""
+    """Return how many incidents of each are open, by severity."""
     row = incident_table.c
     asked = (
         select(row.pipeline, row.severity, func.count().label("number"))

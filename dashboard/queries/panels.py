@@ -41,7 +41,7 @@ class Panels:
 
 
 def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels:
-    """What there is to draw of this pipeline, and how old it is.
+    """Read the series of this pipeline's panels, and their age.
 
     Raises:
         UnknownPipeline: there is none of this name.

@@ -138,7 +138,7 @@ class PipelineStatus:
         return next((state for state in State if found.get(state)), State.OK)
 
     def document(self) -> dict[str, Any]:
-        """As `/api/v1/overview` prints it."""
+        """Return the status as `/api/v1/overview` prints it."""
         return {
             "pipeline": self.pipeline,
             "description": self.description,

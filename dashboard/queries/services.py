@@ -29,7 +29,7 @@ class Services:
 
     @contextmanager
     def log(self) -> Iterator[BeaconLog]:
-        """The log of beacons, for one read: its consumer lets in one thread at a time.
+        """Return the log of beacons, for one read: its consumer lets in one thread at a time.
 
         Raises:
             NotConfigured, KafkaUnreachable: there is no Kafka, or it does not answer.

@@ -59,14 +59,14 @@ class WindowRead:
     missing: tuple[MissingMessage, ...]
 
     def document(self) -> Document | None:
-        """As `windows --json` prints it, and whose evidence is missing."""
+        """Return the window as `windows --json` prints it, and the nodes whose evidence is missing."""
         if self.window is None:
             return None
         return {**contract_document(self.window), "gaps": [gap.document() for gap in self.gaps]}
 
 
 def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:
-    """Raises UnknownPipeline."""
+    """Raise UnknownPipeline."""
     definition = store.definition_at(pipeline, start_s)
     found = store.windows(pipeline, start_s, start_s + WINDOW_S)
     window = found[0] if found else None
@@ -88,7 +88,7 @@ def _lacks_evidence(window: Document) -> bool:
 
 
 def read_revisions(store: Store, pipeline: str, start_s: int, newest: Document | None) -> tuple[Revision, ...]:
-    """Every result that is kept, newest first; the first that is kept tells no changes. Empty while it is open."""
+    """Read every kept result, newest first; the oldest has no changes. Empty for an open window."""
     if newest is None or newest["verdict"] is None:
         return ()
     results = [*store.revisions(pipeline, start_s), newest]
@@ -108,7 +108,7 @@ def _changes(before: Document | None, after: Document) -> tuple[RevisionChange, 
 
 
 def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) -> Graph:
-    """The graph in force then, which has these checkpoints.
+    """Return the graph in force then, which has these checkpoints.
 
     Raises:
         UnknownPipeline, UnknownCheckpoint.
@@ -119,8 +119,8 @@ def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) ->
 
 
 def count_difference(store: Store, pipeline: str, start_s: int, source: str, target: str) -> int | None:
-    """How many messages of a closed window are at one point and not at another: a sum over its presence patterns, so
-    that no beacon has to be read. None where it has none: it is open, or the tallies proved it.
+    """Return how many messages of a closed window are at one point and not at another: a sum over its presence
+    patterns, so that no beacon has to be read. None where it has none: it is open, or the tallies proved it.
 
     Raises:
         UnknownPipeline, UnknownCheckpoint.

@@ -48,7 +48,7 @@ class LoggedWindows:
         self._lock = threading.Lock()
 
     def read(self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int) -> Presence:
-        """The window, read anew where something of it has changed.
+        """Return the window, read anew where something of it has changed.
 
         Raises:
             UnknownPipeline, NotEnoughData, KafkaUnreachable, NotConfigured: as `read_window` and `open_log`.

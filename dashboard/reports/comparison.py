@@ -54,5 +54,5 @@ def _relative(now: float, before: float) -> str:
 
 
 def _points(now: float, before: float) -> str:
-    """In percentage points, where per cent of per cent would mislead."""
+    """Format a difference in percentage points: per cent of per cent would mislead."""
     return f"{100 * (now - before):+.3g} points"

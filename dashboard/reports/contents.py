@@ -40,7 +40,7 @@ Raises UnknownPipeline where there is none.
 
 
 def maker(base_url: str) -> Maker:
-    """Makes parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
+    """Make parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
 
     def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> ReportPart:
         report = make_report(store, pipeline, span, now_s)

@@ -21,7 +21,7 @@ MAX_ATTACHED_BYTES: Final = 15 * 2**20
 
 
 def message_id(sender: str, *run: object) -> str:
-    """The same for each attempt of a run: whoever gets a mail twice sees it once."""
+    """Return the same for each attempt of a run: whoever gets a mail twice sees it once."""
     token = hashlib.sha256("\n".join(map(str, run)).encode()).hexdigest()[:32]
     return f"<report-{token}@{addr_spec(sender).rpartition('@')[2]}>"
 
@@ -29,8 +29,8 @@ def message_id(sender: str, *run: object) -> str:
 def compose(
     subject: str, parts: Sequence[ReportPart], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
 ) -> EmailMessage:
-    """The mail. `name`: its Message-ID; `notes`: what is to be said of all of it. Documents that would make it too
-    large to be taken are left out, which it tells."""
+    """Return the mail. `name`: its Message-ID; `notes`: what is to be said of all of it. Documents that would make it
+    too large to be taken are left out, which it tells."""
     attached, left_out = _fitting(parts)
     if left_out:
         names = ", ".join(each.name for each in left_out)
@@ -54,7 +54,7 @@ def compose(
 
 
 def as_text(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
-    """The summary in plain text."""
+    """Return the summary in plain text."""
     told = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
     return "\n\n".join([subject, *notes, *told]) + "\n"
 
@@ -64,7 +64,7 @@ def _link(part: ReportPart) -> list[str]:
 
 
 def as_html(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
-    """The summary as a page for mail: no scripts, styles in place, every text escaped."""
+    """Return the summary as a page for mail: no scripts, styles in place, every text escaped."""
     title = html.escape(subject)
     said = "".join(f"<p>{html.escape(note)}</p>\n" for note in notes)
     return (
@@ -82,7 +82,7 @@ def _part_html(part: ReportPart) -> str:
 
 
 def _fitting(parts: Sequence[ReportPart]) -> tuple[list[Attachment], list[Attachment]]:
-    """The documents that can go along, in order, and the others."""
+    """Return the documents that can go along, in order, and the others."""
     attached: list[Attachment] = []
     left_out: list[Attachment] = []
     size = 0

@@ -36,7 +36,7 @@ HOURLY_UP_TO_S: Final = 3 * DAY_S
 
 
 def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -> Report:
-    """The report of a pipeline over a range, as of now.
+    """Return the report of a pipeline over a range, as of now.
 
     Raises:
         UnknownPipeline: there is none of this name.
@@ -82,19 +82,19 @@ class _Reading:
         return targets_within(self._targets, span.from_s, span.to_s)
 
     def whole(self, span: CalendarSpan) -> Figures:
-        """All of a range, with sketches and places; each version's stretch against its own target."""
+        """Return all of a range, with sketches and places; each version's stretch against its own target."""
         targets = self.targets(span)
         edges = [*(target.from_s for target in targets), span.to_s]
         return self._judged(list(zip(series(self._store, self._pipeline, edges), targets, strict=True)))
 
     def by_hour(self, span: CalendarSpan) -> list[TimeRange]:
-        """A range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
+        """Return a range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
         targets = [target.from_s for target in self.targets(span)]
         edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
         return series(self._store, self._pipeline, edges, counts_only=True)
 
     def figures(self, parts: Sequence[TimeRange]) -> Figures:
-        """Of neighbouring stretches."""
+        """Return the figures of neighbouring ranges."""
         return self._judged([(part, target_at(self._targets, part.from_s)) for part in parts])
 
     def _judged(self, parts: Sequence[tuple[TimeRange, Target]]) -> Figures:
@@ -106,7 +106,7 @@ class _Reading:
 
 
 def _grouped(parts: Sequence[TimeRange], edges: Sequence[int]) -> list[list[TimeRange]]:
-    """The parts between each two edges; no part lies across one."""
+    """Return the parts between each two edges; no part lies across one."""
     groups: list[list[TimeRange]] = [[] for _ in pairwise(edges)]
     for part in parts:
         groups[bisect_right(edges, part.from_s) - 1].append(part)
@@ -118,7 +118,7 @@ def _hour_of(part: TimeRange) -> int:
 
 
 def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...]:
-    """What is left of the budget that all messages of the range make, after each step."""
+    """Return the budget of all messages of the range that is left after each step."""
     bad, without_verdict = [Interval(0, 0) for _ in whole.attainments], 0
     points = [BurnPoint(whole.from_s, tuple(Budget(one.allowed, Interval(0, 0)).left for one in whole.attainments))]
     for step in steps:
@@ -138,8 +138,8 @@ def _added(parts: Iterable[Interval]) -> Interval:
 
 
 def _worst(whole: Figures, stretches: Sequence[TimeRange]) -> list[list[TimeRange]]:
-    """The hours that took most of a budget for certain, worst first, then those that may have; an hour where a day
-    begins is of two stretches."""
+    """Return the hours that took most of a budget for certain, worst first, then those that may have; an hour where a
+    day begins is of two stretches."""
     allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
 
     def weight(hour: Sequence[TimeRange]) -> tuple[float, float]:

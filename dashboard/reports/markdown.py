@@ -14,7 +14,7 @@ _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|~#&!])")
 
 
 def markdown(report: Report, base_url: str = "") -> str:
-    """All of the report, charts left out."""
+    """Return all of the report, charts left out."""
     zone = report.span.zone
     head = [f"# {escape(wording.title(report))}", f"Made {wording.local(report.made_at_s, zone)}, times in {zone}."]
     if report.description:

@@ -63,7 +63,7 @@ NUMBERS: Final = ("Messages", "Lost", "Loss", "On time")
 
 
 def numbers(figures: Figures) -> list[Cell]:
-    """Of a stretch, below these heads."""
+    """Return the numbers of a range, below these heads."""
     if not figures.known.closed:
         return [Cell(fmt.NOTHING)] * len(NUMBERS)
     total = figures.total

@@ -9,7 +9,7 @@ from lagloss_server.errors import PangoMissing
 
 
 def pdf(page: str) -> bytes:
-    """A PDF of this HTML document.
+    """Return a PDF of this HTML document.
 
     Raises:
         PangoMissing: the libraries that lay out text are not installed.

@@ -24,7 +24,7 @@ class Producer:
         self._make = make
 
     def definitions(self, report: ReportSpec) -> list[Definition]:
-        """Of the report's pipelines, as far as there are such."""
+        """Return the definitions of the report's pipelines, without unknown ones."""
         found = [stored.definition for stored in self._store.pipelines()]
         return [each for each in found if report.pipelines is None or each.name in report.pipelines]
 
@@ -38,8 +38,8 @@ class Producer:
         unsettled: Sequence[str] = (),
         before_each: Callable[[], None] = lambda: None,
     ) -> EmailMessage:
-        """The report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all closed;
-        `before_each` is called before each pipeline, and may raise to end it."""
+        """Return the report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all
+        closed; `before_each` is called before each pipeline, and may raise to end it."""
         notes = [f"Windows of this range are not all closed yet of {', '.join(unsettled)}."] if unsettled else []
         names = report.pipelines or self._store.names()
         if not names:

@@ -133,9 +133,9 @@ class Runs:
         self._first_retry_s = first_retry_s
 
     def begin(self, key: RunKey) -> None:
-        """Makes the run if it is not there; those of older times that are not done are given up. The first of a
-        schedule is skipped: whoever writes a schedule does not mean the time that went by before. Nothing is begun
-        by a clock that is behind another dashboard's."""
+        """Make the run if it is not there; those of older times that are not done are given up. The first of a schedule
+        is skipped: whoever writes a schedule does not mean the time that went by before. Nothing is begun by a clock
+        that is behind another dashboard's."""
         with self._engine.begin() as connection:
             connection.execute(_BEGIN, key.columns)
             connection.execute(_OVERTAKE, key.columns)
@@ -147,7 +147,7 @@ class Runs:
         return waited
 
     def claim(self, key: RunKey) -> ClaimedRun | None:
-        """The run, unless somebody else has it, or it is done or put off."""
+        """Claim the run, unless it is claimed, done or deferred."""
         claim = uuid.uuid4()
         with self._engine.begin() as connection:
             row = connection.execute(_CLAIM, {**key.columns, "claim": claim, "lease_s": self._lease_s}).one_or_none()
@@ -159,14 +159,14 @@ class Runs:
             connection.execute(_RENEW, {"claim": claimed.claim, "lease_s": 0})
 
     def renew(self, claimed: ClaimedRun) -> bool:
-        """Holds the claim for another lease; whether it was still ours."""
+        """Hold the claim for another lease; whether it was still ours."""
         with self._engine.begin() as connection:
             given = {"claim": claimed.claim, "lease_s": self._lease_s}
             return connection.execute(_RENEW, given).one_or_none() is not None
 
     def record(self, claimed: ClaimedRun, outcome: Outcome, reached: Sequence[str] = ()) -> Outcome:
-        """Records what came of it, unless the claim has run out; what is put off for longer than a day is given up.
-        Returns what was recorded."""
+        """Record the outcome, unless the claim has run out; a run deferred for longer than a day is given up. Return
+        what was recorded."""
         if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:
             outcome = outcome.given_up(claimed.attempts)
         given = {"claim": claimed.claim, "reached": list(reached)}
@@ -182,13 +182,13 @@ class Runs:
         return outcome
 
     def forget(self, keep_days: int) -> int:
-        """Deletes runs that were due more than so many days ago, and says how many. The newest of a schedule stays,
+        """Delete runs that were due more than so many days ago, and says how many. The newest of a schedule stays,
         however old: it says that the schedule is known."""
         with self._engine.begin() as connection:
             return connection.execute(_FORGET, {"keep_days": keep_days}).rowcount
 
     def last(self, report: str, schedule: str) -> LastRun | None:
-        """The newest run of a report."""
+        """Return the newest run of a report."""
         table = table_of(ReportRunRow)
         with self._engine.connect() as connection:
             row = connection.execute(

@@ -63,7 +63,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> None:
-        """Ends it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
+        """End it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
         goes on where a dashboard is."""
         self._stopping.set()
         if self._thread.is_alive():
@@ -75,7 +75,7 @@ class Scheduler:
             self._stopping.wait(LOOK_S)
 
     def look(self, now_s: float) -> None:
-        """One round over all reports: those that are due at that moment (epoch s) are sent."""
+        """Run one round over all reports: send those due at that moment (epoch s)."""
         for report in self._file.reports:
             if self._stopping.is_set():
                 return

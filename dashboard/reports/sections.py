@@ -10,7 +10,7 @@ from lagloss_server import format as fmt
 
 
 def sections(report: Report, base_url: str = "") -> list[ReportSection]:
-    """All of the report, in the order in which it is read."""
+    """Return all of the report, in the order in which it is read."""
     pages = Pages(report, base_url)
     return [
         _objectives(pages),

@@ -53,19 +53,19 @@ def status(look: Status) -> str:
 
 
 def promise(objective: Objective, target: Target) -> str:
-    """What was promised: `at most 1 % of messages lost`."""
+    """Format a target: `at most 1 % of messages lost`."""
     if objective == "loss":
         return f"at most {fmt.percent(target.loss_max)} of messages lost"
     return f"at least {fmt.percent(target.on_time_min)} of messages within {fmt.duration(target.lag_ms)}"
 
 
 def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
-    """The same of several versions of a definition: each once, in their order."""
+    """Return the same of several versions of a definition: each once, in their order."""
     return ", then ".join(dict.fromkeys(promise(objective, target) for target in targets))
 
 
 def attained(one: Attainment) -> str:
-    """The measured share: of messages lost, or on time."""
+    """Return the measured share: of messages lost, or on time."""
     low, high = one.good["min"], one.good["max"]
     if low is None or high is None:
         return fmt.NOTHING
@@ -75,12 +75,12 @@ def attained(one: Attainment) -> str:
 
 
 def of_budget(part: Share | None) -> str:
-    """What is spent of a budget."""
+    """Format the spent part of a budget."""
     return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part["min"], part["max"])
 
 
 def spent(one: Attainment) -> str:
-    """The share of its budget that is used up, in per cent; without decimals where it is much."""
+    """Return the share of its budget that is used up, in per cent; without decimals where it is much."""
     budget = one.budget
     if budget is None:
         return fmt.NOTHING
@@ -104,7 +104,7 @@ def left(budget: Budget | None) -> str:
 
 
 def verdict_sentences(report: Report) -> list[str]:
-    """One sentence an objective, and what is not known."""
+    """Return one sentence per objective, and one about unknown time."""
     sentences = []
     for one in report.whole.attainments:
         look, wanted = STATUSES[one.status], promises(one.objective, report.targets)
@@ -115,7 +115,7 @@ def verdict_sentences(report: Report) -> list[str]:
 
 
 def not_known(figures: Figures) -> list[str]:
-    """What has to be said beside a figure: how much of its time nothing is known of."""
+    """Return the caveat of a figure: how much of its time is unknown."""
     known, unknown = figures.known, figures.minutes["unknown"]
     said = []
     if not known.closed:

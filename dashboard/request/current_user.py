@@ -29,7 +29,7 @@ _asking: ContextVar[Person] = ContextVar("asking", default=NOBODY)
 
 
 def asking() -> Person:
-    """The person whose request is being answered, in its handlers and the threads they wait for."""
+    """Return the person whose request is being answered, in its handlers and the threads they wait for."""
     return _asking.get()
 
 
@@ -39,7 +39,7 @@ def answer_for(person: Person) -> None:
 
 
 def require_operator() -> Person:
-    """The person who asks, if they may act.
+    """Return the person who asks, if they may act.
 
     Raises:
         NotAllowed: their role only lets them look.

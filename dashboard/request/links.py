@@ -31,7 +31,7 @@ class Address:
 
     @classmethod
     def parse(cls, pathname: str | None, search: str | None) -> Address:
-        """What the browser's location says; of a key that is there twice the last counts."""
+        """Parse the browser's location; the last value of a repeated key counts."""
         return cls(unquote(pathname or OVERVIEW), dict(parse_qsl((search or "").removeprefix("?"))))
 
     @property
@@ -50,7 +50,7 @@ class Address:
         return Zone.shown(self.query.get("zone"))
 
     def asking(self, **changes: str | None) -> Address:
-        """The same page with these in its query; None takes one out. `from` is written `from_`."""
+        """Return the same page with these in its query; None takes one out. `from` is written `from_`."""
         query = dict(self.query)
         for name, value in changes.items():
             key = name.rstrip("_")
@@ -61,17 +61,17 @@ class Address:
         return Address(self.path, query)
 
     def over(self, span: Span) -> Address:
-        """The same page over this span."""
+        """Return the same page over this span."""
         query = {key: value for key, value in self.query.items() if key not in ("range", "from", "to")}
         return Address(self.path, {**query, **span.query()})
 
     def named(self, range_: str | None) -> Address:
-        """The same page over the range of this name; None: over the one that it shows by default."""
+        """Return the same page over the range of this name; None: over the one that it shows by default."""
         return self.asking(range=range_, from_=None, to=None)
 
     def between(self, from_: str, to: str) -> Address:
-        """The same page over the whole minutes between two moments, in either order, as date pickers hold them. Of an
-        hour that comes twice it reaches over both."""
+        """Return the same page over the whole minutes between two moments, in either order, as date pickers hold them.
+        Of an hour that comes twice it reaches over both."""
         early, late = sorted((from_, to), key=self.zone.parse)
         moments = (self.zone.parse(early), self.zone.parse(late, later=True))
         from_s, to_s = (int(moment) // WINDOW_S * WINDOW_S for moment in moments)
@@ -92,13 +92,13 @@ def window(name: str, window_start_s: int) -> str:
 
 
 def window_data(name: str, window_start_s: int, what: str, **query: str | None) -> str:
-    """The API's `matrix`, `difference` or `revisions` of a window; `from` is written `from_`."""
+    """Return the API's `matrix`, `difference` or `revisions` of a window; `from` is written `from_`."""
     asked = {key.rstrip("_"): value for key, value in query.items() if value}
     return f"{API}/pipelines/{quote(name)}/windows/{rfc3339(window_start_s)}/{what}?{urlencode(asked, safe=':')}"
 
 
 def message(name: str) -> str:
-    """The search for messages of a pipeline; its query's `id` is the one that is shown."""
+    """Return the search for messages of a pipeline; its query's `id` is the one that is shown."""
     return f"/pipelines/{name}/messages"
 
 
@@ -111,12 +111,12 @@ def incident(incident_id: str) -> str:
 
 
 def windows_of(name: str, from_s: int, to_s: int) -> str:
-    """The API's windows that figures over [from_s, to_s) come from."""
+    """Return the API's windows that figures over [from_s, to_s) come from."""
     return _api_over(name, "windows", from_s, to_s)
 
 
 def sums_of(name: str, from_s: int, to_s: int) -> str:
-    """The API's sums over [from_s, to_s), which are kept for longer than windows."""
+    """Return the API's sums over [from_s, to_s), which are kept for longer than windows."""
     return _api_over(name, "panels", from_s, to_s)
 
 

@@ -39,24 +39,24 @@ class Span:
         return self.to_s - self.from_s
 
     def query(self) -> dict[str, str]:
-        """How a URL says it: a named range moves on with the clock, two moments stand still."""
+        """Return how a URL says it: a named range moves on with the clock, two moments stand still."""
         if self.range is not None:
             return {"range": self.range}
         return {"from": rfc3339(self.from_s), "to": rfc3339(self.to_s)}
 
     def pinned(self) -> Span:
-        """The same time, standing still."""
+        """Return the same time, standing still."""
         return Span(self.from_s, self.to_s)
 
 
 def last(name: str, now_s: float) -> Span:
-    """The named range up to and with the minute that is running."""
+    """Return the named range up to and with the minute that is running."""
     to_s = int(now_s) // WINDOW_S * WINDOW_S + WINDOW_S
     return Span(to_s - RANGES_S[name], to_s, name)
 
 
 def asked_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> Span:
-    """The span that `range`, or `from` and `to` (now where it is left out), ask for.
+    """Return the span that `range`, or `from` and `to` (now where it is left out), ask for.
 
     Raises:
         BadTime: a moment cannot be read.
@@ -77,7 +77,8 @@ def asked_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RA
 
 
 def shown_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> Span:
-    """As `asked_span`; what cannot be read is the default: a page shows something whatever its URL says."""
+    """Return the span as `asked_span`, or the default if it cannot be read: a page shows something whatever its URL
+    says."""
     try:
         return asked_span(query, now_s, default)
     except (BadTime, BadSpan):

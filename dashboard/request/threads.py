@@ -37,15 +37,15 @@ class Threads:
         self._glances = ThreadPoolExecutor(_GLANCES, "glance")
 
     async def read(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """A read of PostgreSQL, and drawing what was read."""
+        """Return a read of PostgreSQL, and drawing what was read."""
         return await _run(self._reads, work, *args, **named)
 
     async def read_log(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """A read of beacons from Kafka."""
+        """Return a read of beacons from Kafka."""
         return await _run(self._log_reads, work, *args, **named)
 
     async def document(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """Making a document to be downloaded."""
+        """Run the making of a document for download."""
         return await _run(self._documents, work, *args, **named)
 
     async def act(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
@@ -57,7 +57,7 @@ class Threads:
         return await _run(self._trials, work, *args, **named)
 
     async def glance(self, work: Callable[_P, _T], *args: _P.args, **named: _P.kwargs) -> _T:
-        """A look at what the broker says of itself."""
+        """Return a look at what the broker says of itself."""
         return await _run(self._glances, work, *args, **named)
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ UTC_NAME: Final = "UTC"
 
 @cache
 def names() -> tuple[str, ...]:
-    """Every zone that can be chosen, UTC first."""
+    """Return the names of all zones, UTC first."""
     found = {name for name in available_timezones() if "/" in name and not name.startswith(("Etc/", "SystemV/"))}
     return UTC_NAME, *sorted(found)
 
@@ -44,7 +44,7 @@ class Zone:
 
     @classmethod
     def shown(cls, name: str | None) -> Zone:
-        """As `named`; UTC where there is none of this name."""
+        """Return the zone as `named`; UTC for an unknown name."""
         try:
             return cls.named(name)
         except BadZone:
@@ -54,7 +54,7 @@ class Zone:
         return datetime.fromtimestamp(epoch_s, self.info)
 
     def typed(self, epoch_s: float) -> str:
-        """What a date picker is filled with, which knows no zone; `parse` reads it."""
+        """Return the value of a date picker, which knows no zone; `parse` reads it."""
         return self.clock(epoch_s, seconds=True, date=True)
 
     def parse(self, typed: str, *, later: bool = False) -> float:
@@ -70,7 +70,7 @@ class Zone:
         return max(first, second) if later else first
 
     def is_twice(self, epoch_s: float) -> bool:
-        """Whether its clock shows this time twice, since the clocks go back."""
+        """Return whether its clock shows this time twice, since the clocks go back."""
         local = self.at(epoch_s)
         return local.utcoffset() != local.replace(fold=1 - local.fold).utcoffset()
 
@@ -83,7 +83,7 @@ class Zone:
         return fmt.clock(epoch_s, self.info, seconds=seconds, date=date)
 
     def label(self, epoch_s: float) -> str:
-        """What the zone is called then: `UTC`, `CET`, or `UTC+05:45` where it has no letters of its own."""
+        """Return the zone's abbreviation then: `UTC`, `CET`, or `UTC+05:45` for one without letters."""
         name = self.at(epoch_s).strftime("%Z")
         return name if name.isalpha() else self.offset(epoch_s)
 

@@ -38,7 +38,7 @@ class Compressed:
             await send(deepcopy(message))  # who sends it adds headers
 
     def _keeping(self, key: str, send: Send) -> Send:
-        """What sends an answer, and keeps it once it is whole."""
+        """Wrap `send` so that a complete answer is kept."""
         told: list[Message] = []
 
         async def send_and_keep(message: Message) -> None:
@@ -52,7 +52,7 @@ class Compressed:
 
 
 def _key(scope: Scope) -> str | None:
-    """What an answer is kept by; None: it is not kept."""
+    """Return the key to keep an answer by; None not to keep it."""
     if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(STATIC):
         return None
     headers = Headers(scope=scope)

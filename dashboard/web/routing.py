@@ -23,7 +23,7 @@ shows little that is new."""
 
 
 def register(app: Dash, services: Services) -> None:
-    """The shell's own callbacks, then every page's."""
+    """Return the shell's own callbacks, then every page's."""
     _register_client(app)
     _register_mounting(app, services)
     _register_controls(app, services)
@@ -138,7 +138,7 @@ def _navigated(
     from_: str | None,
     to: str | None,
 ) -> Address:
-    """Where a control of the header leads. What only repeats the URL leads nowhere."""
+    """Return where a control of the header leads. What only repeats the URL leads nowhere."""
     match by:
         case Shell.PIPELINE if pipeline:
             return _of_pipeline(here, pipeline)
@@ -152,7 +152,7 @@ def _navigated(
 
 
 def _of_pipeline(here: Address, pipeline: str) -> Address:
-    """The same kind of page of another pipeline, where that makes sense; else the pipeline's own."""
+    """Return the same kind of page of another pipeline, where that makes sense; else the pipeline's own."""
     found = directory.find(here.path)
     page, of = found if found else (None, {})
     if of.get("pipeline") == pipeline:

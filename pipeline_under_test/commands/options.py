@@ -28,7 +28,7 @@ def fault_of(text: str) -> Fault:
 
 
 def require_target(fault: Fault, settings: ReferenceSettings) -> None:
-    """Refuses a fault that could hit nothing of this pipeline."""
+    """Refuse a fault that can hit nothing of this pipeline."""
     if fault.node == SHADOW and not settings.shadow:
         raise typer.BadParameter(f"expected a pipeline that runs with --shadow, found one without, for {fault.text!r}")
 

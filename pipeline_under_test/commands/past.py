@@ -62,7 +62,7 @@ def redrive(
     data_dir: DataDir,
     node: Annotated[str | None, typer.Option(help="only what this node set aside")] = None,
     reason: Annotated[str, typer.Option(help="only what was set aside for a reason that holds this")] = "",
-    most: Annotated[int | None, typer.Option("--max", min=1, help="so many at most")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="at most this many")] = None,
 ) -> None:
     """Send letters from the dead-letter queue back to their nodes; progress as JSON lines."""
     if node is not None and node not in CONSUMERS:

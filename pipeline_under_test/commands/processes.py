@@ -49,7 +49,7 @@ def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
 
 @app.command()
 def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
-    """Send events to col-service until told to end."""
+    """Send events to col-service until asked to end."""
     from pipeline_under_test.traffic.load import Load, Mix
 
     async def send() -> None:

@@ -27,7 +27,7 @@ app = typer.Typer()
 def run(
     data_dir: DataDir,
     bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
-    brokers: Annotated[int, typer.Option(min=0, help="run so many brokers of its own, instead of --bootstrap")] = 0,
+    brokers: Annotated[int, typer.Option(min=0, help="run this many brokers of its own, instead of --bootstrap")] = 0,
     pipeline: Annotated[str, typer.Option(help="topics and groups begin with it")] = PIPELINE,
     rate: Rate = 100.0,
     minutes: Annotated[float | None, typer.Option(help="of load; without it, until Ctrl-C")] = None,

@@ -20,7 +20,7 @@ _IDENTITIES: Final = Identities()
 
 
 class NoIdentity(ValueError):
-    """The record has no usable `lagloss-id` and `lagloss-event-time` headers, so nobody can say which event it is."""
+    """The record has no usable `lagloss-id` and `lagloss-event-time` headers, so it is not known which event it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Event:
 
     @classmethod
     def from_record(cls, record: Message) -> Event:
-        """The event in a Kafka record.
+        """Return the event in a Kafka record.
 
         Raises:
             NoIdentity: if it does not say which event it is.
@@ -64,20 +64,21 @@ class Event:
         )
 
     def headers(self) -> list[tuple[str, str | bytes]]:
-        """What to send along with the body."""
-        told = [
+        """Return the headers to send with the body."""
+        optional = [
             (BACK_TO_HEADER, self.back_to),
             (TRIES_HEADER, str(self.tries or "")),
             (REASON_HEADER, self.reason),
         ]
         identity = Identity(self.id, self.event_time_ms, self.replay)
-        return [*identity.headers(), *((name, text) for name, text in told if text)]
+        return [*identity.headers(), *((name, text) for name, text in optional if text)]
 
     def with_body(self, body: bytes) -> Event:
         return replace(self, body=body)
 
     def set_aside(self, node: str, reason: str) -> Event:
-        """This event as `node` puts it into the dead-letter queue or hands it to the global retrier, and why."""
+        """Return this event as `node` puts it into the dead-letter queue or hands it to the global retrier, with the
+        reason."""
         return replace(self, back_to=node, reason=reason)
 
     @property

@@ -1,7 +1,7 @@
 """Routes: which events go to which connector, as definitions in a compacted Kafka topic.
 
 A record's key is the route's name, its value the route as JSON; a record without a value takes the route away. The
-topic is the table: whoever reads it from its beginning knows the routes, and whoever reads on learns each change.
+topic is the table: a consumer that reads it from its beginning knows the routes, and reading on it learns each change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TopicRoute(BaseModel):
         return to
 
     def fits(self, content: Content) -> bool:
-        """Whether an event with these fields takes this route."""
+        """Return whether an event with these fields takes this route."""
         return all(_fits(content.get(name), value) for name, value in self.when.items())
 
 
@@ -58,12 +58,12 @@ class Routes:
         self._routes = dict(routes)
 
     def destinations(self, content: Content) -> tuple[str, ...]:
-        """Where an event with these fields goes, each connector once."""
+        """Return where an event with these fields goes, each connector once."""
         return tuple(dict.fromkeys(route.to for route in self._routes.values() if route.fits(content)))
 
     def change(self, changes: Iterable[tuple[str, bytes | None]]) -> None:
-        """Takes changes in, in their order. A definition that makes no sense is logged, and the route stays as it
-        was: a slip of the operator's must not stop the stream."""
+        """Take changes in, in their order. A definition that makes no sense is logged, and the route stays as it was: a
+        slip of the operator's must not stop the stream."""
         for name, value in changes:
             if value is None:
                 self._routes.pop(name, None)
@@ -83,12 +83,12 @@ class RoutesTopic(TableTopic):
         self.routes.change(self.read_whole())
 
     def step(self) -> None:
-        """Takes in what has changed; never waits."""
+        """Take in what has changed; never wait."""
         self.routes.change(self.changes())
 
 
 def seed_routes(bootstrap: str, pipeline: str) -> None:
-    """Gives a new pipeline its routes; one that has some keeps them."""
+    """Give a new pipeline its routes; one that has some keeps them."""
     table = TableTopic(bootstrap, routes_topic(pipeline))
     if not list(table.read_whole()):
         for name, route in DEFAULT_ROUTES.items():

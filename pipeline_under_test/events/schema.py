@@ -23,14 +23,14 @@ PATH: Final = Path(__file__).parent / "schemas" / "click.avsc"
 _MARK: Final = b"\xc3\x01"
 _HEAD: Final = len(_MARK) + 8
 SAMPLES: Final = 100
-"""Events made up to try a schema: so many that each branch of a union is among them."""
+"""Number of events made up to try a schema: enough to have each branch of a union."""
 
 Content = Mapping[str, Any]
 """An event's fields, by the schema's names."""
 
 
 class Unreadable(ValueError):
-    """A body that nobody can read: it is not Avro, or its schema is nowhere to be found."""
+    """A body that cannot be read: it is not Avro, or its schema is nowhere to be found."""
 
 
 class NotReadable(ValueError):
@@ -48,7 +48,7 @@ class Schema:
         self.fingerprint: Final = bytes.fromhex(fastavro.schema.fingerprint(canonical, "CRC-64-AVRO"))
 
     def encode(self, content: Content) -> bytes:
-        """The body of an event.
+        """Return the body of an event.
 
         Raises:
             ValueError: for content that the schema does not allow.
@@ -76,7 +76,7 @@ class SchemaReader:
         self._known = {schema.fingerprint: schema}
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """The fields of a body.
+        """Return the fields of a body.
 
         Raises:
             Unreadable: if it is none.
@@ -104,12 +104,12 @@ class SchemaReader:
 
 @cache
 def packaged() -> Schema:
-    """The version of the schema that this code was written for."""
+    """Return the version of the schema that this code was written for."""
     return Schema(PATH.read_text())
 
 
 def producers_schema(path: Path | None) -> Schema:
-    """The schema that col-service writes with: the one in this file, by default the packaged one.
+    """Return the schema that col-service writes with: the one in this file, by default the packaged one.
 
     Raises:
         NotReadable: if the file holds none, or one whose events older readers cannot read: they would be dead.

@@ -32,7 +32,7 @@ class TableTopic:
         self._consumer.assign([self._place])
 
     def read_whole(self) -> Iterator[Row]:
-        """All rows from the beginning to the present end, in the order they were written.
+        """Return all rows from the beginning to the present end, in the order they were written.
 
         Raises:
             TimeoutError: if the end is not reached in time.
@@ -53,13 +53,13 @@ class TableTopic:
         raise TimeoutError(f"expected to read {self._place.topic} within {READ_TIMEOUT_S:.0f} s")
 
     def changes(self) -> Iterator[Row]:
-        """Rows written since; never waits."""
+        """Return the rows written since; never wait."""
         while (message := self._consumer.poll(0)) is not None:
             if message.error() is None:
                 yield (message.key() or b"").decode(errors="replace"), message.value()
 
     def write(self, key: str, value: bytes | None) -> None:
-        """Writes a row, or takes it away; returns once all in-sync replicas have it.
+        """Write a row, or delete it; return once all in-sync replicas have it.
 
         Raises:
             KafkaException: if the broker does not take it in time.

@@ -13,7 +13,7 @@ WIDTH: Final = 960
 LEFT, RIGHT, TOP, GAP = 70, 20, 82, 44
 """Margins of the panels, and what lies between two of them."""
 HEIGHT: Final = 120
-"""Of a panel."""
+"""Height of a panel."""
 BOTTOM: Final = 44
 HUES: Final = ("#c2255c", "#1864ab", "#2b8a3e", "#e67700")
 DASHES: Final = ("", "7 4", "2 3", "10 3 2 3")
@@ -64,7 +64,7 @@ class Chart:
     categories: Sequence[str] = ()
 
     def svg(self) -> str:
-        """The chart as an SVG document."""
+        """Return the chart as an SVG document."""
         lines = [line for panel in self.panels for line in panel.lines]
         labels = list(dict.fromkeys(line.label for line in lines))
         xs = [x for line in lines for x, _ in line.points]
@@ -168,7 +168,7 @@ class _Bar:
 
 
 def said(value: float) -> str:
-    """A value in three digits, or in whole numbers."""
+    """Return a value in three digits, or in whole numbers."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

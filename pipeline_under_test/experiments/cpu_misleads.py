@@ -47,7 +47,7 @@ Runs = Mapping[Policy, Sequence[CpuSample]]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[CpuSample]]:
-    """Runs the pipeline under the same rising load, once with each policy, which `say` is told."""
+    """Run the pipeline under the same rising load, once with each policy; `say` is called with each."""
     runs = {}
     with sandbox() as box:
         for policy in COMPARED:
@@ -85,7 +85,7 @@ def _sample(at_s: float, progress: Mapping[str, Any]) -> CpuSample:
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by policy."""
+    """Return the experiment's figures, by policy."""
     return {policy: _figures(samples) for policy, samples in runs.items()}
 
 
@@ -103,7 +103,7 @@ def _figures(samples: Sequence[CpuSample]) -> dict[str, float]:
 
 
 def chart(runs: Runs) -> Chart:
-    """Both policies, one panel for each of what they see and do."""
+    """Draw both policies, one panel for each quantity."""
 
     def lines(what: str, factor: float = 1.0) -> list[ChartLine]:
         return [

@@ -36,7 +36,7 @@ SLOW: Final = f"receiver:ga:slow={ROUND_TRIP_S * 1000:g}ms:1"
 BATCHES: Final = (1, 10, 50)
 PARALLEL: Final = (1, 4, 16)
 RATE: Final = 100.0
-"""Of arrivals, events a second."""
+"""Rate of arrivals, events per second."""
 QUEUE_S: Final = 5.0
 """The queue is what takes so long if nothing but the round trip does."""
 MAX_QUEUE: Final = 5000
@@ -61,7 +61,7 @@ Runs = Mapping[Way, ExpelRun]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
-    """Runs a connector in each way, with arrivals for so long; `say` is told of each."""
+    """Run a connector in each way, with arrivals for `seconds`; `say` is called with each result."""
     able = {}
     with ScenarioStack() as stack, closing(Store(stack.settings.require_database())) as store:
         for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
@@ -73,12 +73,12 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
 
 
 def name_of(way: Way) -> str:
-    """What lagloss knows this run as."""
+    """Return the pipeline's name for this run."""
     return f"expel-{way[0]}-by-{way[1]}"
 
 
 def definition(name: str) -> Definition:
-    """The pipeline that lagloss is told of: the connector is all of it."""
+    """Return the definition for lagloss: a pipeline that is the connector alone."""
     return Definition.model_validate(
         {
             "apiVersion": "lagloss/v1",
@@ -90,13 +90,13 @@ def definition(name: str) -> Definition:
 
 
 def queue_for(way: Way) -> int:
-    """How many events it has to empty, so that it takes some seconds."""
+    """Return the length of the queue to empty, enough for some seconds."""
     batch, parallel = way
     return min(MAX_QUEUE, int(QUEUE_S / ROUND_TRIP_S) * batch * parallel)
 
 
 def _delivered(stack: ScenarioStack, way: Way, seconds: float) -> float:
-    """Lets a connector deliver a queue, then arrivals; how many events a second it did of the queue."""
+    """Let a connector deliver a queue, then arrivals; return the queue's events per second."""
     with _connector(stack, way) as (settings, bench):
         per_s = _emptied(settings, bench, queue_for(way))
         with closing(TopicTraffic(settings, CONN_GA)) as arrivals:
@@ -117,7 +117,7 @@ def _connector(stack: ScenarioStack, way: Way) -> Iterator[tuple[ReferenceSettin
 
 
 def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
-    """Lets the connector empty a queue; how many events a second the vendor took."""
+    """Let the connector empty a queue; return how many events per second the vendor took."""
     with (
         closing(TopicTraffic(settings, CONN_GA, replay="queue")) as queue,
         httpx.Client(base_url=settings.receiver_url) as vendor,
@@ -135,14 +135,14 @@ def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
 
 
 def rate_of(counts: Sequence[tuple[float, int]]) -> float:
-    """Events a second from the last look that found none to the first that found all; looks are (seconds, events)."""
+    """Return events per second from the last look that found none to the first that found all; looks: (s, events)."""
     began_s = max(at_s for at_s, found in counts if not found)
     ended_s, count = next(look for look in counts if look[1] == counts[-1][1])
     return count / (ended_s - began_s)
 
 
 def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
-    """All windows with messages, once each is settled."""
+    """Return all windows with messages, once each is settled."""
     deadline = time.monotonic() + WINDOW_S + GRACE_S + LATEST_S
     while True:
         found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one["messages"]]
@@ -154,14 +154,14 @@ def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
 
 
 def run_of(events_per_s: float, windows: Sequence[WindowDocument]) -> ExpelRun:
-    """What was measured, with what lagloss says of the arrivals."""
+    """Return the measured run, with lagloss's lags of arrivals."""
     lag_ms = max(window["e2e_lag_ms"]["p95"] or 0.0 for window in windows)
     lost = [window["lost"] for window in windows]
     return ExpelRun(events_per_s, lag_ms / 1000, (sum(one["min"] for one in lost), sum(one["max"] for one in lost)))
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by events in a request and requests at a time."""
+    """Return the experiment's figures, by events in a request and requests at a time."""
     return {
         f"{batch} in a request, {parallel} at a time": {
             "events_per_s": round(run.events_per_s),
@@ -174,7 +174,7 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def chart(runs: Runs) -> Chart:
-    """One panel for what a connector can do, one for the lag it leads to."""
+    """Draw one panel for the throughput of a connector, one for the resulting lag."""
 
     def lines(what: str) -> list[ChartLine]:
         return [

@@ -1,8 +1,8 @@
 """What it costs to answer only for what is safe: an acknowledgement of every copy, for each request.
 
 A fixed number of clients post events to col-service, each its next request once the last one is answered (a closed
-loop: so it tells what is sustained, and response times at that load, not what a burst would meet). col-service answers
-when every in-sync copy of each event is acknowledged. A request of one event waits for that alone; a request of a
+loop: so it measures what is sustained, and response times at that load, not those of a burst). col-service answers when
+every in-sync copy of each event is acknowledged. A request of one event waits for that alone; a request of a
 hundred shares the wait. Once with one broker, once with three: three copies of each event.
 
 lagloss has no part in this: a response ends where its account begins.
@@ -43,7 +43,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class IngestTrial:
-    """What so many events in a request came to."""
+    """Result of one number of events in a request."""
 
     events_per_s: float
     response_p50_ms: float
@@ -55,7 +55,7 @@ Runs = Mapping[tuple[int, int], IngestTrial]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[tuple[int, int], IngestTrial]:
-    """Loads col-service for so long with each number of brokers and of events in a request, which `say` is told."""
+    """Load col-service with each number of brokers and of events in a request; `say` is called with each."""
     runs = {}
     for brokers in BROKERS:
         name = f"ingest-{brokers}"
@@ -89,7 +89,7 @@ async def _loaded(url: str, batch: int, seconds: float) -> list[Answered]:
 
 
 def trial(answered: Sequence[Answered], batch: int) -> IngestTrial:
-    """What these answers to requests of `batch` events tell, those of the warm-up left out."""
+    """Return the trial of these answers to requests of `batch` events, without the warm-up."""
     first_s, last_s = answered[0].at_s, answered[-1].at_s
     counted = [one for one in answered if one.at_s > first_s + WARM_UP_S]
     took_ms = sorted(1000 * one.took_s for one in counted)
@@ -101,7 +101,7 @@ def trial(answered: Sequence[Answered], batch: int) -> IngestTrial:
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by brokers and events in a request."""
+    """Return the experiment's figures, by brokers and events in a request."""
     return {
         f"{_copies(brokers)}, {batch} in a request": {
             "events_per_s": round(one.events_per_s),
@@ -113,7 +113,7 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def chart(runs: Runs) -> Chart:
-    """One panel for what is sustained, one for how long an answer takes."""
+    """Draw one panel for the sustained rate, one for the time of an answer."""
 
     def lines(what: str) -> list[ChartLine]:
         return [

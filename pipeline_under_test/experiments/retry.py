@@ -33,9 +33,9 @@ RATE: Final = 40.0
 BATCH: Final = 20
 TIERS: Final = ("4s", "8s", "16s")
 REFUSED: Final = 0.7
-"""Of requests, while the vendors are in trouble: with four tries on the spot, one in four fails for good."""
+"""Share of requests refused while vendors are in trouble: with four tries on the spot, one in four fails for good."""
 HOPELESS: Final = 0.01
-"""Of the events to each vendor."""
+"""Share of the events to each vendor."""
 TROUBLE: Final = (1 / 5, 2 / 5)
 """When the trouble begins and how long it lasts, as shares of the load's time."""
 RUNNING: Final = frozenset({"load", "draining", "settling"})
@@ -67,7 +67,7 @@ Runs = Mapping[Retry, RetryRun]
 
 
 def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, RetryRun]:
-    """Runs the pipeline under the same load and trouble, once with each policy; `say` is told how it goes.
+    """Run the pipeline under the same load and trouble, once with each policy; `say` is called with progress.
 
     Raises:
         NotMeasured: if a run does not get to its end.
@@ -86,7 +86,7 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, RetryRun]
 
 
 def scenario(policy: Retry, seconds: float) -> Scenario:
-    """The run with this policy."""
+    """Return the run with this policy."""
     begins_s, lasts_s = (share * seconds for share in TROUBLE)
     during = {"at": f"{1000 * begins_s:.0f}ms", "for": f"{1000 * lasts_s:.0f}ms"}
     faults = [{**during, "fault": f"receiver:{vendor}:503:{REFUSED}"} for vendor in VENDORS]
@@ -122,7 +122,7 @@ def verdict_of(outcome: ScenarioOutcome) -> Mapping[str, Any]:
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by policy."""
+    """Return the experiment's figures, by policy."""
     return {policy: _figures(run) for policy, run in runs.items()}
 
 
@@ -149,7 +149,7 @@ def _lag_s(window: WindowDocument, percentile: str) -> float:
 
 
 def chart(runs: Runs) -> Chart:
-    """The policies, one panel for each of what they cost."""
+    """Draw the policies, one panel for each kind of cost."""
 
     def lines(what: str) -> list[ChartLine]:
         return [
@@ -173,7 +173,7 @@ def chart(runs: Runs) -> Chart:
 
 
 def lag_steps(run: RetryRun) -> Sequence[tuple[float, float]]:
-    """Each window's p95, in s, from the window's start to its end, or the load's."""
+    """Return each window's p95, in s, from the window's start to its end, or the load's."""
     points = []
     for window in windows_of(run.verdict):
         start_s = start_of(window) - run.began_s

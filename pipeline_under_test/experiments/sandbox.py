@@ -22,7 +22,7 @@ class Sandbox:
 
 @contextmanager
 def sandbox(brokers: int = 1) -> Iterator[Sandbox]:
-    """Starts embedded brokers, and ends them."""
+    """Start embedded brokers, and end them."""
     with (
         tempfile.TemporaryDirectory(prefix="pipeline-experiment-") as folder,
         own_brokers(ReferenceSettings(data_dir=Path(folder)), brokers) as (settings, _),

@@ -1,4 +1,4 @@
-"""A stretch of a topic: what lies between two offsets of each partition, read once, beside the topic's consumers."""
+"""A reader of offset ranges: what lies between two offsets of each partition, read once, beside the consumers."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ PASSING: Final = {
 
 
 def _passes(error: BaseException) -> bool:
-    told = error.args[0] if isinstance(error, KafkaException) else None
-    return isinstance(told, KafkaError) and told.code() in PASSING
+    cause = error.args[0] if isinstance(error, KafkaException) else None
+    return isinstance(cause, KafkaError) and cause.code() in PASSING
 
 
 _asked_again = retry(
@@ -38,7 +38,7 @@ _asked_again = retry(
 
 
 class OffsetStretch:
-    """Reads stretches of a topic. It joins no group: it only commits in the name of one, where it is told to.
+    """Reader of a topic's offset ranges. It joins no group: it only commits in the name of one, if asked to.
 
     Raises:
         KafkaException: if there is no such topic, or the broker cannot be reached.
@@ -58,7 +58,8 @@ class OffsetStretch:
 
     @_asked_again
     def at(self, time_s: float) -> Offsets:
-        """The first records that were appended at this time (epoch seconds) or later; the ends where there are none."""
+        """Return the first records that were appended at this time (epoch seconds) or later; the ends where there are
+        none."""
         asked = [TopicPartition(self._topic, number, int(time_s * 1000)) for number in self._numbers]
         found = self._consumer.offsets_for_times(asked, ADMIN_TIMEOUT_S)
         ends = self.ends()
@@ -66,14 +67,14 @@ class OffsetStretch:
 
     @_asked_again
     def committed(self) -> Offsets:
-        """Where the group has come to; the oldest records where it has committed nothing, or what is gone."""
+        """Return where the group has come to; the oldest records where it has committed nothing, or what is gone."""
         asked = [TopicPartition(self._topic, number) for number in self._numbers]
         found = self._consumer.committed(asked, ADMIN_TIMEOUT_S)
         return {place.partition: max(place.offset, self._bounds(place.partition)[0]) for place in found}
 
     @_asked_again
     def commit(self, offsets: Offsets) -> None:
-        """Commits these, and returns once the broker has them.
+        """Commit these, and return once the broker has them.
 
         Raises:
             KafkaException: if it does not take them.
@@ -83,8 +84,8 @@ class OffsetStretch:
             self._consumer.commit(offsets=places, asynchronous=False)
 
     def read(self, begin: Offsets, end: Offsets) -> Iterator[list[Message]]:
-        """The records from `begin` on that lie before `end`, those of a partition in order; an empty list now and then,
-        while there is nothing to read.
+        """Return the records from `begin` on that lie before `end`, those of a partition in order; an empty list now
+        and then, while there is nothing to read.
 
         Raises:
             KafkaException: if the broker refuses.
@@ -100,7 +101,8 @@ class OffsetStretch:
         self._consumer.unassign()
 
     def _is_in(self, record: Message, left: dict[int, int]) -> bool:
-        """Whether a record is part of the stretch; takes partitions that have come to their end out of `left`."""
+        """Return whether a record is part of the range; takes partitions that have come to their end out of
+        `left`."""
         error, number, offset = record.error(), record.partition(), record.offset()
         if error is not None:
             if error.code() == KafkaError._PARTITION_EOF and number is not None:

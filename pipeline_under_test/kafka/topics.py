@@ -17,7 +17,7 @@ ADMIN_TIMEOUT_S: Final = 15.0
 
 
 def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
-    """Creates the pipeline's topics where they are missing: each record on three brokers where there are so many, and
+    """Create the pipeline's topics where they are missing: each record on three brokers if there are three, and
     acknowledged by two of them.
 
     They are stamped with the append time: how far a lane has been taken in is measured in times of the broker's clock.
@@ -30,7 +30,7 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
 
 
 def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
-    """Creates these topics of events where they are missing; likewise."""
+    """Create these topics of events where they are missing; likewise."""
     _create(bootstrap, topics, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
 
 
@@ -49,7 +49,7 @@ def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mappi
 
 
 def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
-    """Deletes the topics that `create_topics` created, and all that is in them.
+    """Delete the topics that `create_topics` created, and all that is in them.
 
     Raises:
         KafkaException: if the broker cannot be reached or refuses.

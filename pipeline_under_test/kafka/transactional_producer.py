@@ -1,7 +1,7 @@
 """A producer whose records are seen all together with the offsets that they came of, or not at all.
 
-The transactional id is that of the process's place among its node's (see `pipeline_under_test.nodes.slot`): whoever
-takes the place of a dead process ends what that one had begun. It fences no process that lives on without its
+The transactional id is that of the process's place among its node's (see `pipeline_under_test.nodes.slot`): the
+process that takes a dead one's place ends what that one had begun. It fences no process that lives on without its
 partitions: that is what the consumer's group metadata does, which goes with the offsets (KIP-447).
 """
 
@@ -20,8 +20,8 @@ log = logging.getLogger(__name__)
 
 CALL_TIMEOUT_S: Final = 10.0
 TRANSACTION_TIMEOUT_S: Final = 30
-"""After this the broker ends the transaction of a process that has died and has no successor. Until then nobody reads
-past it."""
+"""After this the broker ends the transaction of a process that has died and has no successor. Until then consumers do
+not read past it."""
 BUFFER_WAIT_S: Final = 0.1
 
 
@@ -51,18 +51,18 @@ class TransactionalProducer:
         return True
 
     def take_over(self) -> None:
-        """Ends what the process that was here before has left open."""
+        """End what the process that was here before has left open."""
         self._call(self._producer.init_transactions, CALL_TIMEOUT_S)
 
     def begin(self) -> None:
-        """Begins a transaction."""
+        """Begin a transaction."""
         self._failure = None
         self._producer.begin_transaction()
         self._is_begun = True
 
     def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected) -> None:
-        """Sends `event` in this transaction; `acknowledged` is called from `poll`, once all in-sync replicas have it,
-        or `rejected` with the reason, if no broker will ever take it.
+        """Send `event` in this transaction; `acknowledged` is called from `poll`, once all in-sync replicas have it, or
+        `rejected` with the reason, if no broker will ever take it.
 
         Raises:
             Aborted: if the transaction has failed.
@@ -97,7 +97,7 @@ class TransactionalProducer:
                 return
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Handles what the broker answered, waiting up to `timeout_s` for the first answer.
+        """Handle what the broker answered, waiting up to `timeout_s` for the first answer.
 
         Raises:
             Aborted: if it has refused a record of this transaction.
@@ -107,7 +107,7 @@ class TransactionalProducer:
             raise Aborted(self._failure.str())
 
     def commit(self, offsets: Sequence[TopicPartition], consumer: Consumer) -> None:
-        """Commits the transaction, and with it these offsets of the consumer's.
+        """Commit the transaction, and with it these offsets of the consumer's.
 
         Raises:
             Aborted: if it cannot be committed: the partitions are another consumer's by now, say.
@@ -120,7 +120,7 @@ class TransactionalProducer:
         self._never_taken.clear()
 
     def abort(self) -> None:
-        """Ends the transaction, if one is begun, so that nobody sees its records."""
+        """End the transaction, if one is begun, so that no consumer sees its records."""
         if self._is_begun:
             self._call(self._producer.abort_transaction, CALL_TIMEOUT_S)
             self._is_begun = False
@@ -138,8 +138,8 @@ class TransactionalProducer:
                 return
 
     def _aborted_or_fatal(self, problem: KafkaException) -> Exception:
-        """What to raise for a call that failed. In a transaction that has failed already, further calls are refused as
-        out of place."""
+        """Return the error to raise for a failed call. In a transaction that has already failed, further calls are
+        refused as out of place."""
         error = _error_of(problem)
         if not error.fatal() and (error.txn_requires_abort() or error.code() == KafkaError._STATE):
             return Aborted(error.str())

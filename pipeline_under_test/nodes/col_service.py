@@ -54,7 +54,7 @@ MAX_AGE_MS: Final = 7 * 86_400_000
 MALFORMED: Final = "malformed"
 TOO_LARGE: Final = "too large"
 MAX_BODY_BYTES: Final = 256 * 1024
-"""Of an event as it is passed on: it grows on its way, and brokers take less than 1 MB."""
+"""Size of an event as it is passed on: it grows on its way, and brokers take less than 1 MB."""
 
 
 class Unacceptable(ValueError):
@@ -62,7 +62,7 @@ class Unacceptable(ValueError):
 
 
 def identified(raw: object, now_ms: int) -> Event:
-    """The event that `raw` describes, with the id and the time it gets where it brings none.
+    """Return the event that `raw` describes, with the id and the time it gets where it brings none.
 
     Raises:
         Unacceptable: for an id or a time that cannot be one.
@@ -93,11 +93,11 @@ class Acceptor:
         self._fields = {field["name"] for field in schema.parsed["fields"]}
 
     def __call__(self, event: Event) -> Decision:
-        told = json.loads(event.body)
-        if not isinstance(told, dict):
+        content = json.loads(event.body)
+        if not isinstance(content, dict):
             return Filtered(MALFORMED)
         try:
-            body = self._schema.encode({name: value for name, value in told.items() if name in self._fields})
+            body = self._schema.encode({name: value for name, value in content.items() if name in self._fields})
         except ValueError:
             return Filtered(MALFORMED)
         return Pass(event.with_body(body), (EVENT_NORM,)) if len(body) <= MAX_BODY_BYTES else Filtered(TOO_LARGE)
@@ -149,7 +149,7 @@ class EventIntake:
             self._producer.poll(0.1)
 
     async def take_in(self, raws: Sequence[object]) -> list[IntakeOutcome]:
-        """Takes the events of one request in; returns when each is acknowledged, handed back, or given up on."""
+        """Take the events of one request in; return when each is acknowledged, handed back, or given up on."""
         with self._emitter.processing():
             now_ms = time.time_ns() // 1_000_000
             outcomes, arrivals = [], []
@@ -198,7 +198,7 @@ class EventIntake:
         self._emitter.sent_out(event.id, event.event_time_ms, payload_crc=event.crc)
 
     async def _produce(self, event: Event, plan: Plan) -> bool:
-        """Sends the event; whether all in-sync replicas acknowledged it."""
+        """Send the event; return True once all in-sync replicas acknowledged it."""
         sent = corrupted(event) if EVENT_NORM in plan.corrupted_links else event
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[bool] = loop.create_future()
@@ -219,7 +219,7 @@ class EventIntake:
         return await acknowledged
 
     def close(self) -> None:
-        """Waits for what is on its way, then reports the emitter closed."""
+        """Wait for what is on its way, then report the emitter closed."""
         self._producer.flush(ACK_TIMEOUT_S)
         self._ending.set()
         self._poller.join()
@@ -228,7 +228,7 @@ class EventIntake:
 
 
 def status_of(outcomes: Sequence[IntakeOutcome]) -> int:
-    """The HTTP status of an answer with these outcomes; see the top of this page."""
+    """Return the HTTP status of an answer with these outcomes; see the top of this page."""
     reasons = [outcome.reason for outcome in outcomes]
     if NOT_ACKNOWLEDGED in reasons:
         return HTTPStatus.SERVICE_UNAVAILABLE
@@ -238,7 +238,7 @@ def status_of(outcomes: Sequence[IntakeOutcome]) -> int:
 
 
 def create_app(settings: ReferenceSettings) -> FastAPI:
-    """The service; its intake lives as long as the application does.
+    """Return the service; its intake lives as long as the application does.
 
     Raises:
         NotReadable: if it is to write with a schema that others could not read.

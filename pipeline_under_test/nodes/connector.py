@@ -65,9 +65,9 @@ class Deliverer:
 
 @dataclass(slots=True)
 class ConnectorBatch:
-    """Parcels sent in one request; `not_before` is on the monotonic clock, in seconds."""
+    """Events sent in one request; `not_before` is on the monotonic clock, in seconds."""
 
-    parcels: list[OutboundEvent]
+    outbounds: list[OutboundEvent]
     tries: int = 0
     not_before: float = 0.0
 
@@ -95,9 +95,9 @@ class Vendor:
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=TIMEOUT_S))
 
     def post(self, events: Sequence[Event]) -> VendorAnswer:
-        """One request with these events."""
+        """Post these events in one request."""
         try:
-            response = self.client.post(self.url, json={"events": [self._told(event) for event in events]})
+            response = self.client.post(self.url, json={"events": [self._document(event) for event in events]})
         except httpx.RequestError as error:
             return VendorAnswer(failure=type(error).__name__, may_pass=True)
         status = response.status_code
@@ -108,13 +108,13 @@ class Vendor:
         may_pass = status in RECOVERABLE or status >= 500
         return VendorAnswer(failure=f"HTTP {status}", may_pass=may_pass, pause_s=_retry_after(response))
 
-    def _told(self, event: Event) -> dict[str, Any]:
+    def _document(self, event: Event) -> dict[str, Any]:
         return {"event_id": event.id, "event_time": event.event_time_ms, "content": self.reader.decode(event.body)}
 
 
 def _taken(response: httpx.Response, sent: int) -> frozenset[int]:
-    """The places of the events that a vendor says it took; none where nobody can tell: a vendor gets an event twice
-    rather than never."""
+    """Return the places of the events that a vendor says it took; none where that is unknown: a vendor gets an event
+    twice rather than never."""
     try:
         return frozenset(response.json()["accepted"]).intersection(range(sent))
     except (ValueError, LookupError, TypeError):
@@ -146,12 +146,12 @@ class VendorOutlet:
     def ready(self) -> bool:
         return self._queued < self._max_queued
 
-    def send(self, parcel: OutboundEvent) -> None:
-        self._fresh.append((time.monotonic(), parcel))
+    def send(self, outbound: OutboundEvent) -> None:
+        self._fresh.append((time.monotonic(), outbound))
         self._queued += 1
 
     def step(self) -> None:
-        """Takes the answers that have come, and posts what is due."""
+        """Take the answers that have come, and post what is due."""
         under_way, self._posted = self._posted, []
         for batch, future in under_way:
             if future.done():  # asked once: it may become so at any moment
@@ -161,15 +161,15 @@ class VendorOutlet:
         now = time.monotonic()
         while len(self._posted) < self._parallel and (fresh := self._next(now)) is not None:
             fresh.tries += 1
-            events = [parcel.as_sent for parcel in fresh.parcels]
+            events = [outbound.as_sent for outbound in fresh.outbounds]
             self._posted.append((fresh, self._pool.submit(self._vendor.post, events)))
 
     def close(self) -> None:
-        """Leaves what is under way: it is read again."""
+        """Abandon requests under way: their events are read again."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _next(self, now: float) -> ConnectorBatch | None:
-        """The batch to post now: one that is due again, else a fresh one that is full or has waited."""
+        """Return the batch to post now: one that is due again, else a fresh one that is full or has waited."""
         due = next((batch for batch in self._waiting if batch.not_before <= now), None)
         if due is not None:
             self._waiting.remove(due)
@@ -179,16 +179,16 @@ class VendorOutlet:
         return None
 
     def _answered(self, batch: ConnectorBatch, answer: VendorAnswer) -> None:
-        left = [parcel for place, parcel in enumerate(batch.parcels) if place not in answer.taken]
+        left = [outbound for place, outbound in enumerate(batch.outbounds) if place not in answer.taken]
         for place in answer.taken:
             self._queued -= 1
-            self._loop.sent_out(batch.parcels[place])
+            self._loop.sent_out(batch.outbounds[place])
         if not left:
             return
         if answer.may_pass or self._retry == "everything":
             self._again(ConnectorBatch(left, batch.tries), answer)
         elif len(left) > 1:
-            self._waiting.extend(ConnectorBatch([parcel]) for parcel in left)
+            self._waiting.extend(ConnectorBatch([outbound]) for outbound in left)
         else:
             self._leave(left, answer.failure)
 
@@ -202,22 +202,22 @@ class VendorOutlet:
         log.info("%s: %s, try %d, again in %.1f s", self._vendor.url, answer.failure, batch.tries, pause_s)
 
     def _give_up(self, batch: ConnectorBatch, failure: str) -> None:
-        log.warning("%s: %s after %d tries, %d events", self._vendor.url, failure, batch.tries, len(batch.parcels))
-        self._queued -= len(batch.parcels)
-        for parcel in batch.parcels:
+        log.warning("%s: %s after %d tries, %d events", self._vendor.url, failure, batch.tries, len(batch.outbounds))
+        self._queued -= len(batch.outbounds)
+        for outbound in batch.outbounds:
             if self._retry == "local":
-                self._loop.refused(parcel)
+                self._loop.refused(outbound)
             else:
-                self._loop.retry_later(parcel, failure)
+                self._loop.retry_later(outbound, failure)
 
-    def _leave(self, parcels: Sequence[OutboundEvent], failure: str) -> None:
-        self._queued -= len(parcels)
-        for parcel in parcels:
-            self._loop.rejected(parcel, failure)
+    def _leave(self, outbounds: Sequence[OutboundEvent], failure: str) -> None:
+        self._queued -= len(outbounds)
+        for outbound in outbounds:
+            self._loop.rejected(outbound, failure)
 
 
 def connector(node: str, settings: ReferenceSettings) -> tuple[Loop, VendorOutlet]:
-    """The loop of a delivering node, with the outlet to run it with."""
+    """Return the loop of a delivering node, with the outlet to run it with."""
     name = next(name for name, delivers in VENDORS.items() if delivers == node)
     reader = reader_of(settings)
     loop = Loop(node, settings, Deliverer(reader))

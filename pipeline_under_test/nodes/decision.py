@@ -13,7 +13,7 @@ from pipeline_under_test.topology import NEXT, place_of_link, place_of_node
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The event goes on, perhaps changed, to these next nodes (none: it is delivered)."""
+    """The event continues, perhaps changed, to these next nodes (none: it is delivered)."""
 
     event: Event
     to: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The event goes to the dead-letter queue: nobody can process it."""
+    """The event goes to the dead-letter queue: it cannot be processed."""
 
     reason: str
 
@@ -42,7 +42,7 @@ Decision = Pass | Filtered | Dead
 
 
 def decided(event: Event, plan: Plan, decide: Callable[[Event], Decision]) -> Decision | Lost:
-    """What becomes of `event` at a node: what its faults say, else what the node decides."""
+    """Return what becomes of `event` at a node: its faults' decision, else the node's."""
     if plan.swallow:
         return Lost()
     if plan.filtered:
@@ -53,7 +53,7 @@ def decided(event: Event, plan: Plan, decide: Callable[[Event], Decision]) -> De
 
 
 def ledger_entries(node: str, event: Event, plan: Plan, decision: Decision | Lost) -> Iterator[LedgerEntry]:
-    """The facts to have on disk before `decision` is carried out."""
+    """Return the facts to have on disk before `decision` is carried out."""
     here = place_of_node(node)
     if plan.delay_s:
         yield LedgerEntry("delayed", event.id, event.event_time_ms, here)

@@ -1,8 +1,8 @@
 """Dead letters on disk, while their queue does not take them: plain files that outlive their process.
 
 A process appends to a file of its own and holds a lock on it, which ends with the process. So a file that can be locked
-is one that nobody appends to any more, and whoever locks it sends what it holds. A line that its writer did not finish
-was never reported as kept, and is read again from its topic.
+is no longer appended to, and the process that locks it sends its letters. A line that its writer did not finish was
+never reported as kept, and is read again from its topic.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _DRAFT: Final = ".new"
 
 
 def line_of(event: Event) -> bytes:
-    """The event as a line of JSON."""
+    """Return the event as a line of JSON."""
     return json.dumps({**asdict(event), "body": base64.b64encode(event.body).decode()}).encode() + b"\n"
 
 
 def event_of(line: bytes) -> Event:
-    """The event in a line.
+    """Return the event in a line.
 
     Raises:
         ValueError: if there is none.
     """
     try:
-        told = json.loads(line)
-        return Event(**{**told, "body": base64.b64decode(told["body"])})
+        fields = json.loads(line)
+        return Event(**{**fields, "body": base64.b64decode(fields["body"])})
     except (TypeError, KeyError) as error:
         raise ValueError(f"expected a kept letter: {error}") from error
 
@@ -54,7 +54,7 @@ class LetterFile:
     _locked: IO[bytes]
 
     def settle(self, left: Sequence[bytes]) -> None:
-        """Only these of its lines are still needed; somebody else may take it now.
+        """Keep only these of its lines, and release it to any process.
 
         Raises:
             OSError: the disk says no: all its lines are still there.
@@ -78,7 +78,7 @@ class KeptLetters:
         self._number = itertools.count()
 
     def keep(self, events: Iterable[Event]) -> None:
-        """Appends these events, and returns once they are on disk.
+        """Append these events, and returns once they are on disk.
 
         Raises:
             OSError: the disk says no: none of them is kept.
@@ -95,7 +95,8 @@ class KeptLetters:
             self.let_go()
 
     def unsent(self) -> Iterator[LetterFile]:
-        """The files that no process appends to, the oldest first; this one's own as well, which begins another."""
+        """Return the files that no process appends to, the oldest first; this one's own as well, which begins
+        another."""
         self.let_go()
         for path in sorted(self.directory.glob(f"*{_SUFFIX}")):
             file = _locked(path)
@@ -104,7 +105,7 @@ class KeptLetters:
                 yield LetterFile(path, lines, file)
 
     def let_go(self) -> None:
-        """What was kept so far is for anybody to send."""
+        """Release what was kept so far, for any process to send."""
         if self._mine is not None:
             self._mine.close()
             self._mine = None
@@ -112,7 +113,7 @@ class KeptLetters:
     def _begun(self) -> IO[bytes]:
         self.directory.mkdir(parents=True, exist_ok=True)
         path = self.directory / f"{time.time_ns()}-{os.getpid()}-{next(self._number)}{_SUFFIX}"
-        draft = path.with_suffix(_DRAFT)  # until it is locked, nobody may take it for a dead process's
+        draft = path.with_suffix(_DRAFT)  # until it is locked, it must not look like a dead process's
         file = draft.open("wb", buffering=0)
         try:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -125,7 +126,7 @@ class KeptLetters:
 
 
 def _locked(path: Path) -> IO[bytes] | None:
-    """The file, locked; None if another process has it, or has settled it."""
+    """Return the file, locked; None if another process has it, or has settled it."""
     try:
         file = path.open("rb")
     except FileNotFoundError:
@@ -141,7 +142,7 @@ def _locked(path: Path) -> IO[bytes] | None:
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
-    """Writes all of it to the disk.
+    """Write all of it to the disk.
 
     Raises:
         OSError: the disk says no, or has taken a part only.

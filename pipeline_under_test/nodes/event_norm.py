@@ -15,7 +15,7 @@ NO_KIND: Final = "no kind"
 
 
 class Normaliser:
-    """The URL in parts, the kind in lower case. Robots and events without a kind are filtered; what nobody can read is
+    """The URL in parts, the kind in lower case. Robots and events without a kind are filtered; what cannot be read is
     dead. It writes with its own version of the schema, whatever the producer's was."""
 
     def __init__(self, reader: SchemaReader) -> None:

@@ -11,8 +11,8 @@ from pipeline_under_test.faults import Plan
 POISON = b"\xde\xad\xbe\xef"
 
 
-def suffer(plan: Plan) -> None:
-    """Takes the time that the event's faults take: asleep, which costs no CPU, then awake, which does."""
+def apply_delay(plan: Plan) -> None:
+    """Take the time that the event's faults take: asleep, which costs no CPU, then awake, which does."""
     if plan.wait_s:
         time.sleep(plan.wait_s)
     if plan.burn_s:
@@ -22,12 +22,12 @@ def suffer(plan: Plan) -> None:
 
 
 def corrupted(event: Event) -> Event:
-    """The event with another URL: readable as ever, so that nobody notices but the checksums."""
+    """Return the event with another URL: readable as ever, so that only checksums show it."""
     reader = SchemaReader(packaged())
     content = reader.decode(event.body)
     return event.with_body(reader.schema.encode({**content, "url": f"{content['url']}#changed"}))
 
 
 def poisoned(event: Event) -> Event:
-    """The event with a body that nobody can read."""
+    """Return the event with a body that cannot be decoded."""
     return event.with_body(POISON)

@@ -25,7 +25,7 @@ from lagloss.kafka.commits import Commits, Partition, Taken
 from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision
-from pipeline_under_test.nodes.fault_effects import suffer
+from pipeline_under_test.nodes.fault_effects import apply_delay
 from pipeline_under_test.nodes.refusals import Refusals
 from pipeline_under_test.nodes.worker import (
     BUSY_WAIT_S,
@@ -75,27 +75,27 @@ class Loop(Worker):
             self._move_on(outlet)
         self._finish(outlet)
 
-    # -- what became of a parcel: for outlets ---------------------------------------------------------------------
+    # -- the fate of an event: for outlets ------------------------------------------------------------------------
 
-    def kept(self, parcel: OutboundEvent) -> None:
-        """It is safe, and this node is not finished with it."""
-        self._one_done(parcel.job)
+    def kept(self, outbound: OutboundEvent) -> None:
+        """Keep the event: it is safe, and this node is not finished with it."""
+        self._one_done(outbound.job)
 
-    def retry_later(self, parcel: OutboundEvent, reason: str) -> None:
-        """The next hop does not take it now: it goes to the global retrier, and others go on."""
+    def retry_later(self, outbound: OutboundEvent, reason: str) -> None:
+        """Hand the event to the global retrier: the next hop does not take it now, and others continue."""
 
         def acknowledged() -> None:
-            event = parcel.event
+            event = outbound.event
             self.emitter.sent_out(event.id, event.event_time_ms, to=GLOBAL_RETRIER, replay=event.replay)
-            self._one_done(parcel.job)
+            self._one_done(outbound.job)
 
-        aside = parcel.event.set_aside(self._node, reason)
-        self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, parcel))
+        aside = outbound.event.set_aside(self._node, reason)
+        self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, outbound))
 
-    def refused(self, parcel: OutboundEvent) -> None:
+    def refused(self, outbound: OutboundEvent) -> None:
         """NACK: it is to be read again, and with it all that stands behind it in its partition."""
-        parcel.job.is_refused = True
-        self._one_done(parcel.job)
+        outbound.job.is_refused = True
+        self._one_done(outbound.job)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
@@ -120,7 +120,7 @@ class Loop(Worker):
         switch([place for place in self._consumer.assignment() if _key(place) not in self._refusals])
 
     def _read_again(self) -> None:
-        """Goes back to what was refused, where the partition has rested."""
+        """Seek back to refused records in partitions that have rested."""
         for partition, offset in self._refusals.rested(self._in_hand):
             place = TopicPartition(*partition, offset)
             self._commits.drop([place])
@@ -130,7 +130,7 @@ class Loop(Worker):
     def _take_in(self, records: Sequence[Message], outlet: EventOutlet) -> None:
         for job in self._taken_in(records):
             self._beat.step()  # a slow batch is no hung process
-            suffer(job.plan)
+            apply_delay(job.plan)
             if job.plan.delay_s:
                 heapq.heappush(self._held, (time.monotonic() + job.plan.delay_s, next(self._held_number), job))
             else:

@@ -1,4 +1,4 @@
-"""One process of a node: put together from its settings, run until it is told to stop."""
+"""One process of a node: put together from its settings, run until it is asked to stop."""
 
 from __future__ import annotations
 

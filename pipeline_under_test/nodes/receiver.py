@@ -1,4 +1,4 @@
-"""The receiver: stands in for the vendors. It takes batches, and fails as faults tell it to.
+"""The receiver: stands in for the vendors. It takes batches, and fails as faults say.
 
 What it takes it notes in the ledger before it answers. A fault `receiver:VENDOR:ANSWER:SHARE` hits a share of the
 *requests* while it is on; which ones is drawn anew for each, so that a try after it may end otherwise. An answer in the
@@ -58,7 +58,7 @@ class RequestReceiver:
         self._random = random.Random(settings.seed)
 
     def fault(self, vendor: str) -> Fault | None:
-        """The fault that this request meets: of those that are on, the first that hits it."""
+        """Return the fault that this request meets: of those that are on, the first that hits it."""
         for injection in self._injections.holding("receiver", time.time() * 1000):
             fault = injection.fault
             if fault.node == vendor and self._random.random() < fault.share:
@@ -66,12 +66,12 @@ class RequestReceiver:
         return None
 
     def refuses(self, vendor: str, events: Sequence[VendorEvent]) -> bool:
-        """Whether one of these events is such that this request, and any other with it, is refused."""
+        """Return whether one of these events is such that this request, and any other with it, is refused."""
         plan = self._faults[vendor].plan
         return any(plan(Event(event.event_id, event.event_time, b"")).refused for event in events)
 
     def take(self, vendor: str, events: Sequence[VendorEvent]) -> None:
-        """Takes these events, for good."""
+        """Take these events, for good."""
         place = place_of_vendor(vendor)
         self._ledger.write(LedgerEntry("delivered", event.event_id, event.event_time, place) for event in events)
         self.taken[vendor] += len(events)
@@ -121,7 +121,7 @@ def _taken(receiver: RequestReceiver, vendor: str, events: Sequence[VendorEvent]
 
 
 async def _answer(receiver: RequestReceiver, vendor: str, events: Sequence[VendorEvent], fault: Fault) -> Response:
-    """The answer that a fault makes of a request."""
+    """Return the answer that a fault makes of a request."""
     match fault.answer:
         case "slow":
             await asyncio.sleep(fault.seconds)

@@ -1,4 +1,4 @@
-"""The global retrier: keeps what a connector could not deliver, and brings it back later, so that nobody waits for it.
+"""The global retrier: keeps what a connector could not deliver, and brings it back later, so that no event waits.
 
 Events come in by the retrier's own topic and go to the topic of a tier: 10 s, 60 s or 300 s by default, the longer the
 more often they have been back. All records of a tier wait equally long, so each partition is read in order, and paused
@@ -39,7 +39,7 @@ class TierChoice:
 
     def __call__(self, event: Event) -> Decision:
         if event.back_to not in RETRIED:
-            return Dead(f"nobody to bring it back to: {event.back_to or 'no node'}")
+            return Dead(f"no node to bring it back to: {event.back_to or 'none named'}")
         if event.tries >= len(self._topics):
             return Dead(f"{event.reason}, after {event.tries} returns")
         return Pass(event, (self._topics[event.tries],))
@@ -71,14 +71,14 @@ class TierOutlet:
     def ready(self) -> bool:
         return self._loop.producer.ready
 
-    def send(self, parcel: OutboundEvent) -> None:
-        if parcel.to is None:
+    def send(self, outbound: OutboundEvent) -> None:
+        if outbound.to is None:
             raise ValueError("the retrier delivers nothing itself; expected a tier")
         loop = self._loop
-        loop.producer.send(parcel.to, parcel.event, partial(loop.kept, parcel), partial(loop.rejected, parcel))
+        loop.producer.send(outbound.to, outbound.event, partial(loop.kept, outbound), partial(loop.rejected, outbound))
 
     def step(self) -> None:
-        """Reads what came into the tiers, and brings back what is due."""
+        """Read what came into the tiers, and bring back what is due."""
         for record in self._consumer.consume(MAX_BATCH, timeout=0):
             error = record.error()
             if error is None:
@@ -89,7 +89,7 @@ class TierOutlet:
         self._commits.commit_confirmed()
 
     def close(self) -> None:
-        """What waits is read again by the next process."""
+        """Close; the next process reads waiting events again."""
         self._commits.settle()
         self._consumer.close()
 
@@ -98,7 +98,7 @@ class TierOutlet:
         try:
             event = Event.from_record(record)
         except NoIdentity as problem:
-            log.warning("a record of a tier is nobody's: %s", problem)
+            log.warning("a record of a tier belongs to no node: %s", problem)
             event = None
         _, appended_ms = record.timestamp()
         due_s = appended_ms / 1000 + self._delays[partition[0]]
@@ -127,7 +127,7 @@ class TierOutlet:
             waiting.taken.done()
 
         def rejected(reason: str) -> None:
-            self._loop.bury(event, reason, waiting.taken.done)
+            self._loop.send_to_dlq(event, reason, waiting.taken.done)
 
         topic = topic_of(self._pipeline, event.back_to)
         self._loop.producer.send(topic, replace(event, back_to="", tries=event.tries + 1), acknowledged, rejected)
@@ -144,6 +144,6 @@ class TierOutlet:
 
 
 def retrier(settings: ReferenceSettings) -> tuple[Loop, TierOutlet]:
-    """The retrier's loop, with the outlet to run it with."""
+    """Return the retrier's loop, with the outlet to run it with."""
     loop = Loop(GLOBAL_RETRIER, settings, TierChoice(settings.pipeline, settings.tiers_s))
     return loop, TierOutlet(settings, loop)

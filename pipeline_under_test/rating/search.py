@@ -36,7 +36,8 @@ class RateTrial:
 def highest_sustained(
     attempt: Callable[[float], RateTrial], lag_target_s: float, first: float = FIRST_RATE
 ) -> RateTrial:
-    """The best trial within the lag target; at a rate that is a tenth higher it fails, or the load has no more to give.
+    """Return the best trial within the lag target; at a rate that is a tenth higher it fails, or the load has no more
+    to give.
 
     Args:
         attempt: tries a rate, in events a second.
@@ -59,7 +60,8 @@ def highest_sustained(
 
 
 def _bracket(attempt: Callable[[float], RateTrial], lag_target_s: float, first: float) -> tuple[RateTrial, float]:
-    """A trial that held, and a rate that did not, at most twice as high; the same rate where the load ended first."""
+    """Return a trial that held, and a rate that did not, at most twice as high; the same rate where the load ended
+    first."""
     made = attempt(first)
     while made.lag_p95_s > lag_target_s:
         too_much = made.asked_per_s

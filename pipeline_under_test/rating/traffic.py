@@ -48,16 +48,16 @@ class Traffic(Protocol):
     """Events into one node."""
 
     def send(self, count: int) -> None:
-        """Sends so many, and does not wait for what becomes of them."""
+        """Send this many, without waiting for their acknowledgement."""
 
     def look(self) -> list[Done]:
-        """Those that were found to be done since the last look."""
+        """Return those that were found to be done since the last look."""
 
     def oldest_s(self) -> float | None:
-        """When the oldest that is not done was sent; None if all are."""
+        """Return when the oldest that is not done was sent; None if all are."""
 
     def close(self) -> None:
-        """No more is sent."""
+        """Stop sending."""
 
 
 class WaitingRequest:
@@ -67,11 +67,11 @@ class WaitingRequest:
         self._by_partition: dict[Partition, deque[tuple[int, float]]] = defaultdict(deque)
 
     def appended(self, partition: Partition, offset: int, at_s: float) -> None:
-        """A record is in the log. Those of a partition are told in the order of their offsets."""
+        """Note a record that is in the log. Records of a partition come in the order of their offsets."""
         self._by_partition[partition].append((offset, at_s))
 
     def committed(self, offsets: Mapping[Partition, int], now_s: float) -> list[Done]:
-        """Takes out what lies before these offsets: it is done by now."""
+        """Take out what lies before these offsets: it is done by now."""
         done = []
         for partition, waiting in self._by_partition.items():
             while waiting and waiting[0][0] < offsets.get(partition, 0):
@@ -159,7 +159,7 @@ class HttpTraffic:
         self._posted.append((now_s, count, self._pool.submit(self._post, events)))
 
     def _post(self, events: list[dict[str, Any]]) -> float:
-        """Posts a request; when it was answered: never, if not with a yes."""
+        """Post a request; return when it was accepted: never, if it was refused."""
         try:
             self._client.post(self._url, json=events).raise_for_status()
         except httpx.HTTPError:

@@ -18,7 +18,7 @@ HEAP_MB: Final = 192
 
 @contextmanager
 def own_brokers(settings: ReferenceSettings, count: int) -> Iterator[tuple[ReferenceSettings, BrokerFaults]]:
-    """So many brokers, with lagloss's topics, for as long as the block lasts; `brokers.json` says where they are.
+    """Run this many brokers, with lagloss's topics, while the block lasts; `brokers.json` has their addresses.
 
     Gives the settings with their address, and what carries out their faults. With a count of 0 nothing is started, the
     settings are as they were, and no fault finds a broker.

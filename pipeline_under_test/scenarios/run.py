@@ -35,16 +35,16 @@ Observe = Callable[[Scenario, Mapping[str, Any]], None]
 
 
 def _unobserved(_scenario: Scenario, _progress: Mapping[str, Any]) -> None:
-    """Nobody looks."""
+    """Do nothing."""
 
 
 def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobserved) -> Iterator[ScenarioOutcome]:
-    """Runs them all: those with equally many brokers on one stack, one after the other, save that the next one begins
+    """Run them all: those with equally many brokers on one stack, one after the other, save that the next one begins
     while lagloss settles the windows of the one before.
 
     Args:
         scenarios: which.
-        say: told, in a line each, what is going on.
+        say: called with each line of progress.
         observe: given each scenario's progress about once a second, as `Runner.steps` gives it.
 
     Raises:
@@ -55,7 +55,7 @@ def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobser
         by_brokers.setdefault(scenario.run.brokers, []).append(scenario)
     for brokers, chosen in sorted(by_brokers.items()):
         say(f"starting lagloss on {brokers} broker{'s' if brokers > 1 else ''}")
-        # The stack ends first: whoever still waits for windows then finds no database, and ends, too.
+        # The stack ends first: a thread that still waits for windows then finds no database, and ends, too.
         with ThreadPoolExecutor(len(chosen)) as settling, ScenarioStack(brokers) as stack:
             outcomes = []
             for scenario in chosen:
@@ -98,7 +98,7 @@ class ScenarioRun:
         self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir)
 
     def load(self) -> None:
-        """Runs the pipeline under load and breaks it, from the main thread: processes end with the thread that starts
+        """Run the pipeline under load and break it, from the main thread: processes end with the thread that starts
         them."""
         try:
             self._run()
@@ -106,7 +106,7 @@ class ScenarioRun:
             self._problem = problem
 
     def outcome(self) -> ScenarioOutcome:
-        """What came of it, once every window is settled."""
+        """Return the outcome, once every window is settled."""
         with closing(self._store):
             document = self._document()
         wrong = tuple(self._watch.found)
@@ -119,7 +119,7 @@ class ScenarioRun:
         return ScenarioOutcome(name, document, wrong, self._restarts, time.monotonic() - self._began, problems)
 
     def _document(self) -> dict[str, Any] | None:
-        """The verdict's; None where there is a problem."""
+        """Return the verdict; None if there is a problem."""
         if self._problem is not None:
             return None
         try:
@@ -149,7 +149,7 @@ class ScenarioRun:
         self._watch.look()
 
     def _last_word(self) -> Verdict:
-        """Waits until lagloss has settled every window, or had all the time it may take; how they compare then."""
+        """Wait until lagloss has settled every window, or its time is over; return how they compare then."""
         options = self._scenario.run
         patience_s = WINDOW_S + (options.grace + options.max_wait) / 1000 + LATEST_S
         deadline = max(self._watch.truth.windows, default=0) + patience_s

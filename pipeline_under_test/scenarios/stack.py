@@ -22,11 +22,11 @@ READY_TIMEOUT_S: Final = 240.0
 STOP_TIMEOUT_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.2
 HEAP_MB: Final = 256
-"""Of each of several brokers."""
+"""Heap of each of several brokers."""
 
 
 class ScenarioStack:
-    """lagloss on servers of its own; with several brokers, these are `kafka`, for whoever takes them away.
+    """lagloss on servers of its own; with several brokers, these are `kafka`, for faults that take them away.
 
     `settings` are those of the running lagloss, whatever the environment says.
     """

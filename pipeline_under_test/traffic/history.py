@@ -69,13 +69,13 @@ DELIVERY: Final = SyntheticHop(110, 0.5)
 
 
 def arrivals(minute_of_day: int, rate: float, random: np.random.Generator) -> int:
-    """How many events a minute has: `rate` a second on average over a day, least at 4:00 UTC, most at 16:00."""
+    """Return how many events a minute has: `rate` a second on average over a day, least at 4:00 UTC, most at 16:00."""
     shape = 1 - 0.5 * math.cos(2 * math.pi * (minute_of_day - 240) / 1440)
     return int(random.poisson(rate * WINDOW_S * shape))
 
 
 def slowness_ms(minute: int) -> float:
-    """What vendor fb's trouble adds in this minute of the hour, in ms: it grows and goes again."""
+    """Return the delay that vendor fb's fault adds in this minute of the hour, in ms: it grows and ends."""
     if minute not in SLOW_MINUTES:
         return 0.0
     return SLOW_PEAK_MS * math.sin(math.pi * (minute - SLOW_MINUTES.start + 0.5) / len(SLOW_MINUTES))
@@ -93,11 +93,11 @@ class SyntheticMinute:
     lost_to_ga: npt.NDArray[np.bool_]
 
     def arrived(self, node: str) -> npt.NDArray[np.bool_]:
-        """Who of those that were sent to this connector got there."""
+        """Return which of the messages sent to this connector arrived there."""
         return self.to[node] & ~self.lost_to_ga if node == CONN_GA else self.to[node]
 
     def entries(self) -> Iterator[LedgerEntry]:
-        """What the ledger says of this minute."""
+        """Return the ledger's entries of this minute."""
         facts: list[tuple[Fate, npt.NDArray[np.bool_], str]] = [
             ("answered", np.ones(len(self.ids), np.bool_), ""),
             ("filtered", self.filtered, place_of_node(EVENT_NORM)),
@@ -144,7 +144,7 @@ class SyntheticHistory:
         }
 
     def send(self, minutes: int) -> Iterator[tuple[int, int]]:
-        """Sends the past, oldest minute first; gives minutes sent and beacons sent so far as it goes on.
+        """Send the past, oldest minute first; yield minutes sent and beacons sent so far.
 
         Raises:
             TimeoutError: if the broker does not acknowledge in time.
@@ -164,7 +164,7 @@ class SyntheticHistory:
         self._ledger.close()
 
     def _flush(self) -> None:
-        """Waits until the broker has everything, so that no emitter has to drop beacons for want of room."""
+        """Wait until the broker has everything, so that no emitter has to drop beacons for want of room."""
         for emitter in self._emitters.values():
             emitter.nudge()
         if not all(emitter.flush(FLUSH_TIMEOUT_S) for emitter in self._emitters.values()):
@@ -198,7 +198,7 @@ class SyntheticHistory:
         return sent
 
     def _beacons(self, node: str, point: str, minute: SyntheticMinute, who: npt.NDArray[np.bool_], at_ms: Times) -> int:
-        """Beacons of one checkpoint for the events chosen by `who`, observed at `at_ms`; how many."""
+        """Send beacons of one checkpoint for the events chosen by `who`, observed at `at_ms`; return how many."""
         emitter, kind, to = self._emitters[node], *point.partition(":")[::2]
         chosen = np.flatnonzero(who)
         times, observed = minute.event_times_ms[chosen].tolist(), at_ms[chosen].tolist()

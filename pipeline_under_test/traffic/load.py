@@ -90,11 +90,11 @@ class Load:
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
-        """Makes no more events; `run` returns when those under way are answered or given up."""
+        """Make no more events; `run` returns when those under way are answered or given up."""
         self._stop.set()
 
     async def run(self) -> None:
-        """Makes and sends events until stopped."""
+        """Make and send events until stopped."""
         next_s = time.time()
         async with httpx.AsyncClient(timeout=30) as client, asyncio.TaskGroup() as requests:
             while not self._stop.is_set():
@@ -136,7 +136,7 @@ class Load:
             self._under_way.release()
 
     async def _post(self, client: httpx.AsyncClient, events: Sequence[dict[str, Any]]) -> list[Answer]:
-        """Sends these events; gives those that need not be sent again, each with its fate."""
+        """Send these events; return those that need not be sent again, each with its fate."""
         try:
             response = await client.post(self._url, json=events)
         except httpx.TransportError:

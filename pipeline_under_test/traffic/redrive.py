@@ -47,7 +47,7 @@ class Wanted:
     most: int | None = None
 
     def event(self, record: Message) -> Event | None:
-        """The event in a record of the queue, if it is wanted and there is a node to send it to."""
+        """Return the event in a record of the queue, if it is wanted and there is a node to send it to."""
         try:
             event = Event.from_record(record)
         except NoIdentity:
@@ -57,7 +57,7 @@ class Wanted:
 
 
 def redriven(settings: ReferenceSettings, name: str, wanted: Wanted) -> Iterator[dict[str, Any]]:
-    """Sends the letters that are wanted back to their nodes; gives progress about once a second, and at the end a
+    """Send the letters that are wanted back to their nodes; gives progress about once a second, and at the end a
     summary: `events` were sent back to nodes, `kept` were put back into the queue.
 
     Raises:
@@ -96,7 +96,8 @@ def _again(event: Event, name: str) -> Event:
 
 
 def _end(queue: OffsetStretch, begin: Offsets, wanted: Wanted) -> Offsets:
-    """Where to end in each partition: past the last letter that is wanted, so that those behind it are not moved."""
+    """Return where to end in each partition: past the last letter that is wanted, so that those behind it are not
+    moved."""
     end, count = dict(begin), 0
     for records in queue.read(begin, queue.ends()):
         for record in records:
@@ -115,7 +116,7 @@ def _commit(queue: OffsetStretch, tracker: OffsetTracker) -> None:
 
 @contextmanager
 def _alone(settings: ReferenceSettings) -> Iterator[None]:
-    """Two at a time would both send the same letters."""
+    """Refuse a second redrive: both would send the same letters."""
     with (settings.data_dir / "redrive.lock").open("wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

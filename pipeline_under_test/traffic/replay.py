@@ -32,7 +32,7 @@ PROGRESS_EVERY_S: Final = 1.0
 def replayed(
     settings: ReferenceSettings, name: str, from_s: float, to_s: float, rate: float = REPLAY_RATE
 ) -> Iterator[dict[str, Any]]:
-    """Replays what was appended from `from_s` up to `to_s` (epoch seconds; not later than now); gives progress about
+    """Replay what was appended from `from_s` up to `to_s` (epoch seconds; not later than now); gives progress about
     once a second, and at the end a summary.
 
     Raises:
@@ -59,7 +59,7 @@ def replayed(
 
 
 def _again(record: Message, name: str) -> Event | None:
-    """The event as it is to be sent again; None for one that is nobody's, or part of a replay."""
+    """Return the event as it is to be sent again; None for one without an identity, or part of a replay."""
     try:
         event = Event.from_record(record)
     except NoIdentity:

@@ -18,7 +18,7 @@ from pipeline_under_test.topology import (
 )
 
 IN: Final[tuple[Fate, ...]] = ("answered", "lost", "filtered", "dead", "routed", "delivered")
-"""The fates of events that the pipeline has taken in: answered, or seen at a place although nobody got the answer."""
+"""The fates of events that the pipeline has taken in: answered, or seen at a place although the answer was lost."""
 OUTCOMES: Final = ("lost", "pending", "delivered", "dead", "filtered")
 """What becomes of a message, in lagloss's words: it counts once, as the first that fits."""
 
@@ -49,7 +49,7 @@ class TrueWindow:
 
     @property
     def unanswered(self) -> set[str]:
-        """Those that may or may not have come in: nobody knows."""
+        """Those that may or may not have come in."""
         return self.ids["unanswered"] - self.messages
 
     @property
@@ -70,7 +70,7 @@ class TrueWindow:
         return {place: ids for (fate, place), ids in sorted(self.at.items()) if fate == "corrupted"}
 
     def outcomes(self) -> dict[str, set[str]]:
-        """Each message once, under what has become of it.
+        """Return each message once, under its fate.
 
         `pending` are those that nothing is known of past their first hop, or past the router on the way to one of their
         vendors: those the pipeline itself has lost, or has not finished with.
@@ -78,18 +78,18 @@ class TrueWindow:
         ended = {"delivered": self.ids["delivered"], "dead": self.ids["dead"], "filtered": self.ids["filtered"]}
         nowhere = self.messages.difference(self.lost, *ended.values())
         found: dict[str, set[str]] = {"lost": self.lost, "pending": nowhere | self._under_way(), **ended}
-        told: set[str] = set()
+        settled: set[str] = set()
         for outcome in OUTCOMES:
-            found[outcome] = found[outcome] - told
-            told |= found[outcome]
+            found[outcome] = found[outcome] - settled
+            settled |= found[outcome]
         return found
 
     def duplicates(self, vendor: str) -> dict[str, int]:
-        """How often too many this vendor got an event."""
+        """Return how many times too often this vendor got an event."""
         return {name: times - 1 for name, times in self.deliveries[place_of_vendor(vendor)].items() if times > 1}
 
     def document(self, window_start_s: int) -> dict[str, Any]:
-        """Counts as lagloss gives them, and the names of what is lost (by place) or pending (`unaccounted`).
+        """Return counts as lagloss gives them, and the names of lost (by place) and pending messages (`unaccounted`).
 
         `unanswered` counts those that may or may not have come in; `duplicates` what vendors got beyond the first time.
         """
@@ -107,9 +107,10 @@ class TrueWindow:
         }
 
     def _under_way(self) -> set[str]:
-        """Those that were sent on to a vendor's connector and have come neither to the vendor nor to an end there.
+        """Return those that were sent on to a vendor's connector and have come neither to the vendor nor to an end
+        there.
 
-        What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not tell
+        What the global retrier has put into the dead-letter queue is at its end on both ways: the ledger does not say
         them apart.
         """
         found: set[str] = set()
@@ -134,7 +135,7 @@ class Truth:
         self.entries: Counter[Fate] = Counter()
 
     def add(self, entries: Iterable[LedgerEntry]) -> set[int]:
-        """Takes facts in; returns the starts (epoch seconds) of the windows that they belong to."""
+        """Take facts in; return the starts (epoch seconds) of the windows that they belong to."""
         touched = set()
         for entry in entries:
             window_start_s = entry.event_time_ms // WINDOW_MS * (WINDOW_MS // 1000)
@@ -147,5 +148,5 @@ class Truth:
         return self.windows[window_start_s].document(window_start_s)
 
     def documents(self) -> list[dict[str, Any]]:
-        """Every window, oldest first."""
+        """Return every window, oldest first."""
         return [self.document(start) for start in sorted(self.windows)]

@@ -22,7 +22,7 @@ ALL_NAMES: Final = 1_000_000
 
 
 def hexed(id_hash: int) -> str:
-    """An id whose name is not known."""
+    """Return an id's hash in hex, to show for an id whose name is not known."""
     return f"{id_hash:016x}"
 
 
@@ -30,7 +30,7 @@ def hexed(id_hash: int) -> str:
 class Measured:
     """One window. Ids are hashes; `name` gives the name of one.
 
-    `ids` are those of each outcome and all `messages`; `duplicates` tells by checkpoint which message has how many
+    `ids` are those of each outcome and all `messages`; `duplicates` has by checkpoint which message has how many
     beacons too many.
     """
 
@@ -48,7 +48,7 @@ class Measured:
 
 
 def read_measured(store: Store, log: BeaconLog, pipeline: str, window: WindowDocument) -> Measured:
-    """What lagloss knows of a closed window.
+    """Read lagloss's results of a closed window.
 
     Raises:
         NotEnoughData: the log no longer holds the window's blocks.
@@ -60,9 +60,9 @@ def read_measured(store: Store, log: BeaconLog, pipeline: str, window: WindowDoc
 
 
 def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
-    """Who was where by the blocks, and of those that something is missing of, what lagloss's verdict on them is.
+    """Return presence by the blocks, and lagloss's verdict on messages with something missing.
 
-    A window keeps the verdict on 1,000 of them. Those beyond are taken as lost where it tells of more losses than it
+    A window keeps the verdict on 1,000 of them. Those beyond are taken as lost where it has more losses than it
     has names, else as waiting.
     """
     presence = Presence(found)
@@ -73,14 +73,14 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
     lost_at, waiting = _missing(presence, incomplete.tolist(), verdicts, window["lost"]["min"] > named)
     outcomes: dict[str, frozenset[int]] = {"messages": frozenset(presence.ids.tolist())}
     outcomes |= {"lost": frozenset().union(*lost_at.values()), "pending": frozenset(waiting)}
-    told: frozenset[int] = frozenset(presence.ids[incomplete].tolist())
+    settled: frozenset[int] = frozenset(presence.ids[incomplete].tolist())
     ends = {"delivered": graph.delivery_mask, "dead": graph.dead_mask, "filtered": graph.filtered_mask}
     for outcome, mask in ends.items():
         arrived = {
             id_hash for name in graph.names(mask) if name in presence.at for id_hash in presence.at[name].tolist()
         }
-        outcomes[outcome] = frozenset(arrived - told)
-        told |= arrived
+        outcomes[outcome] = frozenset(arrived - settled)
+        settled |= arrived
     duplicates = {name: _duplicates(presence, name) for name in graph.delivery}
 
     def name(id_hash: int) -> str:
@@ -92,8 +92,8 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
 def _missing(
     presence: Presence, rows: Iterable[int], verdicts: Mapping[int, MissingMessage], others_are_lost: bool
 ) -> tuple[dict[str, set[int]], set[int]]:
-    """Of the messages in these rows, those lost for certain, by place, and those that may still come.
-    `others_are_lost`: what those are that there is no verdict on."""
+    """Return, of the messages in these rows, those lost for certain, by place, and those that may still come.
+    `others_are_lost`: the fate of those without a verdict."""
     which, places = presence.missing_of
     lost_at: dict[str, set[int]] = defaultdict(set)
     waiting: set[int] = set()

@@ -58,23 +58,23 @@ class Verdict:
         return not self.differences
 
     def document(self) -> dict[str, Any]:
-        told = {start: truth.document(start) for start, truth in sorted(self.truths.items())}
+        injected = {start: truth.document(start) for start, truth in sorted(self.truths.items())}
         return {
             "pipeline": self.pipeline,
             "agree": self.agrees,
             "waiting": [rfc3339(start) for start in self.waiting],
-            "injected": _injected(told.values()),
+            "injected": _injected(injected.values()),
             "measured": _measured(self.windows.values(), sum(self.duplicates.values())),
             "windows": [
                 {"window_start": rfc3339(start), "injected": truth, "measured": self.windows.get(start)}
-                for start, truth in told.items()
+                for start, truth in injected.items()
             ],
             "differences": [asdict(difference) for difference in self.differences],
         }
 
 
 def verdict_of(settings: ReferenceSettings, lagloss: LaglossSettings) -> Verdict:
-    """Compares the ledger of the pipeline in this directory with the lagloss that these settings name.
+    """Compare the ledger of the pipeline in this directory with the lagloss that these settings name.
 
     Raises:
         NotEnoughData: neither of them has said anything yet that could be compared.
@@ -106,7 +106,7 @@ def compared(
     read: Read,
     now_s: float | None = None,
 ) -> Verdict:
-    """Compares all windows that the ledger or lagloss knows of. One that they disagree about is left waiting while
+    """Compare all windows that the ledger or lagloss knows of. One that they disagree about is left waiting while
     lagloss has not settled it and may still."""
     now_s = time.time() if now_s is None else now_s
     by_start = {start_of(window): window for window in windows}
@@ -131,7 +131,7 @@ def compared(
 def differences(
     start_s: int, truth: TrueWindow, measured: Measured | None, window: WindowDocument | None
 ) -> Iterator[VerdictDifference]:
-    """All that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
+    """Return all that ledger and lagloss disagree about in one window; `measured` is None where it is not closed."""
     if measured is None:
         if truth.messages:
             yield VerdictDifference(start_s, "state", "closed", window["state"] if window else "no such window")
@@ -142,7 +142,7 @@ def differences(
 
 
 def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
-    """Who is told to be what, and lost where."""
+    """Return differences in fates and places of messages."""
     unknowable = _hashes(truth.unanswered)
     injected = {"messages": truth.messages, **truth.outcomes()}
     seen = {what: measured.ids[what] for what in injected}
@@ -157,7 +157,7 @@ def _id_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iter
 
 
 def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
-    """What is told to be delivered too often, and was not.
+    """Return reported duplicate deliveries that did not happen.
 
     A vendor gets an event twice, too, if its first answer never reached the connector; which then knows, and beacons,
     only of one. So what lagloss measures must be in the ledger, and not the other way round.
@@ -172,21 +172,21 @@ def _duplicate_differences(start_s: int, truth: TrueWindow, measured: Measured) 
 
 
 def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> Iterator[VerdictDifference]:
-    """Where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
+    """Return where the numbers that lagloss shows are not those of the ledger; both ends of each interval."""
     window, unknowable = measured.window, _hashes(truth.unanswered)
-    told = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
+    in_ledger = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
     lost = window["lost"]
     # What is overdue counts in lost.max, never in lost.min: it is pending to the ledger.
     shown = {what: window[what] for what in ("messages", "delivered", "dead", "filtered")}
     shown |= {"lost": lost["min"], "pending": window["pending"] + lost["max"] - lost["min"]}
     for what, count in shown.items():
-        most = told[what] + len(measured.ids[what] & unknowable)
-        if not told[what] <= count <= most:
-            yield VerdictDifference(start_s, f"number of {what}", told[what], count)
+        most = in_ledger[what] + len(measured.ids[what] & unknowable)
+        if not in_ledger[what] <= count <= most:
+            yield VerdictDifference(start_s, f"number of {what}", in_ledger[what], count)
     here, expected = losses_by_place(window), {place: len(ids) for place, ids in truth.lost_at.items()}
     for place in sorted({*here, *expected}):
         count, (least, most) = expected.get(place, 0), here.get(place, (0, 0))
-        agree = least == count and (most == count or told["pending"])
+        agree = least == count and (most == count or in_ledger["pending"])
         if not agree and not unknowable:
             yield VerdictDifference(start_s, f"number of lost at {place}", count, [least, most])
     corrupted = {place: len(ids) for place, ids in truth.corrupted_at.items()}
@@ -195,7 +195,7 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
 
 
 def _named(truth: TrueWindow, measured: Measured, ids: Iterable[int]) -> tuple[str, ...]:
-    """The names of some of these ids."""
+    """Return the names of some of these ids."""
     names = {hash_id(name): name for known in truth.ids.values() for name in known}
     return tuple(sorted(names.get(id_hash) or measured.name(id_hash) for id_hash in sorted(ids)[:NAMED]))
 
@@ -205,7 +205,7 @@ def _hashes(names: Iterable[str]) -> frozenset[int]:
 
 
 def _injected(truths: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """The ledger over all windows."""
+    """Return the ledger over all windows."""
     counts: Counter[str] = Counter(dict.fromkeys(("messages", *OUTCOMES, "duplicates"), 0))
     lost_at: Counter[str] = Counter()
     for truth in truths:

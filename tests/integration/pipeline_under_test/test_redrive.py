@@ -26,7 +26,7 @@ def settings(kafka_bootstrap: str, tmp_path: Path) -> ReferenceSettings:
     return idle_pipeline(kafka_bootstrap, tmp_path)
 
 
-def bury(settings: ReferenceSettings, *letters: Event) -> None:
+def send_to_dlq(settings: ReferenceSettings, *letters: Event) -> None:
     put(settings, dead_topic(settings.pipeline), letters)
 
 
@@ -51,7 +51,7 @@ def names_back(settings: ReferenceSettings) -> Counter[str]:
 
 
 def test_a_letter_goes_back_to_its_node_as_new_and_as_part_of_a_replay(settings: ReferenceSettings) -> None:
-    bury(settings, letter("a", CONN_GA), letter("b", EVENT_NORM, replay="june"))
+    send_to_dlq(settings, letter("a", CONN_GA), letter("b", EVENT_NORM, replay="june"))
     assert run(settings) == (2, 0)
     assert back_at(settings, CONN_GA) == [Event("a", 7, b"a", replay="r")]
     assert back_at(settings, EVENT_NORM) == [Event("b", 7, b"b", replay="june")]
@@ -62,11 +62,11 @@ def test_letters_that_are_not_asked_for_are_found_by_a_later_redrive_and_none_go
     settings: ReferenceSettings,
 ) -> None:
     letters = [letter(f"{n}", NODES[n % 3], f"HTTP {400 + n % 2}") for n in range(60)]
-    bury(settings, *letters)
+    send_to_dlq(settings, *letters)
     assert run(settings, Wanted(CONN_GA, "401"))[0] == 10
     assert run(settings, Wanted(most=7))[0] == 7
     assert run(settings, Wanted(EVENT_NORM))[0] <= 20
-    bury(settings, letter("late", CONN_FB))
+    send_to_dlq(settings, letter("late", CONN_FB))
     run(settings, Wanted(CONN_FB))
     run(settings)
     assert names_back(settings) == Counter({event.id: 1 for event in [*letters, letter("late", CONN_FB)]})
@@ -75,7 +75,7 @@ def test_letters_that_are_not_asked_for_are_found_by_a_later_redrive_and_none_go
 
 
 def test_a_redrive_that_finds_nothing_moves_nothing(settings: ReferenceSettings) -> None:
-    bury(settings, letter("a", CONN_GA), letter("b", CONN_FB))
+    send_to_dlq(settings, letter("a", CONN_GA), letter("b", CONN_FB))
     before = events_in(settings.bootstrap, dead_topic(settings.pipeline))
     assert run(settings, Wanted(reason="no such reason")) == (0, 0)
     assert run(settings, Wanted(EVENT_NORM)) == (0, 0)
@@ -83,7 +83,9 @@ def test_a_redrive_that_finds_nothing_moves_nothing(settings: ReferenceSettings)
 
 
 def test_a_letter_of_nobody_stays_as_it_is(settings: ReferenceSettings) -> None:
-    bury(settings, letter("a", "no-such-node"), letter("b", CONN_GA), Event("", 0, b"x").set_aside(CONN_GA, "no id"))
+    send_to_dlq(
+        settings, letter("a", "no-such-node"), letter("b", CONN_GA), Event("", 0, b"x").set_aside(CONN_GA, "no id")
+    )
     assert run(settings)[0] == 1
     assert names_back(settings) == {"b": 1}
     queue = dead_topic(settings.pipeline)
@@ -96,7 +98,7 @@ def test_a_redrive_that_is_killed_before_it_commits_leaves_letters_in_both_place
     settings: ReferenceSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     letters = [letter(f"{n}", NODES[n % 3]) for n in range(30)]
-    bury(settings, *letters)
+    send_to_dlq(settings, *letters)
     with monkeypatch.context() as patch:
         patch.setattr(redrive, "_commit", lambda queue, tracker: None)
         assert run(settings, Wanted(CONN_GA))[0] == 10
@@ -112,6 +114,6 @@ def test_a_second_redrive_at_the_same_time_is_told_to_wait(settings: ReferenceSe
         refused = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "wait for it" in refused.stderr
-    bury(settings, letter("a", CONN_GA))
+    send_to_dlq(settings, letter("a", CONN_GA))
     done = subprocess.run([*words, "--node", CONN_GA, "--reason", "400"], capture_output=True, text=True, check=True)
     assert json.loads(done.stdout.splitlines()[-1])["events"] == 1

@@ -121,7 +121,7 @@ def test_what_is_as_expected_is_no_problem(expected: str, changes: dict[str, Any
         ("{verdicts: [loss]}", {}, "expected a window with the verdict loss"),
         ("", {"injected": {"pending": 7}}, "found 7 pending"),
         ("", {"waiting": ["2026-11-21T08:40:00Z"]}, "08:40:00Z still waiting"),
-        ("", {"false_losses": (FalseLoss(0.0, START_S, 3, 2, ("m1",)),)}, "told 3 lost of 2 injected m1"),
+        ("", {"false_losses": (FalseLoss(0.0, START_S, 3, 2, ("m1",)),)}, "reported 3 lost of 2 injected m1"),
     ],
 )
 def test_what_is_not_as_expected_is_told(expected: str, changes: dict[str, Any], problem: str) -> None:

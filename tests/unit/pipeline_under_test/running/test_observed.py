@@ -20,7 +20,7 @@ TIMEOUT_S = 20
 @contextmanager
 def observing(broker: Queues) -> Iterator[Observer]:
     made = Observer(broker)
-    made.tell({EVENT_NORM: ProcessGroup(2, [os.getpid()]), COL_SERVICE: ProcessGroup(1, [])})
+    made.set_groups({EVENT_NORM: ProcessGroup(2, [os.getpid()]), COL_SERVICE: ProcessGroup(1, [])})
     made.start()
     try:
         yield made
