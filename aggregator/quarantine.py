@@ -14,7 +14,7 @@ from lagloss_server.store.schema.core import is_any
 
 FIRST_BYTES = 64
 KEPT_AN_HOUR = 1_000
-"""Rows a topic and reason that are kept of what is found in one hour (of the server's clock); more are only counted."""
+"""Rows kept per topic, reason and hour (of the server's clock); more bad records are only counted."""
 HOUR_S = 3_600
 
 BadRow = tuple[int, int, BadReason, bytes]

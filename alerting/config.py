@@ -28,7 +28,7 @@ Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], .
 
 
 class ReceiverSpec(Strict):
-    """Somebody to tell: a name, and one kind of transport with its settings."""
+    """Receiver: a name, and one kind of transport with its settings."""
 
     name: Name
     pagerduty: PagerDutyConfig | None = None

@@ -25,16 +25,16 @@ STOP_S: Final = 12.0
 sends the message again."""
 READ_ALONG_S: Final = 0.5
 READ_AGAIN_S: Final = 30.0
-"""While another alerter leads, each pipeline is read about this often, for this long at a time."""
+"""While another alerter leads, each pipeline is read at about this interval, for READ_ALONG_S at a time."""
 TIDY_S: Final = 600.0
 _SLICE_S: Final = 0.5
-"""How long it listens before it looks at the time."""
+"""Time that it waits for notifications before it checks for the next round."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
 
 class Alerter:
-    """`run` returns when `stop` is called. `receivers`: rows of the table of that name."""
+    """Alerter of all pipelines; `run` returns when `stop` is called. `receivers`: rows of the table of that name."""
 
     def __init__(
         self,

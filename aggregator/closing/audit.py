@@ -17,11 +17,11 @@ from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.store.schema import core as tables
 
 RECORDS_AT_ONCE = 200_000
-"""How many records of a partition that nobody has looked at yet are read along with a closing."""
+"""Unread records of a partition that are read along with a closing."""
 
 
 class Audit:
-    """How far each partition has been looked at, without a gap."""
+    """Position of the audit in each partition, without a gap before it."""
 
     def __init__(self, engine: Engine, beacons: BeaconLog) -> None:
         self._engine = engine

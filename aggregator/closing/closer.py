@@ -32,13 +32,13 @@ from lagloss_server.rules.tally_proof import proven_facts
 log = structlog.get_logger()
 
 WINDOWS_AT_ONCE = 4_000
-"""How many windows are judged and committed together at the most."""
+"""Maximum number of windows that are judged and committed together."""
 BEACONS_PER_READ = 50_000_000
-"""One Spark read closes windows with about so many beacons, but at least one: more would be lost in a crash."""
+"""Beacons per Spark read, of one window at least: a crash repeats no more than that."""
 
 
 class Closer:
-    """Keeps the windows of all pipelines closed. `tick` does what is due; call it again and again.
+    """Closer of the windows of all pipelines. `tick` closes due ones; call it repeatedly.
 
     `verify_share`: which share of the windows that tallies prove is read all the same, to see that the beacons agree.
     """
@@ -63,7 +63,7 @@ class Closer:
         self._lows: Mapping[int, int] = {}
 
     def tick(self, caught_up_ms: int, now_ms: int) -> bool:
-        """Close what is due or dirty, judge what time may have changed. Whether there was anything to do.
+        """Close due and dirty windows, judge again those past their deadline. Return whether there were any.
 
         `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
         """
@@ -127,7 +127,7 @@ class Closer:
         self._lows = lows
 
     def seal_before(self, before_s: int, at_most: int) -> None:
-        """Seal closed windows that start before, but for dirty ones: nothing that tells of them comes any more."""
+        """Seal closed windows that start before this, except dirty ones: no report about them can arrive any more."""
         with self._engine.begin() as connection:
             old = unfinished.seal_before(connection, before_s, at_most)
         for pipeline, start in old:
@@ -198,7 +198,7 @@ class Closer:
             return JudgementContext(load_report_state(connection, windows, now_ms), self._watch.versions, {}, now_ms)
 
     def _with_newest(self, known: JudgementContext, windows: Windows) -> JudgementContext:
-        """With what stands in for progress where nobody reports any (rule 4)."""
+        """Add the rule-4 fallback: for places without progress reports, the newest later window that has beacons."""
         asked: dict[str, tuple[int, int]] = {}
         for pipeline, start in windows:
             reported = {lane.checkpoint for lane in known.reports.lanes[pipeline]}

@@ -62,7 +62,7 @@ class DefinitionRegistry:
         ]
 
     def _resume(self, pipelines: Collection[str]) -> None:
-        """Put on the schedule what is left to do about pipelines that were not known before."""
+        """Put the unfinished windows of newly known pipelines on the schedule."""
         if not pipelines:
             return
         with self._engine.connect() as connection:

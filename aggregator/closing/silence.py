@@ -11,7 +11,7 @@ from lagloss_server.store.schema import core as tables
 
 
 class SilenceWatch:
-    """Remembers who was silent at the last look. Forgetting it (a restart) only makes a few windows be judged again."""
+    """Set of emitters that were silent at the last look. Losing it (a restart) only has a few windows judged again."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine

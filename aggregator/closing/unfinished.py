@@ -131,9 +131,9 @@ def seal_gone(connection: Connection, held: Mapping[int, Watermarks]) -> list[tu
 
 
 def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
-    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are.
+    """Seal closed windows that start before this and whose tallies have not changed since, oldest first; return them.
 
-    Those of a deleted pipeline, too, changed or not: nobody closes them any more.
+    Those of a deleted pipeline, too, changed or not: they are never closed again.
     """
     # tallies before windows, as following locks them where it makes a day's partitions
     connection.execute(text("LOCK TABLE tally IN ACCESS SHARE MODE"))

@@ -21,7 +21,7 @@ ANSWER_TIMEOUT_S: Final = 2.0
 
 
 class Log(NamedTuple):
-    """What a partition holds: [start, end)."""
+    """Offsets that a partition holds: [start, end)."""
 
     start: int
     end: int
@@ -80,7 +80,7 @@ class Input:
 
 
 class ConsumerLags:
-    """Asks the brokers. One that does not answer costs some seconds: for a thread of its own."""
+    """Reader of consumer lags from the brokers. One that does not answer costs seconds: use it in its own thread."""
 
     def __init__(self, bootstrap: str) -> None:
         config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}

@@ -1,4 +1,4 @@
-"""Watching consumer lag: a thread that asks for it each 10 s, and keeps it by the minute in which it was asked."""
+"""Watch of consumer lag: a thread that reads it every 10 s, and stores it by the minute of the reading."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CLOSE_S: Final = 1.0
 
 
 class ConsumerLagWatch:
-    """Closing windows never waits for it; trouble is logged when it is news, and the next round tries again.
+    """Thread that reads consumer lags. Closing never waits for it; a new error is logged, the next round tries again.
 
     Args:
-        groups: tells what to ask about now; called from the thread.
+        groups: returns the consumer groups to read now; called from the thread.
     """
 
     def __init__(

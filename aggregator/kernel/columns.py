@@ -31,7 +31,7 @@ class Growing:
         self.size = 0
 
     def more(self, count: int) -> npt.NDArray[Any]:
-        """Room for so many more values, to be filled in."""
+        """Return room for more values, to be filled in."""
         start, self.size = self.size, self.size + count
         if self.size > self._room.size:
             wider = np.empty(max(self.size, 2 * self._room.size), self._room.dtype)

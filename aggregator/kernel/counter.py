@@ -120,10 +120,10 @@ def _mark(
         np.full(n, np.inf, np.float32),
     )
     nowhere = np.empty(0, np.int32)
-    nobody = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
+    empty = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
     facts = {}
     for name in {**live, **again}:
-        bit, here, replayed = graph.bit[name], live.get(name, nobody), again.get(name, nobody)
+        bit, here, replayed = graph.bit[name], live.get(name, empty), again.get(name, empty)
         word, flag = ids.masks[bit // 64], np.uint64(1 << bit % 64)
         distinct_live = _take(here.rows, here.lags, word, flag, ids.newest)
         distinct = distinct_live + _take(replayed.rows, replayed.lags, word, flag, ids.newest)

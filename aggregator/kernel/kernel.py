@@ -38,7 +38,7 @@ INPUT: Final = "partition int, offset long, appended_ms long, key binary, value 
 OUTPUT: Final = "part binary"
 FIRST_BYTES: Final = 64
 BAD_SHOWN: Final = 1_000
-"""How many bad records a task shows of each reason; the others are only counted."""
+"""Bad records that a task shows of each reason; the others are only counted."""
 SMALL_WINDOW: Final = 20_000
 """Windows with fewer beacons are counted once a task and not once a partition: a count has a price of its own."""
 
@@ -104,7 +104,7 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 @dataclass
 class _Task:
-    """What one task has found so far."""
+    """Findings of one task so far."""
 
     plan: ReadPlan
     windows: dict[bytes, BlockColumns] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class _Task:
         yield Totals(self.strays, self.value_bytes)
 
     def _take_good(self, headers: Headers, keys: list[bytes | None], rows: list[int]) -> list[int]:
-        """Put well-formed blocks into their windows; the rows left over are of windows or checkpoints nobody wants."""
+        """Put well-formed blocks into their windows; return the rows of unwanted windows or checkpoints."""
         groups: dict[tuple[bytes | None, bytes], list[int]] = {}
         raw, of = headers.data.data, headers.fields
         starts, sizes = of["checkpoint"][rows].tolist(), of["checkpoint_size"][rows].tolist()

@@ -35,7 +35,7 @@ lines each time."""
 def start_session(master: str, driver_memory: str, scratch: Path, driver_host: str = "") -> SparkSession:
     """Start a session whose temporary files lie in a folder of this process's own below `scratch`.
 
-    What `spark-submit` was told wins over everything here but a `master` that is given; without either it is
+    Settings given to `spark-submit` override everything here but a given `master`; without either it is
     `local[*]`. `driver_host` is where executors of a cluster reach this process; empty: this machine's name.
 
     Raises:
@@ -47,7 +47,7 @@ def start_session(master: str, driver_memory: str, scratch: Path, driver_host: s
     if is_local(conf["spark.master"]):
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ.update(own_modules_first())  # for Spark's workers, which it starts by `-m`
-    else:  # the executors' Python; where nobody says, the path of this one
+    else:  # the executors' Python; by default, the path of this one
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.config(map={**conf}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")

@@ -119,8 +119,8 @@ class Retention:
         self._transact(partial(_drop_partition, table, day))
 
     def _drop_tallies(self, changeable_s: int, day: int) -> str | None:
-        """Drop a day's tallies unless a window needs them. Nothing may have been followed between looking and dropping:
-        the newest basis in the partition tells."""
+        """Drop a day's tallies unless a window needs them, or a report was consumed between the check and the drop: the
+        newest basis in the partition shows that."""
         with self._engine.connect() as connection:
             newest = _newest_basis(connection, day)
             held_by = _unsealed(connection, day) or _never_closed(connection, day, changeable_s)
@@ -144,8 +144,8 @@ class Retention:
         return held_by or self._transact(partial(_drop_rolled_up, day))
 
     def _forget_unknown_lanes(self, changeable_s: int, connection: Connection) -> int:
-        """Ordered lanes that stood still before any window that can change, and that no definition has a place for.
-        Others stay, however old: what waits in a partition that nobody takes in any more is late, not lost (rule 4)."""
+        """Delete ordered lanes that stood still before any window that can change, and that no definition has a place
+        for. Others stay, however old: messages in a partition without a consumer are late, not lost (rule 4)."""
         lane = tables.table_of(tables.LaneRow)
         keys = [lane.c.pipeline, lane.c.checkpoint, lane.c.lane, lane.c.holder]
         old = connection.execute(select(*keys).where(lane.c.holder == b"", lane.c.appended_at < changeable_s * 1000))

@@ -23,7 +23,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import make_days_ahead
 
 AUDIT_EVERY_S = 30
-"""How often blocks that no closing read are looked at, for keys that no good block has."""
+"""Interval of the audit of blocks that no closing read, for keys that no good block has."""
 SEAL_EVERY_S = 60
 ROLL_UP_EVERY_S = 5
 RETAIN_EVERY_S = 600
@@ -49,7 +49,7 @@ class PeriodicTask:
 
 
 class MaintenanceLoop:
-    """Does what is asked for or has become due, a little a call."""
+    """Maintenance: answers requests and runs due tasks, a little per call."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class MaintenanceLoop:
         """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
         answer after the last. Return whether there was a request.
 
-        How far it has come stands in its row, so that whoever is the closer next goes on there.
+        The request's row has its progress, so that the next closer continues there.
         """
         request = tables.table_of(tables.RecomputeRequestRow)
         with self._engine.connect() as connection:

@@ -53,7 +53,7 @@ class ReportBatch:
     strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
     def take(self, record: ReportRecord, known: Checkpoints) -> None:
-        """Take one record in; a bad one, or what is bad in it, is counted by reason.
+        """Add one record; count a bad one, or bad parts of it, by reason.
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         """

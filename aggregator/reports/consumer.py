@@ -41,7 +41,7 @@ STRANGERS_FOR_S = 86_400
 """How long the names that no definition has are held in memory before those of a week ago are forgotten."""
 
 PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
-"""How long the stream waits for a broker. While it does it cannot be stopped; by default that is a minute."""
+"""Time that the stream waits for a broker, during which it cannot be stopped; Kafka's default is a minute."""
 
 
 class DatabaseRestored(RuntimeError):
@@ -57,7 +57,7 @@ def hold_follower(connection: Connection) -> None:
 
 
 class ReportConsumer:
-    """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
+    """Consumer of reports: writes each batch and its position to PostgreSQL in one transaction."""
 
     def __init__(self, engine: Engine, topic: str, topic_id: str) -> None:
         self.engine = engine
@@ -291,8 +291,8 @@ def following(
     partitions: Iterable[int],
     checkpoints: Callable[[], Checkpoints],
 ) -> Iterator[StreamingQuery]:
-    """Follow the reports topic from where the database stands, for as long as the block lasts; `checkpoints()` tells
-    what pipelines there are now."""
+    """Consume the reports topic from the database's position, while the block lasts; `checkpoints()` returns those of
+    the current pipelines."""
     known = follower.positions()
     starts = {str(partition): known.get(partition, -2) for partition in partitions}
     reports = (

@@ -1,4 +1,4 @@
-"""`lagloss alerts backtest`: which incidents a pipeline's rules would have opened on the windows that are stored."""
+"""`lagloss alerts backtest`: the incidents that a pipeline's rules would have opened on its stored windows."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BacktestLimit:
-    """What stored windows do not tell a rule."""
+    """Limit of a rule's backtest: data that stored windows lack."""
 
     rule: str
     tried: bool
@@ -177,7 +177,7 @@ def _counts_on_time(rule: Rule) -> bool:
 
 
 def _moment(epoch_s: float) -> str:
-    """RFC 3339 in whole seconds: closings are not told more exactly than that."""
+    """Format a time as RFC 3339 in whole seconds, the precision of closings."""
     return rfc3339(int(epoch_s))
 
 

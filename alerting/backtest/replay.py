@@ -26,7 +26,7 @@ from lagloss_server.model.alert_rules import MAX_OF
 from lagloss_server.model.definition import Definition
 
 CLOCK_RULES: Final = frozenset({"blind/closing", "staleness", "pending-age"})
-"""Rules that look at the moment, tried each minute as well; of stored windows, nothing tells when a node reported."""
+"""Rules of time, evaluated each minute as well; `blind/reports` cannot be, since report times are not stored."""
 UNTRIED: Final = frozenset({"blind/reports"})
 
 
@@ -50,8 +50,8 @@ class Past:
 
 @dataclass(slots=True)
 class Replayed:
-    """An incident that would have been, after its newest change. `inhibited_by`: rules with an open incident, when it
-    opened, that would have kept it from being told. Times in epoch s, `first_s` and `last_s` of windows."""
+    """Replayed incident after its newest change. `inhibited_by`: rules with an open incident, when it opened, that
+    would have suppressed it. Times in epoch s, `first_s` and `last_s` of windows."""
 
     id: UUID
     rule: Rule
@@ -195,7 +195,7 @@ class _Rows:
         self._rows[at] = row
 
     def before(self, start_s: int, windows: int) -> int:
-        """Start of the window that is so many before this one, or of the first."""
+        """Return the start of the window this many before this one, or of the first."""
         at = max(0, bisect_left(self._starts, start_s) - windows)
         return min(start_s, self._starts[at]) if at < len(self._starts) else start_s
 

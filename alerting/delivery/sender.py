@@ -1,4 +1,4 @@
-"""Sending: one thread a receiver claims, sends and records, so that one that hangs delays nobody else."""
+"""Sender of a receiver's messages: a thread per receiver, so that one that hangs delays no other."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 LEASE_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""
 IDLE_S: Final = 2.0
-"""How often the outbox is looked at even if nobody says that there is something in it."""
+"""Interval at which the outbox is read even without a wake-up."""
 MISTAKE_S: Final = 10.0
 """How long it waits after a mistake of ours."""
 
@@ -50,7 +50,7 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Wake the thread: the outbox may have a message to send."""
         self._woken.set()
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class Sender:
         if claimed is None:
             return False
         if _now_s() - claimed_at_s > LEASE_MARGIN_S:
-            return True  # we were asleep: somebody else may be sending it by now
+            return True  # we were asleep: another sender may be sending it by now
         began_s = time.monotonic()
         outcome = self._outbox.record(claimed, self._send(claimed))
         self._note(claimed, outcome, time.monotonic() - began_s)

@@ -56,7 +56,7 @@ class Evaluator:
         CHANGE`."""
         rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
         if not self._views.has_read(pipeline):
-            self.read_along(pipeline)  # a day of windows, before anybody has to wait for our turn to end
+            self.read_along(pipeline)  # a day of windows, before others have to wait for our lock
         with self.store.engine.begin() as connection:
             now = incidents.lock(connection, pipeline.name)
             view = self._views.view(pipeline, now.timestamp())
@@ -184,7 +184,7 @@ class _Work:
         self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Incident | None
     ) -> Incident:
         is_open = change.kind != "resolved"
-        taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
+        taken = None if change.kind == "reopened" else before  # the acknowledgement was of the earlier episode
         windows = change.breaches or ((before.first_window_s, before.last_window_s) if before else ())  # revised away
         return Incident(
             id=uuid.uuid4() if before is None else before.id,

@@ -1,4 +1,4 @@
-"""A notification: what one receiver is told of one incident, as it lies in the outbox."""
+"""Notification of one incident to one receiver, as it lies in the outbox."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Action = Literal["trigger", "update", "refresh", "acknowledge", "resolve", "test"]
-"""What the receiver is to do: `trigger` an incident (also when it was reopened or escalated, and as a reminder), know
-more of an open one (`update`), hear that it is still open (`refresh`, only to receivers that forget), know that
-somebody took it (`acknowledge`), end it (`resolve`). A `test` is no incident."""
+"""Action of the receiver: `trigger` an incident (also when it was reopened or escalated, and as a reminder), `update`
+an open one, `refresh` one that is still open (only for receivers that expire alerts), `acknowledge` or `resolve` it. A
+`test` is no incident."""
 
 Document = dict[str, Any]
 

@@ -1,4 +1,4 @@
-"""Incidents in PostgreSQL: one row each, and a row for everything that happened to it. Statements only."""
+"""Incidents in PostgreSQL: one row each, and a row for each of its changes. Statements only."""
 
 from __future__ import annotations
 
@@ -43,8 +43,9 @@ def take_turn(connection: Connection, pipeline: str) -> None:
 
 
 def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | None = None) -> list[Incident]:
-    """Open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the newest
-    resolved first. Locked: whoever acknowledges one meanwhile waits, and is not overwritten. `runbooks`: its own."""
+    """Read open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the
+    newest resolved first. Their rows are locked: an acknowledgement waits and is not overwritten. `runbooks`: its
+    own."""
     row = _table.c
     asked = (
         select(_table)

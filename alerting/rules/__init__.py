@@ -1,4 +1,4 @@
-"""Rules: what a breach is, where it is and how it is said. Pure: a rule reads a view and makes an assessment."""
+"""Alert rules: breaches, their places and texts. Pure: a rule reads a view and makes an assessment."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Reporting:
 
 @dataclass(frozen=True, slots=True)
 class ClosingHealth:
-    """The pipeline is stale. One that never had a window is not blind."""
+    """Rule `blind/closing`: no window has closed. A pipeline that never had a window is not blind."""
 
     kind: ClassVar[str] = "blind"
     name: ClassVar[str] = "blind/closing"

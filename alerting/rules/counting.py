@@ -1,4 +1,4 @@
-"""Counting: k of the last n closed windows, and the clock, as assessments.
+"""Assessments of k of the last n closed windows, and of rules of time.
 
 A rule gives what each window is by itself; here is which of them make up breaches. n windows are n closed ones, however
 many minutes lie between them; where a pipeline has fewer yet, they are what there is.

@@ -1,4 +1,4 @@
-"""Places where it is so, worst first, out of the documents of breached windows."""
+"""Places of a breach, worst first, from the documents of breached windows."""
 
 from __future__ import annotations
 

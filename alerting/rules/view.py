@@ -1,4 +1,4 @@
-"""A view: all that rules look at of one pipeline, as of one moment."""
+"""View of one pipeline as of one moment: the input of its rules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 
 HORIZON_S: Final = 86_400
-"""Windows older than this open and change nothing: closing last week again must not page anybody tonight."""
+"""Windows older than this open and change nothing: closing last week again must not page tonight."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +25,12 @@ class WaitingMessages:
 
 @dataclass(frozen=True, slots=True)
 class PipelineView:
-    """`windows`: the closed ones that are no history; those before `seen_from_s` are context that nothing is said of.
+    """Input of a pipeline's rules. `windows`: closed ones that are no history; those before `seen_from_s` are context.
 
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
-    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, as tallies tell it.
+    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, by their tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: what is pending. `watched_since_s`: since when anybody looks. Moments in epoch s.
+    `waiting`: pending messages. `watched_since_s`: start of the alerter's observation. Moments in epoch s.
     """
 
     definition: Definition

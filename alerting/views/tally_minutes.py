@@ -12,13 +12,13 @@ from lagloss_server.store.schema.core import TallyRow, table_of
 from lagloss_server.store.store import read_basis
 
 LOOK_BACK_S: Final = 90_000
-"""Minutes older than this are not looked for: windows tell of them."""
+"""Minutes older than this are not read: closed windows cover them."""
 _KEPT_S: Final = 10_800
-"""Minutes of a checkpoint before its newest are kept for so long."""
+"""Minutes of a checkpoint are kept for this long before its newest."""
 
 
 class Minutes:
-    """Reads only tallies that changed since it last did."""
+    """Cache of minutes with live beacons; it reads only tallies that changed since its last read."""
 
     def __init__(self) -> None:
         self._basis = -1

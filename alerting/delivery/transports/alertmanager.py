@@ -75,7 +75,8 @@ def _post(target: HttpTarget, bodies: Sequence[bytes], deadline: Deadline) -> Ou
 
 
 def _of_cluster(outcomes: Sequence[Outcome]) -> Outcome:
-    """Sent if one took it (members tell each other of what they sent, not of alerts); else later if one may."""
+    """Combine the members' outcomes: sent if one accepted (members share notifications, not alerts), else retried if
+    one may accept later."""
     if any(isinstance(outcome, Sent) for outcome in outcomes):
         return Sent()
     failures = [outcome for outcome in outcomes if not isinstance(outcome, Sent)]

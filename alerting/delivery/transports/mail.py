@@ -22,7 +22,7 @@ MAX_REFERENCES: Final = 20
 
 
 class MailConfig(ServerConfig, TransportConfig):
-    """A mail server, and who gets the mail."""
+    """Mail server and recipients."""
 
     to: Recipients
 
