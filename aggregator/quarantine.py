@@ -40,7 +40,7 @@ def record(connection: Connection, topic: str, bad: Sequence[BadRow]) -> None:
 
 
 def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], int]) -> None:
-    """Add so many records to the counts, by reason and when they were found or appended (epoch ms).
+    """Add numbers of records to the counts, by reason and when they were found or appended (epoch ms).
 
     Each must be given once: what is read again must not be added again.
     """
@@ -60,7 +60,7 @@ def count(connection: Connection, topic: str, found: Mapping[tuple[str, int], in
 
 
 def count_windows(connection: Connection, topic: str, found: Mapping[tuple[str, int], Mapping[BadReason, int]]) -> None:
-    """How many bad records there are under the keys of these windows, by reason, in place of what was known of them."""
+    """Replace the counts of bad records under the keys of these windows, by reason."""
     table = tables.table_of(tables.QuarantineCountRow)
     buckets = {window: "{}/{}".format(*window) for window in found}
     connection.execute(delete(table).where(table.c.topic == topic, is_any(table.c.bucket, buckets.values())))
@@ -80,7 +80,7 @@ def count_windows(connection: Connection, topic: str, found: Mapping[tuple[str, 
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:
-    """How many bad records there were, by topic and reason."""
+    """Return the number of bad records by topic and reason."""
     table = tables.table_of(tables.QuarantineCountRow)
     total = func.sum(table.c.count)
     rows = connection.execute(select(table.c.topic, table.c.reason, total).group_by(table.c.topic, table.c.reason))
@@ -88,7 +88,7 @@ def counts(connection: Connection) -> dict[tuple[str, str], int]:
 
 
 def _room(connection: Connection, topic: str, reasons: Iterable[BadReason]) -> dict[str, int]:
-    """How many more rows may be kept in this hour, by reason."""
+    """Return how many more rows this hour can keep, by reason."""
     table = tables.QuarantinedRow
     room: dict[str, int] = dict.fromkeys(reasons, KEPT_AN_HOUR)
     if not room:

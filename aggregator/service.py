@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
 from aggregator import quarantine
-from aggregator.closing import report_state as told
+from aggregator.closing import report_state
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.consumer_lag.watch import ConsumerLagWatch
@@ -22,7 +22,7 @@ from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
-from aggregator.outage import TRANSIENT, LeaseHeld, Outage, trouble_with
+from aggregator.outage import TRANSIENT, LeaseHeld, Outage, outage_of
 from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
@@ -53,15 +53,16 @@ class Aggregator:
         self.metrics.waiting(lambda: self.trouble)
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
 
-    def why_not_well(self) -> str | None:
-        """What /healthz says is wrong: it has not started, or waits for a server. None when it works."""
+    def health_problem(self) -> str | None:
+        """Return the reason for a failed /healthz: the aggregator has not started, or waits for a server. None when it
+        works."""
         if not self.ready.is_set():
             return "starting"
         trouble = self.trouble
         return str(trouble) if trouble else None
 
     def run(self, stop: threading.Event) -> None:
-        """Start Spark, then work until told to stop; servers that are away are waited for with backoff.
+        """Start Spark, then work until `stop` is called; wait with backoff for servers that are down.
 
         Raises:
             SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
@@ -86,19 +87,19 @@ class Aggregator:
             spark.stop()
 
     def _wait_for(self, error: BaseException) -> Outage:
-        """Say whom we wait for, and since when."""
-        self.trouble = trouble_with(error, time.time()).lasting(self.trouble)
+        """Record the outage that an error stands for, as a continuation of the current one."""
+        self.trouble = outage_of(error, time.time()).lasting(self.trouble)
         self.ready.set()
         return self.trouble
 
-    def _tell(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        """Before anything is closed: to stop a stream may take as long as its call to a broker that is away."""
+    def _note_outage(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        """Record the outage before anything is closed: stopping a stream takes up to a call's time-out to a broker."""
         if isinstance(error, TRANSIENT):
             self._wait_for(error)
 
     def _work(self, spark: SparkSession, stop: threading.Event) -> None:
-        """One spell of work, from connecting to the first trouble. Whatever is kept in memory is made anew in each, so
-        that PostgreSQL may have become another one meanwhile (restored from a backup)."""
+        """Work from connecting to the first outage. All state in memory is built anew each time, so that PostgreSQL can
+        be another one by then (restored from a backup)."""
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
             store = stack.enter_context(closing(Store(self.settings.require_database())))
@@ -126,7 +127,7 @@ class Aggregator:
             stream = stack.enter_context(
                 following(spark, bootstrap, follower, reports.partitions(), lambda: watch.checkpoints)
             )
-            stack.push(self._tell)
+            stack.push(self._note_outage)
             while not stop.is_set():
                 lease.check()
                 if not stream.isActive:
@@ -144,7 +145,7 @@ class Aggregator:
     def _observe(self, store: Store, now_ms: int, caught_up_ms: int) -> None:
         self.metrics.caught_up_seconds.set((now_ms - caught_up_ms) / 1000 if caught_up_ms else float("nan"))
         with store.engine.connect() as connection:
-            self.metrics.clock_skew_seconds.set(told.largest_skew_ms(connection, caught_up_ms) / 1000)
+            self.metrics.clock_skew_seconds.set(report_state.largest_skew_ms(connection, caught_up_ms) / 1000)
             for (topic, reason), count in quarantine.counts(connection).items():
                 self.metrics.bad_records.labels(topic, reason).set(count)
 
@@ -163,9 +164,9 @@ class Lease:
         return bool(taken)
 
     def check(self) -> None:
-        """Raises DBAPIError where the connection, and with it the lease, is gone."""
+        """Raise DBAPIError if the connection, and with it the lease, is gone."""
         if self._connection is None:
-            raise ConnectionError("the lease was never taken")
+            raise ConnectionError("the lease was not acquired")
         self._connection.execute(text("SELECT 1"))
 
     def close(self) -> None:

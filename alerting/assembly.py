@@ -41,7 +41,8 @@ class AlertingSetup:
 
 
 def build(settings: Settings) -> AlertingSetup:
-    """Opens nothing that has to answer yet. Raises a LaglossError for settings or a file that make no sense."""
+    """Build the alerter without opening any connection. Raise a LaglossError for invalid settings or an invalid
+    file."""
     database_url = settings.require_database()
     file = load_alerting(settings)
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
@@ -49,7 +50,7 @@ def build(settings: Settings) -> AlertingSetup:
     dashboard = _dashboard_url(settings)
     evaluator = Evaluator(
         store,
-        teller(file, transports),
+        notifier(file, transports),
         dashboard,
         lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
     )
@@ -66,18 +67,18 @@ def build(settings: Settings) -> AlertingSetup:
     return AlertingSetup(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
 
 
-def teller(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
-    """The file's routes and maintenance windows, and what its receivers need."""
+def notifier(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
+    """Build the notifier from the file's routes, maintenance windows and receivers."""
     resend_s = {name: transport.resend_s for name, transport in transports.items()}
-    habits = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
-    return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], habits)
+    policy = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
+    return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], policy)
 
 
 def _route(given: RouteSpec) -> ReceiverRoute:
     return ReceiverRoute(
         matchers=given.match,
         receivers=given.to,
-        goes_on=given.continue_,
+        continues=given.continue_,
         repeat_s=given.repeat / 1_000,
         group_by=given.group_by,
         group_wait_s=given.group_wait / 1_000,

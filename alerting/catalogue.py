@@ -18,11 +18,11 @@ class Catalogue:
         self._known: dict[str, StoredPipeline] = {}
 
     def names(self) -> list[str]:
-        """Of all pipelines that are not deleted, also of those whose definitions cannot be read."""
+        """Return the names of all pipelines that are not deleted, including those with unreadable definitions."""
         return self._store.names()
 
     def find(self, name: str) -> StoredPipeline | None:
-        """A pipeline as it is now; None if it is deleted.
+        """Return a pipeline as it is now; None if it is deleted.
 
         Raises:
             ValidationError: its newest definition is none that this version of lagloss understands.

@@ -1,4 +1,4 @@
-"""The alerter: waits for the lead, and then evaluates pipelines as their windows close while its senders send."""
+"""Alerter: waits for leadership, and then evaluates pipelines as their windows close while its senders send."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 
 STOP_S: Final = 12.0
-"""What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
-alerter sends it again."""
+"""Time that a sending under way has to end when the alerter stops. After that its claim expires, and the next alerter
+sends the message again."""
 READ_ALONG_S: Final = 0.5
 READ_AGAIN_S: Final = 30.0
 """While another alerter leads, each pipeline is read about this often, for this long at a time."""
@@ -91,8 +91,8 @@ class Alerter:
                 self._follow_lead(None)
 
     def _stand_by(self) -> None:
-        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over.
-        Raises when the database goes away."""
+        """Note that the database answers, and fill the caches a little at a time, so that a takeover has less to read.
+        Raise when the database goes away."""
         self.trouble = None
         until_s = time.monotonic() + READ_ALONG_S
         for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
@@ -106,7 +106,7 @@ class Alerter:
                     self._evaluator.read_along(pipeline)
             except AWAY:
                 raise
-            except Exception as error:  # who leads says more of it
+            except Exception as error:  # the leader logs the details
                 _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
 
     def _follow_lead(self, backend: int | None) -> None:
@@ -114,17 +114,17 @@ class Alerter:
         self._metrics.leading.set(backend is not None)
 
     def _lead_on(self, lead: Leadership) -> None:
-        """Until told to stop. Raises when the database goes away or the lead is lost."""
+        """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()
         rounds = Rounds()
         while not self._stop.is_set():
-            lead.beat()
+            lead.heartbeat()
             if rounds.is_due(time.monotonic()):
                 rounds.begin(self._catalogue.names(), time.monotonic())
             heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
-            if "" in heard:  # somebody acknowledged, silenced, or asked for a test
+            if "" in heard:  # an acknowledgement, a silence, or a request for a test
                 self._wake()
             rounds.hear(heard)
             name = rounds.take()
@@ -134,7 +134,8 @@ class Alerter:
                 self._watch(lead, "", self._end_round)
 
     def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
-        """A step that fails keeps no other from being done. Raises only when the lead is lost."""
+        """Run one step; log and count a failure so that other pipelines are still evaluated. Raise only when leadership
+        is lost."""
         try:
             step()
         except Exception as error:
@@ -168,14 +169,14 @@ class Alerter:
             sender.wake()
 
     def _name_receivers(self, engine: Engine) -> None:
-        """So that people can be told which there are. What waits for others goes nowhere, and must not go out late if
-        one of them comes back: it is told then of what is open then."""
+        """Store the names of the receivers for other programs. Messages for receivers that are gone are dropped: they
+        must not go out late if one is added again, which is notified of the incidents open then."""
         with engine.begin() as connection:
             connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
             connection.execute(delete(table_of(ReceiverRow)))
             if self._receivers:
                 connection.execute(insert(ReceiverRow), list(self._receivers))
-            outbox.drop_but_of(connection, [str(receiver["name"]) for receiver in self._receivers])
+            outbox.drop_all_but(connection, [str(receiver["name"]) for receiver in self._receivers])
 
     def _count_open(self) -> None:
         table = table_of(IncidentRow)

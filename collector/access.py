@@ -23,7 +23,7 @@ RATE_WINDOW_S: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request: the holder of a token, or somebody on this machine."""
+    """Who sent a request: the holder of a token, or a process of this machine."""
 
     token: Token | None
 

@@ -42,7 +42,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra={"requestBody": {"content": otlp}},  # of no bytes is a request of no spans
     )
     async def post_traces(request: Request) -> Response:
-        """OTLP/HTTP: messaging spans as beacons. Those that cannot be used are told in `partial_success`."""
+        """Take messaging spans (OTLP/HTTP) as beacons. Unusable ones are reported in `partial_success`."""
         return await services.answered("traces", request, beacons.post_spans)
 
 

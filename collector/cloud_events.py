@@ -92,7 +92,7 @@ def _batch(events: Sequence[CloudEvent]) -> BatchJson:
 
 
 def renamed(problem: Problem) -> Problem:
-    """Return the problem of a beacon, told of the event's attribute."""
+    """Return the problem of a beacon, as one of the event's attribute."""
     field = problem.document.field or ""
     problem.document.field = _ATTRIBUTE_OF.get(field, problem.document.field)
     return problem

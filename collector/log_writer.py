@@ -55,7 +55,7 @@ class _Group:
     """Records that are acknowledged together, and who waits for that."""
 
     records: Sequence[RecordToWrite]
-    tell: Callable[[list[LogPosition | None]], None]
+    report: Callable[[list[LogPosition | None]], None]
     left: int = 0
     positions: list[LogPosition | None] = field(default_factory=list)
 
@@ -167,7 +167,7 @@ class Writer:
                 group.positions[at] = LogPosition(partition, offset)
             group.left -= 1
             if not group.left:
-                group.tell(group.positions)
+                group.report(group.positions)
 
         return done
 
@@ -187,4 +187,4 @@ def _call(
     try:
         loop.call_soon_threadsafe(settle, positions)
     except RuntimeError:
-        log.debug("nobody waits any more", why="the server has ended")
+        log.debug("no request waits any more", why="the server has ended")

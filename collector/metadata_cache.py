@@ -40,7 +40,7 @@ class KnownPipeline:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the database said at one moment (`taken_at`, monotonic seconds)."""
+    """The database's answer of one moment (`taken_at`, monotonic seconds)."""
 
     taken_at: float
     tokens: Mapping[str, Token] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class MetadataCache:
         return self._snapshot if self.age_s <= self._trusted_s else None
 
     async def refresh(self, pause_s: float = 0.0) -> None:
-        """Asks the database, at least `pause_s` after the last time, unless somebody did since this was called."""
+        """Asks the database, at least `pause_s` after the last time, unless that was done since the call."""
         called_at = time.monotonic()
         async with self._asking:
             if self.store is None or self._asked_at >= called_at:

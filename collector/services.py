@@ -53,7 +53,7 @@ class CollectorServices:
 
 
 def media_type(request: Request, *expected: str) -> str:
-    """Return the body's type, without parameters; the first of those expected where none is said.
+    """Return the body's type, without parameters; the first of those expected if it names none.
 
     Raises:
         Problem: 415 for another.

@@ -17,7 +17,7 @@ from dashboard.request.span import Span
 from lagloss.errors import EXIT_NOT_ENOUGH_DATA
 from lagloss_server.errors import BacktestBusy, BacktestFailed, NotEnoughData
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.ops.processes import launcher
+from lagloss_server.ops.processes import launcher, own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.store.store import Store
 
@@ -70,7 +70,7 @@ def _run(argv: Sequence[str], settings: Settings, timeout_s: float) -> Document:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
-                env={**os.environ, **given},
+                env={**os.environ, **own_modules_first(), **given},
                 timeout=timeout_s,
                 check=False,
             )

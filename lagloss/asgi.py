@@ -137,7 +137,7 @@ class _Exchange:
         self._handling = handling
         self._receive = receive
         self._send = send
-        self._tell = answered
+        self._report = answered
         self._is_in = False
         self._is_answered = False
 
@@ -170,8 +170,8 @@ class _Exchange:
     def _answer(self, failure: str | None) -> None:
         if not self._is_answered:
             self._is_answered = True
-            self._take_in()  # of a request whose body nobody read
-            self._tell(self._handling, failure)
+            self._take_in()  # of a request whose body was never read
+            self._report(self._handling, failure)
             self._handling.over()
 
 

@@ -39,8 +39,8 @@ class Identity(NamedTuple):
 
     def headers(self) -> list[tuple[str, str | bytes]]:
         """Return the headers to send with the message."""
-        told: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
-        return told if self.replay is None else [*told, (REPLAY_HEADER, self.replay)]
+        own: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
+        return own if self.replay is None else [*own, (REPLAY_HEADER, self.replay)]
 
     def tell(self, say: Callable[..., bool], **more: Any) -> bool:
         """Call a method of an emitter for this message: `identity.tell(emitter.filtered, reason="robot")`."""

@@ -37,12 +37,12 @@ def batch(emitter: Emitter, messages: Iterable[Told] = (), *, to: str | None = N
     """Work in hand while the block lasts; at its end, all of its messages are out.
 
     Put collecting and sending into one block, retries too: then a batch held back for two minutes is late and not lost.
-    Where the block raises, nothing is said of any message, and nothing is in hand any more: until the host sends them
+    If the block raises, no message is observed as out, and nothing is in hand any more: until the host sends them
     out in another batch, or calls `filtered` or `dead` for them, they count as lost at this node, which they are.
 
     Args:
         emitter: of this node.
-        messages: those that the emitter was told of by `taken_in` already; more come in by `take`.
+        messages: those that the emitter has observed by `taken_in` already; more come in by `take`.
         to: the next node, where there are several.
     """
     with emitter.processing():

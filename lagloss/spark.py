@@ -25,7 +25,7 @@ CLOSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class Observation:
     """What a task needs to send the beacons of its rows."""
 
     pipeline: str
@@ -82,8 +82,8 @@ def emit(
     _expect(df, id_column, (StringType,), "text")
     _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
     address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
-    telling = Telling(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
-    return df.mapInArrow(partial(tell, telling), df.schema)
+    observation = Observation(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
+    return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
 
 def emit_now(df: DataFrame, pipeline: str, node: str, kind: Kind, **options: Any) -> int:
@@ -100,32 +100,34 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
     raise ValueError(f"expected a column {column} of {what}, found {kind}")
 
 
-def tell(telling: Telling, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
+def observe_partition(
+    observation: Observation, batches: Iterable[pa.RecordBatch]
+) -> Generator[pa.RecordBatch, None, None]:
     """Run one task: return the batches unchanged, each after its beacons were handed to the emitter."""
-    emitter = Emitter(telling.pipeline, telling.node, telling.bootstrap, **telling.options)
-    observe = _observer(emitter, telling)
+    emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
+    observe = _observer(emitter, observation)
     try:
         for batch in batches:
             skipped = 0
-            times = _epoch_ms(batch.column(telling.time_column)).to_pylist()
-            for message_id, event_time in zip(batch.column(telling.id_column).to_pylist(), times, strict=True):
+            times = _epoch_ms(batch.column(observation.time_column)).to_pylist()
+            for message_id, event_time in zip(batch.column(observation.id_column).to_pylist(), times, strict=True):
                 if message_id is None or event_time is None:
                     skipped += 1
                 else:
                     observe(message_id, event_time)
-            if skipped and telling.skipped is not None:
-                telling.skipped.add(skipped)
+            if skipped and observation.skipped is not None:
+                observation.skipped.add(skipped)
             yield batch
     finally:
         emitter.close(CLOSE_S)
 
 
-def _observer(emitter: Emitter, telling: Telling) -> Callable[[str, int], bool]:
-    if telling.kind == "in":
+def _observer(emitter: Emitter, observation: Observation) -> Callable[[str, int], bool]:
+    if observation.kind == "in":
         return emitter.taken_in
-    if telling.kind == "out":
-        return partial(emitter.sent_out, to=telling.to)
-    return partial(emitter.filtered if telling.kind == "filtered" else emitter.dead, reason=telling.reason)
+    if observation.kind == "out":
+        return partial(emitter.sent_out, to=observation.to)
+    return partial(emitter.filtered if observation.kind == "filtered" else emitter.dead, reason=observation.reason)
 
 
 def _epoch_ms(times: pa.Array) -> pa.Array:

@@ -36,6 +36,7 @@ LaglossError
 ├── ServerUnreachable         exit 3
 │   ├── JavaMissing
 │   ├── MachineTooSmall
+│   ├── SparkMissing
 │   ├── JarsMissing
 │   ├── JarsNotFetched
 │   ├── PortInUse
@@ -182,6 +183,11 @@ class MachineTooSmall(ServerUnreachable):
     """{problem}."""
 
 
+class SparkMissing(ServerUnreachable):
+    """Spark is not installed, which the aggregator needs, and with it `lagloss up` and `lagloss demo`. Run
+    `pip install 'lagloss-server[aggregator]'`, or `make setup` in a checkout."""
+
+
 class JarsMissing(ServerUnreachable):
     """{count} of the {total} {kind} jars are missing or damaged in {path}, for example {example}. Run `make setup` or
     `python -m lagloss_server.ops.jars` once with a network."""
@@ -189,8 +195,8 @@ class JarsMissing(ServerUnreachable):
 
 class JarsNotFetched(ServerUnreachable):
     """The jars could not be fetched: {detail}. Check the network (a proxy is given to Java in JAVA_TOOL_OPTIONS,
-    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` again; it resumes where it
-    stopped. Full log: {log}"""
+    a mirror as an Ivy settings file in LAGLOSS_IVY_SETTINGS), then run `make setup` or the same command again; it
+    resumes where it stopped. Full log: {log}"""
 
 
 class PortInUse(ServerUnreachable):

@@ -54,7 +54,7 @@ class Settings(BaseSettings):
 
     login: Literal["", "local", "oidc", "proxy"] = Field("", description="how people log in to the dashboard")
     login_operators: str = Field("", description="a,b,…: groups whose members may act, with login oidc or proxy")
-    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: whoever is logged in")
+    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: everyone who is logged in")
     session_hours: int = Field(72, ge=1, description="hours after which one has to log in again")
     session_idle_hours: int = Field(8, ge=1, description="hours without a request after which one has to log in again")
     oidc_issuer: str = Field("", description="https://… of the OpenID provider, as its metadata spell it")
@@ -63,8 +63,8 @@ class Settings(BaseSettings):
     oidc_name_claim: str = Field("preferred_username", description="claim with a person's name; without it, sub")
     oidc_role_claim: str = Field("groups", description="claim with a person's groups; a.b: within another")
     proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the proxies whose headers are believed")
-    proxy_user_header: str = Field("X-Forwarded-User", description="header by which the proxy tells who asks")
-    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header by which it tells their groups")
+    proxy_user_header: str = Field("X-Forwarded-User", description="header in which the proxy names the user")
+    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header in which it names their groups")
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
     alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")

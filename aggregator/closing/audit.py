@@ -1,4 +1,4 @@
-"""The audit: every record of the beacons topic is looked at once, so that every bad one is counted, and once."""
+"""Audit of the beacons topic: every record is looked at once, so that every bad one is counted, and once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Audit:
         self._topic_id = beacons.topic_id()
 
     def position(self, held: Mapping[int, Watermarks]) -> dict[int, int]:
-        """The first offset of each partition that is still there and that nobody has looked at."""
+        """Return the first offset of each partition that is still in the log and was not looked at."""
         table = tables.AuditedRow
         with self._engine.connect() as connection:
             rows = connection.execute(select(table.topic_partition, table.next_offset))
@@ -37,7 +37,7 @@ class Audit:
         return {partition: max(seen.get(partition, 0), marks.low) for partition, marks in held.items()}
 
     def record(self, connection: Connection, reading: Reading, position: Mapping[int, int]) -> None:
-        """In the transaction that commits what was read: set bad records aside, and remember how far the audit is."""
+        """Set bad records aside and store the position of the audit, in the transaction that commits the read."""
         topic, now_ms = self._beacons.topic, int(time.time() * 1000)
         bad = [(found.partition, found.offset, found.reason, found.first_bytes) for found in reading.bad]
         quarantine.record(connection, topic, bad)
@@ -52,13 +52,13 @@ class Audit:
             connection.execute(upsert.on_conflict_do_update(index_elements=["topic_partition"], set_=columns), rows)
 
     def count_windows(self, connection: Connection, facts: Mapping[tuple[str, int], WindowFacts]) -> None:
-        """How many bad records there are under the keys of windows that were read."""
+        """Replace the counts of bad records under the keys of windows that were read."""
         bad = {window: found.bad for window, found in facts.items()}
         quarantine.count_windows(connection, self._beacons.topic, bad)
 
 
 def unseen(position: Mapping[int, int], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-    """What to look at next: read along with the rest, so that every bad key is counted once."""
+    """Return the next ranges to look at; they are read with the rest, so that every bad key is counted once."""
     return [
         OffsetRange(partition, first, min(first + RECORDS_AT_ONCE, held[partition].high) - 1)
         for partition, first in position.items()
@@ -67,7 +67,7 @@ def unseen(position: Mapping[int, int], held: Mapping[int, Watermarks]) -> list[
 
 
 def advanced(position: Mapping[int, int], ranges: Iterable[OffsetRange]) -> dict[int, int]:
-    """The position after these ranges (ascending in each partition) were looked at."""
+    """Return the position after these ranges (ascending in each partition) were looked at."""
     reached = dict(position)
     for found in ranges:
         if found.first <= reached[found.partition]:

@@ -1,4 +1,4 @@
-"""Proving: which windows are closed from their tallies alone, and the alarm where beacons tell otherwise."""
+"""Prover: selects the windows to close from their tallies alone, and raises an alarm if beacons contradict a proof."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Prover:
         self._verify_share = verify_share
 
     def is_proven(self, known: JudgementContext, window: tuple[str, int]) -> bool:
-        """Whether the tallies prove that nothing is missing, and nothing else has to be looked up in the blocks."""
+        """Return whether the tallies prove that nothing is missing, and no block has to be read for anything else."""
         graph, evidence = known.graph(*window), known.evidence(*window)
         if not proves(graph, evidence):
             return False
@@ -42,7 +42,7 @@ class Prover:
         return not links or not self._checksums.are_used(*window, links, known.now_ms)
 
     def to_verify(self, proven: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Those of these windows that are read all the same."""
+        """Choose the windows that are read although they are proven."""
         return {window for window in proven if random.random() < self._verify_share}
 
     def verify(self, known: JudgementContext, window: tuple[str, int], facts: WindowFacts) -> None:
@@ -69,8 +69,8 @@ class ChecksumWatch:
         self._answers: dict[str, tuple[int, bool]] = {}
 
     def are_used(self, pipeline: str, window_start_s: int, links: Iterable[tuple[str, str]], now_ms: int) -> bool:
-        """Whether both sides of one of these links (out, in) carry checksums in this window, as far as a block of each
-        tells; true where that cannot be found out."""
+        """Return whether both sides of one of these links (out, in) carry checksums in this window, judged by a block
+        of each; true where no block could be read."""
         asked_ms, used = self._answers.get(pipeline, (0, False))
         if now_ms - asked_ms >= CHECKSUMS_KNOWN_MS:
             used = any(

@@ -18,7 +18,8 @@ class SilenceWatch:
         self._silent: dict[tuple[str, bytes], int] = {}
 
     def touched(self, caught_up_ms: int) -> set[tuple[str, int]]:
-        """Windows in which an emitter has fallen silent, or speaks again, since the last look: (pipeline, start)."""
+        """Return the windows in which an emitter has fallen silent, or reports again, since the last call: (pipeline,
+        start)."""
         emitter = tables.EmitterRow
         with self._engine.connect() as connection:
             rows = connection.execute(
@@ -32,7 +33,8 @@ class SilenceWatch:
 
 
 def _windows_around(connection: Connection, pipeline: str, emitter: bytes, last_ms: int) -> set[tuple[str, int]]:
-    """From the oldest window it changed shortly before its last report to the last in which it is still expected."""
+    """Return the windows from the oldest that it changed shortly before its last report to the last in which it is
+    still expected."""
     tally = tables.TallyRow
     disturbed = connection.execute(
         select(func.min(tally.window_start)).where(

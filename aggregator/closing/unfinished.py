@@ -1,4 +1,4 @@
-"""Unfinished: what PostgreSQL knows of windows that were closed, and of those that there is something to do about."""
+"""Statements about unfinished windows: changed tallies, gaps, deadlines, and sealing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class TallyChange(NamedTuple):
 def read_changes(
     connection: Connection, after_basis: int, pipelines: Collection[str] | None = None
 ) -> list[TallyChange]:
-    """Windows with a tally that changed after this basis, and after their own."""
+    """Read the windows with a tally that changed after this basis, and after their own."""
     tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
     basis = func.max(tally.c.changed_basis)
     query = (
@@ -50,7 +50,7 @@ def read_changes(
 
 
 def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
-    """For each pipeline with closed windows: pipeline, the first and last of them, and how many there are."""
+    """Read the pipelines with closed windows: pipeline, the first and last of these windows, and their number."""
     table = tables.WindowRow
     return list(
         connection.execute(
@@ -67,7 +67,7 @@ def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
 
 
 def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) -> list[int]:
-    """The windows between these two that were never closed."""
+    """Read the windows between these two that were never closed."""
     found = connection.execute(
         text(
             "SELECT start FROM generate_series(CAST(:first AS bigint), :last, 60) start WHERE NOT EXISTS"
@@ -79,7 +79,7 @@ def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) 
 
 
 def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[Any]:
-    """Closed windows that time alone may change: pipeline, window_start, basis, deadline."""
+    """Read closed windows that time alone can change: pipeline, window_start, basis, deadline."""
     table = tables.WindowRow
     return list(
         connection.execute(
@@ -91,7 +91,7 @@ def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[A
 
 
 def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int], str]:
-    """closed or sealed, of those of these windows that were ever closed."""
+    """Read the state, closed or sealed, of those of these windows that were ever closed."""
     table = tables.WindowRow
     states: dict[tuple[str, int], str] = {}
     for some in chunks(windows):
@@ -105,7 +105,7 @@ def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int
 
 
 def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:
-    """The windows with from <= start < to that were ever closed, oldest first."""
+    """Read the windows with from <= start < to that were ever closed, oldest first."""
     table = tables.WindowRow
     rows = connection.execute(
         select(table.pipeline, table.window_start)

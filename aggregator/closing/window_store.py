@@ -19,7 +19,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
 
 KEPT_REVISIONS = 50
-NAMES_A_WINDOW = 1_000
+NAMES_PER_WINDOW = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Closing:
 
 
 def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
-    """The stored facts of these windows, with their missing ids, and the basis up to which they hold."""
+    """Read the stored facts of these windows, with their missing ids, and the basis up to which they hold."""
     table, names = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
     missing: dict[tuple[str, int], list[MissingId]] = {}
     found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
@@ -119,7 +119,7 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
 
 
 def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any]:
-    """The rows of these windows as they are, locked, always in the same order."""
+    """Read and lock the rows of these windows, always in the same order."""
     table = tables.table_of(tables.WindowRow)
     before: dict[tuple[str, int], Any] = {}
     for some in chunks(sorted(windows)):
@@ -198,7 +198,7 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
             "last_seen_ms": missing.id.last_seen_ms,
         }
         for closing in found
-        for missing in closing.missing[:NAMES_A_WINDOW]
+        for missing in closing.missing[:NAMES_PER_WINDOW]
     ]
     if rows:
         connection.execute(insert(table), rows)

@@ -54,8 +54,8 @@ class WaitingRecords:
         )
 
     def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, WaitingRecord]:
-        """What waits at each of these places, of the first 100 of them; those that could not be read within 2 s are
-        left out, whatever kept them."""
+        """Read the record that waits at each of these places, of the first 100 of them; places that could not be read
+        within 2 s are left out, for any reason."""
         deadline = time.monotonic() + READ_TIMEOUT_S
         left = list(islice(places, MAX_PLACES))
         found: dict[RecordPlace, WaitingRecord] = {}

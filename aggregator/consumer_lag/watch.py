@@ -47,19 +47,20 @@ class ConsumerLagWatch:
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
     def start(self) -> None:
-        """Makes the first days' partitions, which upkeep goes on with, before there are others who would; then asks."""
+        """Create the first days' partitions, which maintenance continues, before other writers start; then read
+        lags."""
         make_days_ahead(self._engine, time.time())
         self._thread.start()
 
     def close(self) -> None:
-        """Asks no more."""
+        """Stop the thread and drop the metrics."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S)
         self._metrics.consumer_lag(())
 
     def round(self, lags: ConsumerLags) -> None:
-        """Asks once, and keeps what was answered."""
+        """Read the lags once, and store them."""
         groups = self._groups()
         try:
             asked_ms, found = lags.read(groups) if groups else (0, [])
@@ -91,13 +92,13 @@ class ConsumerLagWatch:
         if trouble is not None:
             self._metrics.consumer_lag_failures.inc()
             if trouble != self._trouble:
-                log.warning("consumer lag not known", trouble=trouble, exc_info=is_fault)
+                log.warning("consumer lag unknown", trouble=trouble, exc_info=is_fault)
         self._trouble = trouble
 
 
 def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:
-    """What was found goes into the minute in which it was asked. Done twice, or after what was asked later, it changes
-    nothing."""
+    """Store the lags under the minute in which they were read. A repetition, or an older reading than the stored one,
+    changes nothing."""
     rows = [
         {
             "pipeline": lag.group.pipeline,

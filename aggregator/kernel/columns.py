@@ -100,7 +100,7 @@ class Column:
             self.checksums.append((self.ids[at + start : at + start + count].copy(), crcs))
 
     def ends_since(self) -> tuple[int, int] | None:
-        """The smallest and the largest id since this was last asked."""
+        """Return the smallest and the largest id since the last call."""
         fresh, self._looked_at = self.ids[self._looked_at :], self._ids.size
         return (int(fresh.min()), int(fresh.max())) if fresh.size else None
 
@@ -124,7 +124,7 @@ class BlockColumns:
 
     @property
     def size(self) -> int:
-        """How many beacons there are."""
+        """Number of beacons."""
         return sum(self.read.values())
 
     def add(self, block: BeaconBlock) -> None:
@@ -155,13 +155,13 @@ class BlockColumns:
         self.sample = min(self.sample, int(of["sample"][taken].min()))
 
     def mark_bad(self, checkpoint: str) -> None:
-        """A block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""
+        """Note that a block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""
         if node_of(checkpoint) in self.plan.graph.nodes:
             self.quarantined.add(node_of(checkpoint))
 
     def end_partition(self, partition: int) -> None:
-        """All blocks of a partition are in: see whether any holds ids that belong to another one. The partition grows
-        with the id, so the smallest and the largest speak for all. A block is never sent to two partitions; the pieces
+        """Check, after all blocks of a partition, whether any holds ids that belong to another one. The partition grows
+        with the id, so the smallest and the largest decide for all. A block is never sent to two partitions; the pieces
         of one that was scattered are."""
         self._seen.clear()
         ends = [column.ends_since() for columns in (self.live, self.replayed) for column in columns.values()]
@@ -184,7 +184,7 @@ class BlockColumns:
 
 @compiled
 def _gather(data: U8, starts: Places, sizes: Places, out: U8) -> None:
-    """The bytes of these places, one after another."""
+    """Return the bytes of these places, one after another."""
     at = 0
     for place in range(starts.size):
         size = sizes[place]
@@ -194,7 +194,7 @@ def _gather(data: U8, starts: Places, sizes: Places, out: U8) -> None:
 
 @compiled
 def _gather_offsets(data: U8, starts: Places, counts: Places, out: I32) -> None:
-    """The uint16 at these places, -1 for all of a block without them (a start of -1)."""
+    """Return the uint16 at these places, -1 for all of a block without them (a start of -1)."""
     at = 0
     for place in range(starts.size):
         start = starts[place]

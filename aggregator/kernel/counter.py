@@ -61,7 +61,7 @@ class DistinctIds:
 
 
 def count_window(found: BlockColumns) -> WindowFacts:
-    """The facts of all ids in these blocks."""
+    """Count the facts of all ids in these blocks."""
     plan, graph = found.plan, found.plan.graph
     sample = min(plan.sample, found.sample)
     index = IdIndex(max((column.ids.size for column in found.live.values()), default=0))
@@ -111,7 +111,7 @@ def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
 def _mark(
     graph: Graph, index: IdIndex, live: Mapping[str, Found], again: Mapping[str, Found]
 ) -> tuple[DistinctIds, dict[str, CheckpointFacts]]:
-    """One pass over all beacons: who is where, and each checkpoint's counts and lags."""
+    """Mark presence in one pass over all beacons, and count each checkpoint's beacons and lags."""
     n = index.size
     ids = DistinctIds(
         index.ids,
@@ -170,7 +170,7 @@ def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: in
 
 
 def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
-    """For each id the number of its pattern, and the patterns."""
+    """Return the number of each id's pattern, and the patterns."""
     codes, patterns = pd.factorize(masks[0])
     distinct = [int(word) for word in patterns]
     for row, words in enumerate(masks[1:], start=1):
@@ -187,15 +187,15 @@ def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
 def _whole_patterns(
     plan: WindowPlan, patterns: list[int], lossy: Bools, codes: Ints, first_lag: F32
 ) -> tuple[Pattern, ...]:
-    """Patterns with nothing missing: counts, and how many were on time."""
+    """Return patterns with nothing missing: their counts, and how many were on time."""
     counts = np.bincount(codes, minlength=len(patterns))
     on_time = np.bincount(codes[first_lag.astype(np.float64) <= plan.lag_target_ms], minlength=len(patterns))
     return tuple(Pattern(mask, int(counts[at]), int(on_time[at])) for at, mask in enumerate(patterns) if not lossy[at])
 
 
 def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
-    """How long each node kept a message, and each link: from its first arrival to its first departure, message by
-    message, over one id in 16."""
+    """Measure how long each node and each link kept a message: from its first arrival to its first departure, message
+    by message, over one id in 16."""
     limit = min(sample, TIMED_SAMPLE)
     timed = _in_sample(ids, limit)
     slots = (np.cumsum(timed) - 1).astype(np.int32)
@@ -238,7 +238,7 @@ class _Missing:
 
     @classmethod
     def of(cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
-        """`first`: the beacons of the first checkpoint, which know event times."""
+        """Build the table of missing ids. `first`: the beacons of the first checkpoint, which know event times."""
         wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(wanted)
         which = which[np.argsort(ids.ids[which])]
@@ -250,7 +250,7 @@ class _Missing:
         return cls(ids.ids[which], which, codes[which], event_ms + ids.newest[which])
 
     def patterns(self, plan: WindowPlan, patterns: list[int]) -> tuple[Pattern, ...]:
-        """One pattern for each mask and stretch between the cuts."""
+        """Return one pattern for each mask and time range between the cuts."""
         if not self.ids.size:
             return ()
         stretches = np.searchsorted(np.array(plan.cuts, np.float64), self.last_seen, side="right")
@@ -263,7 +263,7 @@ class _Missing:
         return tuple(map(Pattern, masks, counts, itertools.repeat(0), first.tolist(), last.tolist()))
 
     def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
-        """The first of them, with their names where they are known."""
+        """Return the first of them, with their names where they are known."""
         return tuple(
             MissingId(int(self.ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(row))
             for at, row in enumerate(self.rows[:MAX_NAMES].tolist())
@@ -271,7 +271,7 @@ class _Missing:
 
 
 def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
-    """The names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
+    """Return the names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
     is_wanted, names = np.zeros(n, bool), dict[int, str]()
     is_wanted[wanted] = True
     for column, found in columns if wanted.size else ():

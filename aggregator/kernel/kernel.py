@@ -77,7 +77,7 @@ Part = Counted | BadBlock | Totals
 
 
 def count_partitions(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """The kernel: count every wanted window in every partition among the batches (columns as in INPUT).
+    """Count every wanted window in every partition among the batches (columns as in INPUT): the kernel.
 
     The records of a partition must follow each other; only one partition's blocks of large windows are held at a time.
     """
@@ -96,7 +96,7 @@ def _rows(parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of one partition each."""
+    """Slice the batch by partition."""
     partitions = batch.column("partition").to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), partitions.size]
     return (batch.slice(start, end - start) for start, end in itertools.pairwise(edges) if end > start)
@@ -202,7 +202,7 @@ def take_block(
 
 
 def _window(windows: dict[bytes, BlockColumns], plan: ReadPlan, key: bytes | None) -> BlockColumns | None:
-    """What was found of the wanted window with this key so far; None where nobody wants it."""
+    """Return the facts so far of the wanted window with this key; None if the plan does not want it."""
     found = windows.get(key or b"")
     if found is None and (wanted := plan.windows.get(key or b"")) is not None:
         found = windows[wanted.key] = BlockColumns(wanted)

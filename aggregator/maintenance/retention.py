@@ -41,7 +41,7 @@ LOCK_TIMEOUT_MS = 1_000
 """Whoever comes after us waits as long as we do for a lock, so it is not long."""
 CHUNK = 5_000
 """Rows a statement deletes."""
-CHUNKS_A_ROUND = 4
+CHUNKS_PER_ROUND = 4
 
 TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 
@@ -59,9 +59,9 @@ class Retention:
         self._settings = settings
 
     def round(self, now_ms: int) -> None:
-        """One round over all tables, as of `now_ms`."""
+        """Apply retention to all tables once, as of `now_ms`."""
         changeable_s = oldest_day(now_ms, CHANGEABLE_DAYS)
-        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_A_ROUND)
+        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_PER_ROUND)
         minutes_s = oldest_day(now_ms, self._settings.keep_minutes_days)
         self._drop_days(TALLY, now_ms // 1000, partial(self._drop_tallies, changeable_s))
         self._drop_days(NAMES, oldest_day(now_ms, self._settings.keep_names_days), partial(self._drop, NAMES))
@@ -77,7 +77,7 @@ class Retention:
                 self._metrics.days_kept.labels(table.name).set(len(days_of(connection, table)))
 
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
-        """Tables whose rows go by age alone, and which rows."""
+        """Return the tables whose rows go by age alone, with the condition for the old rows."""
         rollup, bad, asked = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
         return {
             tables.table_of(rollup): rollup.start < oldest_day(now_ms, self._settings.keep_rollups_days),
@@ -100,7 +100,7 @@ class Retention:
     def _delete_rows(self, table: Table, delete_chunk: Callable[[Connection], int]) -> None:
         """Delete chunk after chunk while there are more, some a round."""
         deleted = 0
-        for _ in range(CHUNKS_A_ROUND):
+        for _ in range(CHUNKS_PER_ROUND):
             found = _unless_locked(partial(self._transact, delete_chunk), 0)
             deleted += found
             if found < CHUNK:
@@ -110,7 +110,7 @@ class Retention:
             self._metrics.rows_pruned.labels(table.name).inc(deleted)
 
     def _transact(self, step: Callable[[Connection], T]) -> T:
-        """A step in a transaction of its own that waits for no lock for long."""
+        """Run a step in a transaction of its own that waits for locks only briefly."""
         with self._engine.begin() as connection:
             connection.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
             return step(connection)
@@ -163,7 +163,7 @@ def oldest_day(now_ms: int, keep_days: int) -> int:
 
 
 def days_of(connection: Connection, table: Table) -> list[int]:
-    """The days (since the epoch) that a table has partitions for, oldest first."""
+    """Return the days (since the epoch) that a table has partitions for, oldest first."""
     child = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = "
     names = connection.execute(text(f"{child} CAST(:parent AS regclass)"), {"parent": f'"{table.name}"'}).scalars()
     return sorted(
@@ -180,7 +180,7 @@ def _ago(now_ms: int, days: int) -> datetime:
 
 
 def _unless_locked(step: Callable[[], T], otherwise: Other) -> T | Other:
-    """What a step comes to, or `otherwise` where somebody has a lock that it needs."""
+    """Return the result of a step, or `otherwise` if another session holds a lock that it needs."""
     try:
         return step()
     except OperationalError as error:
@@ -216,7 +216,8 @@ def _unsealed(connection: Connection, day: int) -> str | None:
 
 
 def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | None:
-    """Whether a tally's window has no result yet; once its blocks are gone, only where there is a definition for it."""
+    """Return whether a tally's window has no result yet; once its blocks are gone, only where there is a definition for
+    it."""
     closed = exists().where(WINDOW.c.pipeline == TALLY.c.pipeline, WINDOW.c.window_start == TALLY.c.window_start)
     defined = TALLY.c.pipeline.in_(names_not_deleted())
     waits = or_(TALLY.c.window_start >= changeable_s, defined)
@@ -231,7 +232,7 @@ def _delete_some(table: Table, condition: ColumnElement[bool], connection: Conne
 
 
 def _forget_emitters(changeable_s: int, connection: Connection) -> int:
-    """Emitters that no window that can change expects or has tallies of, with their work in hand.
+    """Delete emitters that no window that can change expects or has tallies of, with their work in hand.
 
     The newest of each node's that closed stays: it says that the node was ended, not that it never was (rule 10).
     """

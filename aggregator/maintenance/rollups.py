@@ -22,11 +22,11 @@ SETTLE_MS = 15_000
 """A roll-up is computed this long after its first change, so that many changes at a time cost it once."""
 ROUND_S = 0.5
 """A round begins no further roll-up after this long: closing goes first."""
-MARKS_A_ROUND = 200
+MARKS_PER_ROUND = 200
 
 
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
-    """One round over the marked roll-ups that have settled, oldest change first: how many were computed, and how many
+    """Compute the marked roll-ups that have settled, oldest change first; return how many were computed, and how many
     are marked now, settled or not."""
     marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
     with engine.connect() as connection:
@@ -34,7 +34,7 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
             select(marks.pipeline, marks.period, marks.start)
             .where(marks.dirty_since <= now_ms - SETTLE_MS)
             .order_by(marks.dirty_since)
-            .limit(MARKS_A_ROUND)
+            .limit(MARKS_PER_ROUND)
         ).all()
     for pipeline, period, start in settled:
         with engine.begin() as connection:
@@ -47,7 +47,7 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
 
 
 def pruned_before(connection: Connection) -> int:
-    """Windows that start before this (epoch s) were dropped by retention: they are never closed or rolled up again."""
+    """Return the start (epoch s) before which retention dropped windows: they are never closed or rolled up again."""
     pruned = tables.PrunedRow
     found = connection.execute(
         select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)

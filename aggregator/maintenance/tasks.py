@@ -29,7 +29,7 @@ ROLL_UP_EVERY_S = 5
 RETAIN_EVERY_S = 600
 DAYS_AHEAD_EVERY_S = 3_600
 ANNOUNCE_EVERY_S = 5
-WINDOWS_A_ROUND = 50
+WINDOWS_PER_ROUND = 50
 """Windows that a recompute closes again before windows that are due have their turn, and before it says how far it
 is."""
 
@@ -75,26 +75,26 @@ class MaintenanceLoop:
             self._chores.append(PeriodicTask(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
-        """One round; whether a request was answered."""
+        """Run one round; return whether a request was answered."""
         asked = self.answer_recompute(caught_up_ms)
         for chore in self._chores:
             chore.do_if_due(caught_up_ms)
         return asked
 
     def roll_up(self, now_ms: int) -> None:
-        """One round of roll-ups."""
+        """Run one round of roll-ups."""
         done, waiting = rollups.roll_up(self._engine, now_ms)
         self._metrics.rollups.inc(done)
         self._metrics.rollups_dirty.set(waiting)
 
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
-        """One round of telling emitters what the newest definitions sample."""
+        """Announce to emitters the samples of the newest definitions, one round."""
         versions = self._watch.versions
         announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
 
     def answer_recompute(self, now_ms: int) -> bool:
-        """One round of the oldest `lagloss recompute`: close some of its windows again from the log, and answer after
-        the last. Whether there was one.
+        """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
+        answer after the last. Return whether there was a request.
 
         How far it has come stands in its row, so that whoever is the closer next goes on there.
         """
@@ -107,11 +107,11 @@ class MaintenanceLoop:
             return False
         done = Recomputed(**row.progress) if row.progress else Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
         done = self._recompute(done, row.pipeline, row.to_s, now_ms)
-        told: dict[str, Any] = {"progress": asdict(done)}
+        values: dict[str, Any] = {"progress": asdict(done)}
         if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
-            told["answer"] = done.answer()
+            values["answer"] = done.answer()
         with self._engine.begin() as connection:
-            connection.execute(update(request).where(request.c.id == row.id).values(**told))
+            connection.execute(update(request).where(request.c.id == row.id).values(**values))
         return True
 
     def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
@@ -119,7 +119,7 @@ class MaintenanceLoop:
         self._closer.seal_gone()
         with self._engine.connect() as connection:
             left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
-            round_ = left[:WINDOWS_A_ROUND]
+            round_ = left[:WINDOWS_PER_ROUND]
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
         beacons = self._closer.close_windows(held, now_ms, from_log=True)

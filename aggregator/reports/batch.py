@@ -80,8 +80,8 @@ class ReportBatch:
             report if report.seq >= newest.seq else newest,
             max(appended_at, record.appended_ms),
         )
-        told = Skew.of(record.appended_ms, report.sent_at)
-        self.skews[account] = self.skews.get(account, Skew()).merged(told)
+        skew = Skew.of(record.appended_ms, report.sent_at)
+        self.skews[account] = self.skews.get(account, Skew()).merged(skew)
         for progress in progresses:
             self._take_progress(record, report, progress)
         for tally in tallies:
@@ -97,7 +97,7 @@ class ReportBatch:
         return False
 
     def _keeps(self, record: ReportRecord, report: EmitterReport, part: Tally | Progress, here: frozenset[str]) -> bool:
-        """Whether there is room for the names in this part of a report."""
+        """Return whether there is room for the names in this part of a report."""
         return all(self._admit(record, report, name) for name in strange_names(report.pipeline, part, here))
 
     def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
@@ -123,7 +123,7 @@ class ReportBatch:
 
 
 def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
-    """What no version of any definition has, of what the report names."""
+    """Return the reason if no version of any definition has a name in the report; None if all names are declared."""
     checkpoints = known.get(report.pipeline)
     if checkpoints is None:
         return "unknown_pipeline"
@@ -138,7 +138,7 @@ def position(record: ReportRecord) -> tuple[int, int, int]:
 
 
 def _content(tally: Tally) -> tuple[Any, ...]:
-    """What makes a tally a changed one."""
+    """Return the content of a tally; another content makes it a changed one."""
     return (
         tally.sample,
         tally.beacons,

@@ -33,7 +33,7 @@ from lagloss_server.store.store import ensure_days
 log = structlog.get_logger()
 
 TRIGGER = "1 second"
-REPORTS_A_BATCH = 5_000
+REPORTS_PER_BATCH = 5_000
 """A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
 
 
@@ -49,7 +49,7 @@ class DatabaseRestored(RuntimeError):
 
 
 def hold_follower(connection: Connection) -> None:
-    """Until this transaction ends, nobody else follows reports, or drops what following writes.
+    """Lock out other consumers of reports, and retention of the rows that they write, until this transaction ends.
 
     A lock of the table, since there may be no row to lock yet; a follower that lost its lease may work still.
     """
@@ -101,12 +101,12 @@ class ReportConsumer:
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
-            raise DatabaseRestored(f"PostgreSQL knows reports up to {dict(found)}, it knew them up to {dict(reached)}")
+            raise DatabaseRestored(f"expected PostgreSQL to hold reports up to {dict(reached)}, found {dict(found)}")
         if reached is self._reached:
             self._reached = found
 
     def _known_strangers(self, connection: Connection) -> UndeclaredNames:
-        """Those of the last batch; read anew after a batch that failed, and once a day."""
+        """Return the names of the last batch; read them again after a batch that failed, and once a day."""
         strangers, self._strangers = self._strangers, None
         if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
             strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
@@ -143,7 +143,7 @@ def _read_positions(connection: Connection) -> dict[int, int]:
 
 
 def _read_strangers(connection: Connection) -> UndeclaredNames:
-    """The names kept, without those first named so long ago that the log has forgotten it, too."""
+    """Read the kept names, without those first reported so long ago that the log has dropped the report, too."""
     table = tables.table_of(tables.StrangerRow)
     connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
     rows = connection.execute(select(table))
@@ -167,7 +167,7 @@ def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str,
 
 
 def _skews(connection: Connection, followed: ReportBatch) -> dict[tuple[str, bytes], Skew]:
-    """What these reports and those before them tell of the clocks of their emitters."""
+    """Return the clock skews of the emitters, from these reports and those before them."""
     table = tables.table_of(tables.EmitterRow)
     skews = dict(followed.skews)
     accounts = list(followed.skews)
@@ -302,7 +302,7 @@ def following(
         .option("startingOffsets", json.dumps({follower.topic: starts}))
         .option("failOnDataLoss", "false")
         .options(**PATIENCE)
-        .option("maxOffsetsPerTrigger", str(REPORTS_A_BATCH))
+        .option("maxOffsetsPerTrigger", str(REPORTS_PER_BATCH))
         .load()
         .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
     )

@@ -58,7 +58,7 @@ class UndeclaredNames:
         self._in_all = Counter(name.kind for name in self.kept)
 
     def admit(self, name: Name, emitter: bytes, appended_ms: int) -> bool:
-        """Whether this name is kept: it was before, or there is room for it."""
+        """Return whether this name is kept: it was before, or there is room for it."""
         if name in self.kept:
             return True
         limit, mine = LIMITS[name.kind], (name.kind, emitter)
@@ -72,7 +72,8 @@ class UndeclaredNames:
 
 
 def strange_names(pipeline: str, part: Tally | Progress, known: frozenset[str]) -> Iterator[Name]:
-    """The names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not have."""
+    """Return the names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not
+    have."""
     if is_strange(part.checkpoint, known):
         yield Name("checkpoint", pipeline, part.checkpoint)
     if isinstance(part, Progress):
@@ -83,7 +84,8 @@ def strange_names(pipeline: str, part: Tally | Progress, known: frozenset[str]) 
 
 
 def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
-    """Whether no definition has it. A node with several next nodes still reports its work in hand as N.out."""
+    """Return whether no definition has the name. A node with several next nodes still reports its work in hand as
+    N.out."""
     if checkpoint in known:
         return False
     node, _, side = checkpoint.partition(".")
@@ -91,7 +93,7 @@ def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
 
 
 def fits_the_tables(report: EmitterReport) -> bool:
-    """Whether PostgreSQL can hold its texts: none too long for an index, none with a NUL."""
+    """Return whether PostgreSQL can hold the texts: none too long for an index, none with a NUL."""
     texts = {report.pipeline, report.node, report.host}
     texts |= {text for progress in report.progress for text in (progress.checkpoint, progress.lane)}
     texts |= {text for tally in report.tallies for text in (tally.checkpoint, tally.replay or "")}

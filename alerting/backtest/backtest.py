@@ -117,11 +117,11 @@ def backtest(
         f"incidents: {len(tried.incidents)}, on {tried.windows} windows, {tried.revisions} of them revised later"
     )
     for limit in tried.limits:
-        console.print(f"{limit.rule}: {'as far as windows tell' if limit.tried else 'not tried'}; {limit.why}")
+        console.print(f"{limit.rule}: {'approximated from windows' if limit.tried else 'not tried'}; {limit.why}")
 
 
 def with_rules(stored: Definition, given: Definition, source: Path | None) -> Definition:
-    """The stored definition with the rules and the SLA of another one.
+    """Return the stored definition with the rules and the SLA of another one.
 
     Raises:
         BadDefinition: its rules name places that this pipeline does not have.
@@ -135,7 +135,7 @@ def with_rules(stored: Definition, given: Definition, source: Path | None) -> De
 
 
 def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, to_s: int) -> Tried:
-    """The incidents that rules would have opened on the windows with from <= start < to.
+    """Return the incidents that rules would have opened on the windows with from <= start < to.
 
     Raises:
         NotEnoughData: there is no closed window.
@@ -159,17 +159,17 @@ def _as_stored(document: Document) -> Document:
 
 
 def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
-    """What stored windows do not tell these rules."""
+    """Yield the rules that stored windows cannot replay fully, with the reason."""
     other_target = stored.spec.sla.lag.target != tried.spec.sla.lag.target
     for rule in rules_of(tried):
         if rule.name in UNTRIED:
-            yield BacktestLimit(rule.name, False, "when a node had last reported at that time is not stored")
+            yield BacktestLimit(rule.name, False, "the time of a node's last report is not stored")
         elif rule.name == "staleness":
             yield BacktestLimit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
         elif rule.name == "pending-age":
             yield BacktestLimit(rule.name, True, "a message counts as last seen when its window ended")
         elif other_target and _counts_on_time(rule):
-            yield BacktestLimit(rule.name, False, "windows hold what was on time for the stored sla.lag.target only")
+            yield BacktestLimit(rule.name, False, "windows hold the on-time count for the stored sla.lag.target only")
 
 
 def _counts_on_time(rule: Rule) -> bool:

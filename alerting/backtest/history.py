@@ -39,8 +39,8 @@ def read_history(
     to_s: int,
     judged: Callable[[Document], Document],
 ) -> StoredHistory:
-    """`judged` says what a result's document would be under the rules to try. The connection is in a REPEATABLE READ
-    transaction."""
+    """Read the stored results. `judged` returns a result's document under the rules to try. The connection is in a
+    REPEATABLE READ transaction."""
     documents_from_s, first_s = from_s - CONTEXT_S, from_s - LONGEST_S
     in_span = (_WINDOW.c.pipeline == pipeline, _WINDOW.c.window_start < to_s)
     counts = select(*(column for column in _WINDOW.c if column.name not in ("document", "facts")))
@@ -70,7 +70,7 @@ def read_history(
 
 
 def past_of(definition: Definition, documents: Mapping[int, Document]) -> Past:
-    """When messages came in and out, as is known afterwards."""
+    """Return when messages came in and out, as known afterwards."""
     delivered: dict[str, list[int]] = {name: [] for name in Graph(definition).delivery}
     arrived = []
     for start, document in sorted(documents.items()):
@@ -83,7 +83,7 @@ def past_of(definition: Definition, documents: Mapping[int, Document]) -> Past:
 
 
 def judging_by(most: float, first_node: str) -> Callable[[Document], Document]:
-    """Documents with the verdict that they would have with this `sla.loss.max` (rule 10)."""
+    """Return a function that gives documents the verdict under this `sla.loss.max` (rule 10)."""
 
     def judged(document: Document) -> Document:
         messages, lost = document["messages"], document["lost"]

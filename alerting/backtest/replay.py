@@ -89,7 +89,7 @@ class Replay:
         self._newest_end_s: int | None = None
 
     def run(self, closings: Iterable[ReplayedClosing], until_s: float) -> None:
-        """All of them, and the minutes of the clock between from and to, up to `until_s`."""
+        """Replay all windows, and the minutes of the clock between from and to, up to `until_s`."""
         ticks = iter(range(self._from_s, int(min(self._to_s, until_s)) + 1, WINDOW_S))
         tick_s = next(ticks, None)
         in_order = sorted(closings, key=lambda closing: (closing.at_s, closing.start_s))
@@ -102,8 +102,8 @@ class Replay:
             self._tick(rest_s)
 
     def _close(self, at_s: float, closings: Sequence[ReplayedClosing]) -> None:
-        """Windows whose results become known at the same moment. The clock is not looked at when it is past the span:
-        of what came after, nothing is known here."""
+        """Close windows whose results become known at the same moment. Rules of time are not evaluated past the span,
+        since nothing is known there of later messages."""
         for closing in closings:
             end_s = closing.start_s + WINDOW_S
             self._newest_end_s = max(end_s, self._newest_end_s or end_s)
@@ -115,7 +115,7 @@ class Replay:
             self._judge(at_s, changed_s, rules)
 
     def _tick(self, now_s: float) -> None:
-        """A minute of the clock, for the rules that look at it."""
+        """Evaluate the rules of time at a minute of the clock."""
         self._judge(now_s, int(now_s), [rule for rule in self._rules if rule.name in CLOCK_RULES])
 
     def _judge(self, now_s: float, changed_s: int, rules: Sequence[Rule]) -> None:
@@ -159,8 +159,8 @@ class Replay:
 
 
 def _in_question(own: Iterable[Replayed], now_s: float) -> list[int]:
-    """From where on windows matter to a rule's incidents: good ones to one that is open, its own to one that a breach
-    may belong to again."""
+    """Return the starts from which windows matter to a rule's incidents: of an open incident its last window, of one
+    that a breach can reopen its first."""
     starts = []
     for incident in own:
         if incident.resolved_at_s is None:
@@ -185,7 +185,7 @@ class _Rows:
         self._starts: list[int] = []
 
     def put(self, start_s: int, row: Row) -> None:
-        """A window's row, in place of the one that it had."""
+        """Put a window's row in place of its older one."""
         at, size = bisect_left(self._starts, start_s), len(self._starts)
         if at == size or self._starts[at] != start_s:
             if size == len(self._rows):
@@ -200,5 +200,5 @@ class _Rows:
         return min(start_s, self._starts[at]) if at < len(self._starts) else start_s
 
     def since(self, start_s: int) -> Windows:
-        """Those that start then or later. Good until the next is put."""
+        """Return the rows that start then or later. Valid until the next `put`."""
         return Windows(self._rows[bisect_left(self._starts, start_s) : len(self._starts)], self._empty.measured)

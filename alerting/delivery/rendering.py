@@ -1,4 +1,4 @@
-"""What people read of notifications: one structure that text, HTML and Slack's blocks are made from."""
+"""Notifications as people read them: one structure, rendered as text, HTML and Slack's blocks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MAX_SUMMARY: Final = 1_000
 MAX_VALUE: Final = 300
 """Characters of one line's text."""
 SHOWN: Final = 5
-"""Places and examples that are shown to people; a webhook gets all."""
+"""Places and examples shown to people; a webhook gets all."""
 
 Tone = Literal["critical", "warning", "acknowledged", "resolved", "test"]
 Kind = Literal["text", "link", "command"]
@@ -43,7 +43,7 @@ class TextLine:
 
 @dataclass(frozen=True, slots=True)
 class TextSection:
-    """What there is to say of one incident. All texts are single lines."""
+    """Title, summary and facts of one incident. All texts are single lines."""
 
     title: str
     tone: Tone
@@ -60,7 +60,7 @@ class RenderedMessage:
 
 
 def message(notifications: Sequence[Notification]) -> RenderedMessage:
-    """What is to be said of these notifications; at least one."""
+    """Render notifications, at least one, as one message."""
     sections = tuple(_section(notification) for notification in notifications)
     if len(sections) == 1:
         return RenderedMessage(sections[0].title, sections)
@@ -72,15 +72,19 @@ def message(notifications: Sequence[Notification]) -> RenderedMessage:
     )
 
 
-def as_text(said: RenderedMessage) -> str:
-    """Plain text, without the title where it would only be said twice."""
-    return "\n\n".join(_section_text(section, with_title=len(said.sections) > 1) for section in said.sections) + "\n"
+def as_text(rendered: RenderedMessage) -> str:
+    """Return plain text; of several sections each has its title, a single one none (it is the message's)."""
+    return (
+        "\n\n".join(_section_text(section, with_title=len(rendered.sections) > 1) for section in rendered.sections)
+        + "\n"
+    )
 
 
-def as_html(said: RenderedMessage) -> str:
-    """A page for mail: no scripts, styles in place, every text escaped."""
-    sections = "\n".join(_section_html(section, with_title=len(said.sections) > 1) for section in said.sections)
-    title = html.escape(said.title)
+def as_html(rendered: RenderedMessage) -> str:
+    """Return an HTML page for mail: no scripts, inline styles, every text escaped."""
+    several = len(rendered.sections) > 1
+    sections = "\n".join(_section_html(section, with_title=several) for section in rendered.sections)
+    title = html.escape(rendered.title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
         f'<body style="font-family:sans-serif"><h2 style="font-size:18px">{title}</h2>\n{sections}\n</body></html>\n'
@@ -91,7 +95,7 @@ def _section(notification: Notification) -> TextSection:
     body = notification.body
     summary = one_line(body.get("summary", ""), MAX_SUMMARY)
     if notification.action == "test":
-        return TextSection("lagloss: a test", "test", summary, ())
+        return TextSection("lagloss: test notification", "test", summary, ())
     incident = _part(body, "incident")
     state = _STATES.get(_text(body, "type"), _text(incident, "state"))
     severity = _text(incident, "severity")
@@ -117,7 +121,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Tex
     for note in _list(body, "notes"):
         yield _line("Note", note)
     if incident.get("acknowledged_at"):
-        yield _line("Acknowledged", f"{incident['acknowledged_at']} by {incident.get('acknowledged_by') or 'somebody'}")
+        yield _line("Acknowledged", f"{incident['acknowledged_at']} by {incident.get('acknowledged_by') or 'unknown'}")
     if incident.get("resolved_at"):
         because = incident.get("resolved_because")
         yield _line("Resolved", f"{incident['resolved_at']}{f': {because}' if because else ''}")
@@ -136,7 +140,7 @@ def _breach(body: Mapping[str, Any]) -> Iterator[TextLine]:
     breach = _part(body, "breach")
     if breach.get("text"):
         window = breach.get("window_start")
-        yield _line("What", f"{breach['text']}{f' (window {window})' if window else ''}")
+        yield _line("Breach", f"{breach['text']}{f' (window {window})' if window else ''}")
     lost, messages = breach.get("lost"), breach.get("messages")
     if isinstance(lost, Mapping) and messages is not None:
         yield _line("Lost", f"{fmt.count_interval(lost)} of {fmt.counted(messages, 'message')}")
@@ -159,7 +163,7 @@ def _line(label: str, text: object, kind: Kind = "text") -> TextLine:
 
 
 def _link(label: str, link: str) -> TextLine:
-    """A link that is cut leads nowhere, and one that is not the web's is not clicked: those are shown as text."""
+    """Return a clickable line for a whole http(s) address; show anything else, or an address too long, as text."""
     whole = one_line(link, 2_000)
     if whole == link and re.match(r"https?://[^/?#\s]", link):
         return TextLine(label, whole, "link")

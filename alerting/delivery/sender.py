@@ -54,12 +54,12 @@ class Sender:
         self._woken.set()
 
     def stop(self) -> None:
-        """Ends the thread after the sending under way; what is left is for the next who leads."""
+        """Stop the thread after the current sending; the next leader sends the rest."""
         self._stopping = True
         self._woken.set()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for that at most so long."""
+        """Wait for the thread's end, at most this long."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if not self._thread.is_alive():
@@ -88,7 +88,7 @@ class Sender:
         return IDLE_S if due_s is None else min(max(due_s, 0.05), IDLE_S)
 
     def _send_some(self) -> bool:
-        """Claims, sends and records one message or group; whether there was one."""
+        """Claim, send and record one message or group; return whether there was one."""
         backend = self._lead.backend
         if backend is None or self._stopping:
             return False
@@ -107,7 +107,7 @@ class Sender:
     def _send(self, claimed: ClaimedMessages) -> Outcome:
         try:
             return self._transport.send(claimed.notifications)
-        except Exception as error:  # ours to mend; until then it is tried again, and told through the fallback
+        except Exception as error:  # a bug of ours: until it is fixed, it is retried, and raised through the fallback
             _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
             return TryLater(f"the transport failed ({type(error).__name__})")
 
@@ -125,5 +125,5 @@ class Sender:
 
 
 def _now_s() -> float:
-    """Goes on while the machine sleeps, which `time.monotonic` does not everywhere."""
+    """Return a clock that continues while the machine sleeps, which `time.monotonic` does not everywhere."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,6 +1,6 @@
-"""The body of a notification: one versioned JSON document that says what breached, since when, where, and what to do.
+"""Body of a notification: one versioned JSON document with breach, start, places and commands.
 
-It is made from an incident's row alone, so that a message can be made at any time without reading a window again.
+It is built from an incident's row alone, so that a message can be built at any time without reading a window again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class IncidentEvidence:
-    """What is kept with an incident so that a message can say where and which: of its newest breached windows."""
+    """Evidence stored with an incident for its messages, from its newest breached windows."""
 
     where: Sequence[BreachPlace] = ()
     examples: Sequence[MissingMessage] = ()
@@ -45,7 +45,10 @@ class IncidentEvidence:
 
 
 def incident_body(incident: Incident, change: str, labels: Mapping[str, str], dashboard_url: str) -> Document:
-    """Lay out an incident's document for receivers. `labels`: of the definition's metadata; `change`: why now."""
+    """Lay out an incident's document for receivers.
+
+    `labels`: of the definition's metadata; `change`: the change that is notified.
+    """
     document, detail = incident.details(dashboard_url), incident.detail
     named = ("id", "pipeline", "rule", "kind", "severity", "state")
     dated = ("opened_at", "resolved_at", "resolved_because", "acknowledged_at", "acknowledged_by")
@@ -81,11 +84,11 @@ def incident_body(incident: Incident, change: str, labels: Mapping[str, str], da
 def _summary(incident: Incident) -> str:
     pipeline, rule, because = incident.pipeline, incident.rule, incident.resolved_because
     if because == "revised":
-        return f"{pipeline}: no breach of {rule} after all: its windows were closed again, or the rule changed"
+        return f"{pipeline}: {rule} did not breach after all: its windows were closed again, or the rule changed"
     if because == "recovered":
-        return f"{pipeline}: {rule} is well again after {incident.windows} min; at worst {incident.text}"
+        return f"{pipeline}: {rule} recovered after {incident.windows} min; at worst {incident.text}"
     if not incident.is_open:
-        return f"{pipeline}: {rule} is no longer watched ({because}); it was {incident.text}"
+        return f"{pipeline}: {rule} is no longer evaluated ({because}); it was {incident.text}"
     place = next(iter(incident.where), None)
     share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
     most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""

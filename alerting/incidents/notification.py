@@ -23,5 +23,5 @@ class Notification:
 
     @property
     def dedup_key(self) -> str:
-        """The incident's: equal in all that is sent of it."""
+        """The incident's id, equal in all its notifications."""
         return str(self.body["incident"]["id"])

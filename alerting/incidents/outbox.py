@@ -107,7 +107,7 @@ _TIDY: Final = text(
 )
 _DROP: Final = text(
     "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped', "
-    "last_error = 'the alerting file does not name this receiver any more' "
+    "last_error = 'the alerting file no longer has this receiver' "
     "WHERE done_at IS NULL AND receiver <> ALL(:receivers)"
 )
 _SUPERSEDE: Final = text(
@@ -133,17 +133,17 @@ class ClaimedMessages:
 
     @property
     def age_s(self) -> float:
-        """Of the oldest of them."""
+        """Age of the oldest message in seconds."""
         return max(self.ages_s)
 
     @property
     def overdue(self) -> list[int]:
-        """Those that are given up if they are not taken now."""
+        """Ids of the messages that are given up if this attempt fails."""
         return [number for number, age_s in zip(self.ids, self.ages_s, strict=True) if age_s > GIVE_UP_AFTER_S]
 
 
-def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[SentNotification]]:
-    """What was queued or sent of these incidents, oldest first, without what was dropped."""
+def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[SentNotification]]:
+    """Read the notifications queued or sent of these incidents, oldest first, without dropped ones."""
     table = table_of(OutboxMessageRow)
     rows = connection.execute(
         select(table)
@@ -152,17 +152,17 @@ def told_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid
     )
     found: dict[uuid.UUID, list[SentNotification]] = {}
     for row in rows:
-        told = SentNotification(
+        sent = SentNotification(
             row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome
         )
-        found.setdefault(row.incident_id, []).append(told)
+        found.setdefault(row.incident_id, []).append(sent)
     return found
 
 
 def queue(
     connection: Connection, incident: uuid.UUID, body: dict[str, Any], orders: Sequence[PlannedNotification]
 ) -> None:
-    """Adds the messages. An update that nobody has tried to send yet is out of date now and goes."""
+    """Add the messages; drop older updates that have had no attempt yet."""
     for order in orders:
         connection.execute(_SUPERSEDE, {"incident": incident, "receiver": order.receiver})
         connection.execute(
@@ -185,7 +185,7 @@ def queue(
 
 
 class Outbox:
-    """The outbox of one receiver, as its sender uses it. `fallback`: who is told when it refuses."""
+    """Outbox of one receiver, as its sender uses it. `fallback`: receiver of the messages that this one refuses."""
 
     def __init__(self, engine: Engine, receiver: str, fallback: str | None) -> None:
         self._engine = engine
@@ -193,7 +193,8 @@ class Outbox:
         self._fallback = fallback
 
     def claim(self, backend: int, lease_s: float, at_most: int) -> ClaimedMessages | None:
-        """The messages that are due first, of one group; None if none are, or if `backend` does not lead any more."""
+        """Claim the messages that are due first, of one group; return None if none are, or if `backend` does not lead
+        any more."""
         claim = uuid.uuid4()
         given = {
             "receiver": self.receiver,
@@ -212,9 +213,9 @@ class Outbox:
         return ClaimedMessages(claim, notifications, changes, max(row.attempts for row in rows), ages_s)
 
     def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
-        """Records what came of it, unless the claim has run out and somebody else has it. What is refused, and what is
-        given up after a day, is raised through the fallback in the same commit. Returns what was recorded, of a group
-        what holds for those that are tried again."""
+        """Record the outcome, unless the claim has expired and another sender holds the messages. Refused messages, and
+        those given up after a day, are raised through the fallback in the same commit. Return the recorded outcome; of
+        a group, that of the messages that are tried again."""
         ids = claimed.ids
         with self._engine.begin() as connection:
             match outcome:
@@ -234,32 +235,32 @@ class Outbox:
         return outcome
 
     def _fail(self, connection: Connection, claimed: ClaimedMessages, ids: list[int], error: str) -> None:
-        """Raises it through the fallback, with the end if the incident is over by now: nobody else would tell it
-        there. Evaluation takes its turn before or after that."""
+        """Record a failure and raise it through the fallback, with the resolve if the incident is over by now:
+        evaluation would not send that there. It takes turns with evaluation."""
         for pipeline in connection.execute(_CONCERNED, {"ids": ids}).scalars().all():
             take_turn(connection, pipeline)
         done = {"ids": ids, "claim": claimed.claim, "outcome": "failed", "error": error}
         failed = connection.execute(_DONE, done).scalars().all()
         if self._fallback is None or not failed:
             return
-        note = f"receiver {self.receiver} has refused this: {error}"
+        note = f"receiver {self.receiver} refused this: {error}"
         raised = {"fallback": self._fallback, "ids": failed, "note": note}
         incidents = connection.execute(_FALLBACK, raised).scalars().all()
         connection.execute(_FALLBACK_END, {"fallback": self._fallback, "ids": failed, "incidents": incidents})
 
     def next_due_s(self) -> float | None:
-        """Seconds until the next message is due (0 or less: now); None when nothing waits."""
+        """Return the seconds until the next message is due (0 or less: now); None when nothing waits."""
         with self._engine.connect() as connection:
             due: float | None = connection.execute(_NEXT_DUE, {"receiver": self.receiver}).scalar()
         return due
 
 
-def drop_but_of(connection: Connection, receivers: Sequence[str]) -> None:
-    """Drops what waits for anybody else."""
+def drop_all_but(connection: Connection, receivers: Sequence[str]) -> None:
+    """Drop waiting messages of all other receivers."""
     connection.execute(_DROP, {"receivers": list(receivers)})
 
 
 def tidy(engine: Engine) -> None:
-    """Drops messages that were done long ago, but for those of open incidents: what was told of these is not over."""
+    """Delete messages that were done long ago, except those of open incidents, whose plan still depends on them."""
     with engine.begin() as connection:
         connection.execute(_TIDY, {"refreshes_kept_s": REFRESHES_KEPT_S, "kept_s": KEPT_S})

@@ -17,7 +17,7 @@ _table = table_of(PendingBreachRow)
 
 
 def write(connection: Connection, pipeline: str, found: Sequence[tuple[Rule, PendingBreach]]) -> None:
-    """These are the pipeline's pending breaches from now on. Writes only where that is news."""
+    """Replace the pipeline's pending breaches, if they changed."""
     rows = [_row(pipeline, rule, begun) for rule, begun in found]
     stored = connection.execute(select(_table).where(_table.c.pipeline == pipeline)).mappings()
     if {row["rule"]: dict(row) for row in stored} == {row["rule"]: row for row in rows}:
@@ -28,7 +28,7 @@ def write(connection: Connection, pipeline: str, found: Sequence[tuple[Rule, Pen
 
 
 def forget_deleted(connection: Connection) -> None:
-    """Those of pipelines that are no more."""
+    """Delete pending breaches of deleted pipelines."""
     connection.execute(delete(_table).where(_table.c.pipeline.not_in(names_not_deleted())))
 
 

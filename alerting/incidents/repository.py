@@ -26,8 +26,8 @@ def known(incident: Incident) -> KnownIncident:
 
 
 def lock(connection: Connection, pipeline: str) -> datetime:
-    """Takes the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
-    turns and see each other's rows. Returns the database's time after that, which all writers share."""
+    """Lock the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
+    turns and see each other's rows. Return the database's time after that, which all writers share."""
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
     take_turn(connection, pipeline)
     now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -35,8 +35,8 @@ def lock(connection: Connection, pipeline: str) -> datetime:
 
 
 def take_turn(connection: Connection, pipeline: str) -> None:
-    """Waits until no other transaction holds the pipeline's incidents, and holds them. Who takes several takes them in
-    the order of their names."""
+    """Wait for the lock on the pipeline's incidents and hold it for the transaction. Callers that lock several
+    pipelines must do so in name order (deadlock)."""
     connection.execute(
         text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"), {"key": f"lagloss-incidents/{pipeline}"}
     )
@@ -56,12 +56,12 @@ def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | 
 
 
 def pipelines_with_open(connection: Connection) -> set[str]:
-    """Names of the pipelines that have open incidents."""
+    """Return the names of the pipelines that have open incidents."""
     return set(connection.execute(select(_table.c.pipeline).where(_table.c.state == "open")).scalars())
 
 
 def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:
-    """The row as it is from now on (a new one if there is none), and what happened to it."""
+    """Upsert the incident's row, and note the change."""
     values = incident.row()
     changed = connection.execute(update(_table).where(_table.c.id == incident.id).values(**values))
     if not changed.rowcount:
@@ -87,5 +87,5 @@ def ranges(windows: Iterable[int]) -> list[list[int]]:
 
 
 def expanded(stored: Sequence[Sequence[int]]) -> Iterable[int]:
-    """The windows of such ranges."""
+    """Return the windows of such ranges."""
     return (start for first, last in stored for start in range(first, last + 1, WINDOW_S))

@@ -1,4 +1,4 @@
-"""Routing: which receivers an incident goes to, from its labels and how long nobody has acknowledged it. Pure."""
+"""Routing of incidents to receivers, by their labels and the time without an acknowledgement. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lagloss_server.model.matchers import Matcher, match_all
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Further receivers, `after_s` after an incident opened that nobody acknowledged."""
+    """Further receivers of an incident that is not acknowledged `after_s` after its opening."""
 
     after_s: float
     receivers: tuple[str, ...]
@@ -18,7 +18,7 @@ class Escalation:
 
 @dataclass(frozen=True, slots=True)
 class ReceiverRoute:
-    """Incidents that match go to `receivers`, and on to the next route if it `goes_on`.
+    """Incidents that match go to `receivers`, and on to the next route if it `continues`.
 
     `group_by`: labels that notifications of one group have in common; `group_wait_s`: how long one waits for others of
     its group.
@@ -26,7 +26,7 @@ class ReceiverRoute:
 
     matchers: tuple[Matcher, ...]
     receivers: tuple[str, ...]
-    goes_on: bool = False
+    continues: bool = False
     repeat_s: float = 4 * 3_600
     group_by: tuple[str, ...] = ("pipeline",)
     group_wait_s: float = 0
@@ -35,7 +35,7 @@ class ReceiverRoute:
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """One receiver of an incident, and how it is told. `is_escalated`: it is told since nobody acknowledged."""
+    """Receiver of an incident with its route's options. `is_escalated`: by an escalation."""
 
     receiver: str
     group_key: str
@@ -47,7 +47,7 @@ class Destination:
 def destinations(
     routes: Sequence[ReceiverRoute], labels: Mapping[str, str], unacknowledged_s: float | None
 ) -> dict[str, Destination]:
-    """By receiver; the first route that names one decides how.
+    """Return the destinations by receiver; the first route that names a receiver sets its options.
 
     Args:
         unacknowledged_s: how long it has been open without being acknowledged; None: it was.
@@ -68,5 +68,5 @@ def _matching(routes: Sequence[ReceiverRoute], labels: Mapping[str, str]) -> Ite
     for route in routes:
         if match_all(route.matchers, labels):
             yield route
-            if not route.goes_on:
+            if not route.continues:
                 return

@@ -15,7 +15,7 @@ __all__ = ["Document", "Rule", "Unit", "rules_of"]
 
 
 def rules_of(definition: Definition) -> list[Rule]:
-    """The rules of a pipeline, each after those that inhibit it."""
+    """Return the rules of a pipeline, each after those that inhibit it."""
     return [
         *blind_rules(definition),
         *loss_rules(definition),

@@ -1,4 +1,4 @@
-"""What a rule is."""
+"""Protocol of alert rules."""
 
 from __future__ import annotations
 
@@ -35,13 +35,14 @@ class Rule(Protocol):
     def inhibited_by(self) -> tuple[str, ...]: ...
 
     def assess(self, view: PipelineView) -> Assessment:
-        """What it finds in the pipeline as it is now."""
+        """Assess the pipeline as it is now."""
         ...
 
     def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
-        """Where it is so, worst first. `breached`: documents of the newest breached windows, oldest first."""
+        """Return the places of the breach, worst first. `breached`: documents of the newest breached windows, oldest
+        first."""
         ...
 
     def text(self, value: float) -> str:
-        """A value against the target, as people read it: `3.2 % of messages lost, target 1 %`."""
+        """Format a value against the target for people: `3.2 % of messages lost, target 1 %`."""
         ...

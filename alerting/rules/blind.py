@@ -1,7 +1,7 @@
 """Blindness: evidence is missing, windows do not close, or a node does not report. Idle is not blind.
 
-Nobody is blind who has not looked for as long: where all of lagloss was stopped for the night, the alerter is there in
-the morning before the first window can close.
+Suppressed until the alerter has run for the threshold itself, so a cold start does not page before the first window
+can close.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Reporting:
 
     def text(self, value: float) -> str:
         allowed = f"{self.out_of.breaches - 1} of {self.out_of.of} may be"
-        return f"{fmt.percent(value)} of the last windows cannot be judged for want of evidence, {allowed}"
+        return f"{fmt.percent(value)} of the last windows cannot be judged for lack of evidence, {allowed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ class ClosingHealth:
 
     def text(self, value: float) -> str:
         waits, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"no window has closed since the one that ended {waits} ago, limit {limit}"
+        return f"no window closed since the one that ended {waits} ago, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReportsHealth:
     """No report from a node that reported yesterday at this time, all the while that it is now silent.
 
-    Where no window closes, reports are not followed either, and that is told.
+    Where no window closes, reports are not consumed either, and `blind/closing` covers that.
     """
 
     kind: ClassVar[str] = "blind"

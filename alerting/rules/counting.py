@@ -46,14 +46,14 @@ class WindowRun:
 
 
 def of_last(n: int, counts: Ints | Flags) -> Ints:
-    """Of each window: the sum over the n windows that end with it."""
+    """Return, for each window, the sum over the n windows that end with it."""
     sums = _prefix_sums(counts)
     at = np.arange(1, len(sums))
     return sums[at] - sums[np.maximum(at - n, 0)]
 
 
 def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
-    """The breaching windows that are among the n windows which end at one where a breach is."""
+    """Return the breaching windows that are among the n windows which end at one where a breach is."""
     sums = _prefix_sums(breach_at)
     at = np.arange(len(breach_at))
     return breaching & (sums[np.minimum(at + n, len(breach_at))] - sums[at] > 0)
@@ -75,14 +75,15 @@ class OutOf:
     resolve_after: int
 
     def enough(self, stretch: WindowRun) -> Flags:
-        """Where the windows hold enough messages to say anything."""
+        """Return the windows whose n windows hold enough messages for a judgement."""
         return of_last(self.of, stretch.windows.column("messages")) >= self.min_messages
 
     def breach_at(self, stretch: WindowRun, breaching: Flags) -> Flags:
         return breaching & self.enough(stretch) & (of_last(self.of, breaching) >= self.breaches)
 
     def begun(self, stretch: WindowRun, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
-        """The breaching ones of the newest windows, where they are too few; None if one of them makes up a breach."""
+        """Return the breaching ones of the newest windows, where they are too few; None if one of them makes up a
+        breach."""
         first = max(stretch.seen, len(breaching) - self.of)
         at = first + np.flatnonzero(breaching[first:])
         if not 0 < len(at) < self.breaches or breaches[at].any():
@@ -91,7 +92,7 @@ class OutOf:
         return PendingBreach(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
 
     def assess(self, stretch: WindowRun, breaching: Flags, values: Floats, good: Flags) -> Assessment:
-        """Of a rule that is nothing but k of n."""
+        """Assess a rule that is nothing but k of n."""
         found = making_up(self.of, breaching, self.breach_at(stretch, breaching))
         begun = self.begun(stretch, breaching, found, values)
         return stretch.assessment(found, values, good, self.resolve_after, begun)
@@ -100,7 +101,7 @@ class OutOf:
 def by_the_clock(
     view: PipelineView, value: float | None, is_breach: bool, places: tuple[BreachPlace, ...] = ()
 ) -> Assessment:
-    """Of a rule that looks at this moment, which stands for this minute's window; None says nothing.
+    """Return the assessment of a rule of time, whose value now stands for this minute's window; None is no evidence.
 
     A minute that was a breach once stays one, so that what is over within the minute is over and not revised.
     """

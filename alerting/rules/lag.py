@@ -87,7 +87,8 @@ class OnTime:
 
 
 def lag_rules(definition: Definition) -> list[LagRule | OnTime]:
-    """One for each entry of `lag`. An end-to-end percentile that windows do not hold is told by the on-time share."""
+    """Return a rule for each entry of `lag`. An end-to-end percentile that windows do not hold is judged by the on-time
+    share."""
     return [_lag_rule(definition, settings) for settings in definition.spec.alerts.lag]
 
 
@@ -124,7 +125,7 @@ def _place(settings: LagAlert) -> tuple[tuple[Literal["link", "node", "checkpoin
 
 
 def _empty(stretch: WindowRun, values: Floats) -> Flags:
-    """Windows without a value because no message came in."""
+    """Return the windows without a value because no message came in."""
     empty = (stretch.windows.column("verdict") == IDLE) | (stretch.windows.column("messages") == 0)
     none: Flags = np.isnan(values) & empty
     return none

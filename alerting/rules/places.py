@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def loss_places(breached: Sequence[Document]) -> list[BreachPlace]:
-    """Where messages were lost for certain, with the share of all that were lost.
+    """Return the places of certain losses, with their share of all losses.
 
     A message may be lost at several places (branches), so the shares may add up to more than 1.
     """
@@ -31,7 +31,8 @@ def loss_places(breached: Sequence[Document]) -> list[BreachPlace]:
 
 
 def lag_places(breached: Sequence[Document]) -> list[BreachPlace]:
-    """Where the time goes: nodes' process durations and links' queue times, with the share of their sum."""
+    """Return the places that take the time: nodes' process durations and links' queue times, with their share of the
+    sum."""
     took = _sums(breached, lambda node: node["process_duration_p95_ms"], lambda link: link["queue_time_p95_ms"])
     return [
         BreachPlace(kind, name, share, f"{_TIMES[kind]}, {fmt.percent(share)} of the lag")
@@ -40,7 +41,7 @@ def lag_places(breached: Sequence[Document]) -> list[BreachPlace]:
 
 
 def checkpoint_places(breached: Sequence[Document], count: Callable[[Document], int], word: str) -> list[BreachPlace]:
-    """Checkpoints by what is counted there over all these windows."""
+    """Return the checkpoints by their counts over all these windows."""
     counts: dict[str, float] = {}
     for window in breached:
         for there in window["checkpoints"]:
@@ -52,7 +53,7 @@ def checkpoint_places(breached: Sequence[Document], count: Callable[[Document], 
 
 
 def shares(sums: Mapping[T, float]) -> list[tuple[T, float]]:
-    """The share that each has in the sum of all, largest first, without those that have none."""
+    """Return each place's share in the sum of all, largest first, without those that have none."""
     whole = sum(sums.values())
     return [(key, part / whole) for key, part in _worst_first(sums)]
 
@@ -66,7 +67,7 @@ def _sums(
     of_node: Callable[[Document], float | None],
     of_link: Callable[[Document], float | None],
 ) -> dict[tuple[PlaceKind, str], float]:
-    """By place, over all these windows; what is not known, or below 0, does not count."""
+    """Sum by place over all these windows; an unknown value, or one below 0, does not count."""
     found: dict[tuple[PlaceKind, str], float] = {}
     for window in breached:
         there: list[tuple[PlaceKind, str, float | None]] = [

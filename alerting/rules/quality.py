@@ -91,7 +91,7 @@ class PendingAge:
 
 
 def _place(label: str, count: int, messages: int) -> BreachPlace:
-    """Of a label such as `link a->b`; a retrier is a node."""
+    """Return the place of a label such as `link a->b`; a retrier is a node."""
     word, _, name = label.partition(" ")
     kind: PlaceKind = "link" if word == "link" else "node"
     return BreachPlace(

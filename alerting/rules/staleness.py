@@ -53,7 +53,7 @@ class Staleness:
         return by_the_clock(view, value, bool(late), places)
 
     def _newest(self, view: PipelineView) -> Iterator[tuple[str, int]]:
-        """The newest minute (epoch s) at each delivery checkpoint, where there is one."""
+        """Return the newest minute (epoch s) at each delivery checkpoint that has one."""
         delivered = view.windows.column("delivered")
         for at, name in enumerate(self.delivery):
             windows = np.flatnonzero(delivered & (1 << at))
@@ -63,7 +63,7 @@ class Staleness:
                 yield name, max(found)
 
     def _awaited_s(self, view: PipelineView, newest_s: int) -> float:
-        """How long messages of a minute after this one have been waited for, 0 if none come in any more."""
+        """Return how long messages of a minute after this one have been waited for, 0 if none come in any more."""
         first = view.windows.first_at(newest_s + 1)
         due = np.flatnonzero(view.windows.column("on_time_of")[first:])
         closed = view.windows.starts[first + due].tolist()

@@ -47,10 +47,10 @@ class PipelineView:
 
     @property
     def watched_s(self) -> float:
-        """How long anybody has looked."""
+        """Seconds since the alerter began to look."""
         return self.now_s - self.watched_since_s
 
     @property
     def this_minute_s(self) -> int:
-        """The window that clock rules speak of."""
+        """Start of the window that rules of time judge."""
         return int(self.now_s) // WINDOW_S * WINDOW_S

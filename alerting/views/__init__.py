@@ -1,1 +1,1 @@
-"""What rules judge, read from PostgreSQL and kept from look to look."""
+"""Views that rules judge, read from PostgreSQL and cached between evaluations."""

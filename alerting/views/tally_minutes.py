@@ -1,4 +1,4 @@
-"""What tallies tell ahead of closings: the minutes in which each checkpoint of each pipeline had live beacons."""
+"""Minutes in which each checkpoint of each pipeline had live beacons, known from tallies ahead of closings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ class Minutes:
         self._minutes: dict[tuple[str, str], set[int]] = {}
 
     def refresh(self, connection: Connection, now_s: float) -> None:
-        """Takes in what the follower has committed since. The connection is in a REPEATABLE READ transaction."""
+        """Read the tallies that the report consumer has committed since. The connection is in a REPEATABLE READ
+        transaction."""
         tally, basis = table_of(TallyRow), read_basis(connection)
         if basis == self._basis:
             return
@@ -51,10 +52,10 @@ class Minutes:
         self._basis = basis
 
     def newest_s(self, pipeline: str, checkpoints: Collection[str]) -> dict[str, int]:
-        """The newest of these checkpoints' minutes, where they have any."""
+        """Return the newest minute of each of these checkpoints that has one."""
         known = {name: self._minutes.get((pipeline, name)) for name in checkpoints}
         return {name: max(minutes) for name, minutes in known.items() if minutes}
 
     def after_s(self, pipeline: str, checkpoint: str, start_s: int) -> list[int]:
-        """A checkpoint's minutes later than this one, oldest first, as far as they are kept."""
+        """Return a checkpoint's minutes later than this one, oldest first, as far as they are kept."""
         return sorted(start for start in self._minutes.get((pipeline, checkpoint), ()) if start > start_s)

@@ -1,4 +1,4 @@
-"""Readings: views of pipelines out of the database, of which only what changed is read again."""
+"""Cache of pipelines' views: reads again only what changed in the database."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _Kept:
         self.stored = StoredWindows(pipeline.definition)
 
 
-class Readings:
+class ViewCache:
     """Views of the pipelines in a store. What was read is kept for each of them; used by one thread."""
 
     def __init__(self, store: Store) -> None:
@@ -37,7 +37,7 @@ class Readings:
         self._since_s: float | None = None
 
     def view(self, pipeline: StoredPipeline, now_s: float) -> PipelineView:
-        """All that the pipeline's rules look at, as of one moment, out of one snapshot of the database."""
+        """Return the view of a pipeline as of one moment, out of one snapshot of the database."""
         self._since_s = now_s if self._since_s is None else self._since_s
         name, kept = pipeline.name, self._kept.get(pipeline.name)
         if kept is None or kept.version != pipeline.version:
@@ -62,18 +62,18 @@ class Readings:
             )
 
     def has_read(self, pipeline: StoredPipeline) -> bool:
-        """Whether a view of this version needs no more than what changed."""
+        """Return whether a view of this version needs to read only what changed."""
         kept = self._kept.get(pipeline.name)
         return kept is not None and kept.version == pipeline.version
 
     def forget(self, known: Iterable[str]) -> None:
-        """Keeps what was read of these pipelines only."""
+        """Forget all other pipelines."""
         names = set(known)
         self._kept = {name: kept for name, kept in self._kept.items() if name in names}
 
 
 def _reported_s(connection: Connection, pipeline: str) -> dict[str, float]:
-    """When the last report of each node was appended."""
+    """Return when the last report of each node was appended."""
     last = func.max(EmitterRow.appended_at)
     rows = connection.execute(
         select(EmitterRow.node, last).where(EmitterRow.pipeline == pipeline).group_by(EmitterRow.node)
@@ -82,26 +82,26 @@ def _reported_s(connection: Connection, pipeline: str) -> dict[str, float]:
 
 
 def _expected(connection: Connection, pipeline: str, now_s: float) -> frozenset[str]:
-    """Nodes that reported yesterday, both at this time and as long before as a node may be silent: a job that starts
-    a moment later than it did yesterday is not missed."""
+    """Return the nodes that reported yesterday, both at this time and as long before as a node may be silent: a job
+    that starts a moment later than it did yesterday is not missed."""
     then_s = now_s - DAY_S
     before_s = then_s - STALE_AFTER_S
     ran = and_(EmitterRow.started_at <= before_s * 1_000, EmitterRow.appended_at >= then_s * 1_000)
     running = select(EmitterRow.node).where(EmitterRow.pipeline == pipeline, ran).distinct()
     minutes = {int(moment) // WINDOW_S * WINDOW_S for moment in (before_s, then_s)}
-    told = (
+    reported = (
         select(TallyRow.node)
         .where(TallyRow.pipeline == pipeline, TallyRow.window_start.in_(minutes))
         .group_by(TallyRow.node)
         .having(func.count(TallyRow.window_start.distinct()) == len(minutes))
     )
-    return frozenset(connection.execute(running.union(told)).scalars())
+    return frozenset(connection.execute(running.union(reported)).scalars())
 
 
 def _waiting(
     connection: Connection, definition: Definition, windows: Windows, seen_from_s: int
 ) -> tuple[WaitingMessages, ...]:
-    """What is pending, if a rule asks."""
+    """Return the pending messages, if a rule needs them."""
     if definition.spec.alerts.pending_age is None:
         return ()
     pending = windows.since(windows.first_at(seen_from_s))

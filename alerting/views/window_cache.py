@@ -67,8 +67,8 @@ class StoredWindows:
         """Start of the newest closed window, history or not."""
 
     def refresh(self, connection: Connection, seen_from_s: int) -> None:
-        """Reads what changed of the windows that rules speak of, from this moment on, and of those before that they
-        need. The connection is in a REPEATABLE READ transaction."""
+        """Read the changed windows that rules judge, from this moment on, and those before that they need as context.
+        The connection is in a REPEATABLE READ transaction."""
         from_s = (seen_from_s - LONGEST_S) // HOUR_S * HOUR_S
         digest = (from_s, *_numbers(connection.execute(select(*_DIGEST).where(self._within(from_s))).one()))
         if digest == self._digest:
@@ -85,7 +85,7 @@ class StoredWindows:
         self.newest_s = connection.execute(newest).scalar_one()
 
     def _read(self, connection: Connection, hour: int, digest: Digest, documents_from_s: int) -> _Hour:
-        """An hour, with the documents of those windows that are not as they were."""
+        """Read an hour, with the documents of its changed windows."""
         within = self._within(hour * HOUR_S, (hour + 1) * HOUR_S)
         rows = connection.execute(select(*_COUNTS).where(within).order_by(_WINDOW.c.window_start)).all()
         before = self._hours.get(hour)
@@ -108,7 +108,7 @@ class StoredWindows:
         return _Hour(digest, stamps, self._reader.windows([row_of(row) for row in rows if not row.history]))
 
     def _kept(self, before: _Hour, stamps: Mapping[int, Stamp]) -> dict[int, Any]:
-        """Rows of the windows that are as they were."""
+        """Return the rows of the unchanged windows."""
         return {
             start: row
             for start, row in zip(before.windows.starts.tolist(), before.windows.rows.tolist(), strict=True)

@@ -12,7 +12,7 @@ FORK_WAIT_S: Final = 1.0
 
 class _ForkGate:
     """Held while a client library starts or ends its threads: a child that is forked in the midst of that may inherit a
-    lock of the library that nobody ever releases. Two threads that made and closed emitters without a pause left 3 of
+    lock of the library that is never released. Two threads that made and closed emitters without a pause left 3 of
     80 forked children mute; with this 1 of 470: what its threads do right after they were started is beyond us."""
 
     def __init__(self) -> None:

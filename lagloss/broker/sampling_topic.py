@@ -20,7 +20,8 @@ from lagloss.wire.format import SAMPLE_ALL
 
 QUERY_TIMEOUT_S: Final = 1.0
 REREAD_S: Final = 600.0
-"""Seconds between two readings from the beginning, for what no single record tells: that the topic was made anew."""
+"""Seconds between two readings from the beginning, to notice what no single record shows: that the topic was made
+anew."""
 RETRY_S: Final = 60.0
 """Seconds until a topic that could not be asked for is asked for again."""
 HELD_BACK_MS: Final = 30_000
@@ -52,7 +53,7 @@ class SampleTable:
     """The newest sample of each pipeline, read from the topic. Used by one thread; logs nothing.
 
     `current` and `samples` raise nothing and wait for nothing, but for the first answer (`QUERY_TIMEOUT_S` each for
-    where the topic ends, and for what is in it): where the broker cannot be asked they tell what was known last, and at
+    where the topic ends, and for what is in it): if the broker cannot be asked they return what was known last, and at
     first that every pipeline takes all.
 
     Args:
@@ -104,7 +105,7 @@ class SampleTable:
         """Read the topic from its beginning to its end, once, and return the sampled pipelines.
 
         Raises:
-            KafkaException: the broker did not tell in time.
+            KafkaException: the broker did not answer in time.
         """
         consumer = self._begin()
         try:
@@ -156,7 +157,8 @@ class SampleTable:
             error = message.error()
             if error is None:
                 self._apply(message)
-            # Of a compacted topic the last records may be gone: then only the client's word tells that this is the end.
+            # Of a compacted topic the last records may be gone: then only the client's event shows that this is the
+            # end.
             is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
             if self._end is not None and (is_end or (message.offset() or 0) + 1 >= self._end):
                 self._reached_end()
@@ -165,7 +167,7 @@ class SampleTable:
         try:
             pipeline, sample = (message.key() or b"").decode(), decode_sample(message.value())
         except ValueError:
-            return  # nobody's: the aggregator writes no such thing
+            return  # unknown: the aggregator writes no such record
         if sample == SAMPLE_ALL:
             self._read.pop(pipeline, None)
         else:

@@ -18,7 +18,7 @@ log = logging.getLogger("lagloss")
 MARK_EVERY_S: Final = 0.25
 SETTLE_TIMEOUT_S: Final = 5.0
 AGAIN_S: Final = 10.0
-"""How often what was committed is committed again: nobody says whether a commit got lost with its broker, and where
+"""How often what was committed is committed again: it is unknown whether a commit got lost with its broker, and where
 nothing more comes in there is no later one to make up for it."""
 COMPACT_AT: Final = 4_096
 """Records of a partition behind one that is not finished, from which on finished neighbours are kept as one."""

@@ -1,4 +1,4 @@
-"""The consumer of a node: tells what comes in and how far its lanes are, and commits only what is finished."""
+"""The consumer of a node: observes what comes in, reports its lanes, and commits only what is finished."""
 
 from __future__ import annotations
 

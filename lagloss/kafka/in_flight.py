@@ -22,11 +22,10 @@ class InFlightMessage:
     """One message in hand. Thread-safe: outputs are acknowledged on whichever thread polls the producer.
 
     Args:
-        emitter: of the node that has it.
-        identity: None for a message that has none: then no beacon speaks of it, and the rest is the same.
-        is_redone: somebody will take the message in again if it is never finished (its offset is not committed). So an
-            output that failed keeps it in hand. Without that, what failed is over.
-        finished: is called once, when everything is over.
+        emitter: of the node that has it. identity: None for a message that has none: then no beacon speaks of it, and
+        the rest is the same. is_redone: a consumer will take the message in again if it is never finished (its offset
+        is not committed). So an output that failed keeps it in hand. Without that, what failed is over. finished: is
+        called once, when everything is over.
     """
 
     __slots__ = ("_failed", "_finished", "_is_over", "_is_redone", "_lock", "_open", "_work", "emitter", "identity")

@@ -8,7 +8,7 @@ that:
   so a consumer that is never quite caught up still moves on.
 - In a topic with LogAppendTime, the append time of the last record taken in.
 
-The position that counts is what `taken` was told, not what the client fetched: between a poll and its beacon, nothing
+The position that counts is what `taken` was given, not what the client fetched: between a poll and its beacon, nothing
 is proved.
 """
 
@@ -40,7 +40,7 @@ log = logging.getLogger("lagloss")
 
 Hook = Callable[[Consumer, list[TopicPartition]], Any]
 UNKNOWN_FOR_S: Final = 30.0
-"""How long a lane with a committed offset, of which nothing can be said yet, is left out (and so stands where its last
+"""How long a lane with a committed offset, of which nothing is known yet, is left out (and so stands where its last
 owner left it) before it is reported as standing at 0. Shorter than the grace of a window, so that no window is judged
 without it. It is also how long a lane known from `taken` alone goes on being reported where it stands."""
 MAX_ENDS: Final = 1_024
@@ -56,9 +56,9 @@ class Lane:
     """Where it starts: the next offset to be taken in while nothing was; None until something shows it."""
     until: int = 0
     is_new: bool = False
-    """Nobody has committed an offset of it, so nobody before us has taken anything in."""
+    """No offset of it was ever committed, so nothing was taken in before."""
     is_hearsay: bool = False
-    """Known from `taken` alone: it may be somebody else's by now."""
+    """Known from `taken` alone: it may be another consumer's by now."""
     moved_at: float = field(default_factory=time.monotonic)
     ends: list[tuple[int, int]] = field(default_factory=list)
     """(end offset, when asked) of ends that the position has not reached, in the order they were asked for."""
@@ -86,7 +86,7 @@ class Lane:
         if self.until != before:
             self.moved_at = time.monotonic()
 
-    def can_be_told(self) -> bool:
+    def is_reportable(self) -> bool:
         """Return whether to report the lane. A lane that was never read stands at 0, truly; one that was read is
         reported for a while on its last owner's word, and left out after that until a new owner reports it."""
         now = time.monotonic()
@@ -98,11 +98,11 @@ class Lane:
 class KafkaLanes:
     """The input lanes of a confluent_kafka Consumer, for `Emitter.follow`.
 
-    Call `taken(message)` right after `emitter.taken_in` for it, and have the consumer tell which partitions it holds:
+    Call `taken(message)` right after `emitter.taken_in` for it, and have the consumer report which partitions it holds:
     `lanes.subscribe(topics)` instead of `consumer.subscribe(topics)`; or hand `assigned` and `revoked` to the latter as
     on_assign and on_revoke (also on_lost), or call them from hooks of your own; after a `consumer.assign`, call
     `assigned` yourself. Without that, lanes are known from `taken` alone: one of which nothing was taken in is not
-    reported, and so holds nothing back, and one that waits is reported for 30 s, since it may be somebody else's.
+    reported, and so holds nothing back, and one that waits is reported for 30 s, since it may be another consumer's.
 
     The consumer is used inside `subscribe`, `assigned`, `revoked` and the first `taken`, on the thread that calls them,
     and nowhere else: it may wait in `poll` as long as it likes. The brokers are asked on a handle of the lanes' own,
@@ -160,9 +160,9 @@ class KafkaLanes:
         on_revoke: Hook | None = None,
         on_lost: Hook | None = None,
     ) -> None:
-        """`consumer.subscribe` with these lanes told of every change; the host's own hooks are called as ever, and the
-        lanes are told before its on_assign, and after its on_revoke and on_lost (by default on_revoke, as in the
-        client)."""
+        """Call `consumer.subscribe`, and follow every change of its partitions; the host's own hooks are called as
+        ever, and the lanes change before its on_assign, and after its on_revoke and on_lost (by default on_revoke, as
+        in the client)."""
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             self.assigned(consumer, partitions)
@@ -213,7 +213,7 @@ class KafkaLanes:
         keys = [(partition.topic, partition.partition) for partition in partitions]
         starts: dict[Key, int] = {}
         try:
-            # What the consumer holds no longer, should nobody have told us so.
+            # What the consumer holds no longer, in case no revocation was seen.
             still = {(partition.topic, partition.partition) for partition in consumer.assignment()}
             self._let_go(self._held - still.union(keys))
             starts = self._committed(consumer, [place for place in partitions if place.offset < 0])
@@ -254,7 +254,7 @@ class KafkaLanes:
 
     def _hear_of(self, key: Key) -> None:
         if not self._held:
-            log.warning("lagloss: nobody tells which partitions are held; use lanes.subscribe, or hand over its hooks")
+            log.warning("lagloss: the held partitions are not known; use lanes.subscribe, or hand over its hooks")
         self._changes.append((key, Lane(time.monotonic(), is_hearsay=True)))
         self._held.add(key)
 
@@ -290,7 +290,7 @@ class KafkaLanes:
             return [
                 Progress(self._checkpoint, f"{topic}/{partition}", lane.until)
                 for (topic, partition), lane in sorted(self._lanes.items())
-                if lane.can_be_told()
+                if lane.is_reportable()
             ]
 
     def _follow_assignment(self) -> None:
@@ -328,7 +328,7 @@ class KafkaLanes:
             if begins.get(key) == end:
                 # It holds nothing: at whichever end it starts, it starts here.
                 lane.position = end
-            # Where it was taken over, somebody else may have come further than we had.
+            # Where it was taken over, another consumer may have come further than we had.
             position, appended_ms = taken.get(key, (None, 0))
             position = max((at for at in (position, lane.position) if at is not None), default=None)
             if position is not None and position > end:

@@ -111,7 +111,7 @@ class KafkaNode:
         self._producers.append(made)
         return made
 
-    # -- what becomes of a message, where no producer tells -------------------------------------------------------
+    # -- what becomes of a message, if no producer sends it -------------------------------------------------------
 
     def sent_out(self, message: Message | Identity, to: str | None = None) -> None:
         """Observe that the sink has acknowledged the message."""

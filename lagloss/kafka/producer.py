@@ -1,4 +1,4 @@
-"""The producer of a node: sends id and event time along, and tells what went out once it is acknowledged."""
+"""The producer of a node: sends id and event time along, and observes each record once it is acknowledged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class NodeProducer(Producer):
             handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
-        output = _Output(handlings, identity, topic, self._tell(topic, dead), on_delivery or callback)
+        output = _Output(handlings, identity, topic, self._observation(topic, dead), on_delivery or callback)
         observed_at = time.time_ns() / 1e6
         output.begin(is_new=is_new)
         try:
@@ -132,7 +132,7 @@ class NodeProducer(Producer):
         same, named = _named(named, found)
         return same or found, named
 
-    def _tell(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
+    def _observation(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
         """Return the observation to make once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
@@ -146,20 +146,20 @@ class NodeProducer(Producer):
 class _Output:
     """One record on its way, and the messages that wait for it."""
 
-    __slots__ = ("_handlings", "_host", "_identity", "_retries", "_tell", "_topic")
+    __slots__ = ("_handlings", "_host", "_identity", "_observe", "_retries", "_topic")
 
     def __init__(
         self,
         handlings: tuple[InFlightMessage, ...],
         identity: Identity | None,
         topic: str,
-        tell: Callable[[Identity], Any],
+        observe: Callable[[Identity], Any],
         host: OnDelivery | None,
     ) -> None:
         self._handlings = handlings
         self._identity = identity
         self._topic = topic
-        self._tell = tell
+        self._observe = observe
         self._host = host
         self._retries: list[InFlightMessage] = []
 
@@ -183,7 +183,7 @@ class _Output:
             for handling in self._handlings:
                 handling.failed(self._topic)
         elif self._identity is not None:
-            self._tell(self._identity)
+            self._observe(self._identity)
         try:
             if self._host is not None:
                 self._call_host(self._host, error, record)

@@ -1,6 +1,6 @@
 """An emitter's account: what it has observed so far of each checkpoint and window, and how far back that is final.
 
-Pure bookkeeping, free of Kafka and of clocks: whoever keeps the account says what time it is.
+Pure bookkeeping, free of Kafka and of clocks: its keeper passes the time.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Account:
     Memory: at most `MAX_TALLIES` tallies. A live one takes about 2 KB with 8 partitions, one that was quiet for 15
     minutes 0.3 to 1.5 KB, so 100 MB in the worst case and under 10 MB for a node with two checkpoints and a day of
     windows. Beacons of a tally past that bound are named by no tally: from then on the account is `blind`, and
-    final_through stands still, so that nobody takes it as complete.
+    final_through stands still, so that it is never taken as complete.
     """
 
     def __init__(self, node: str, *, final: bool = True, max_tallies: int = MAX_TALLIES) -> None:

@@ -84,7 +84,7 @@ class MemoryBacklog:
         """Do nothing: it keeps nothing that a report could free."""
 
     def end(self, closed_at_ms: int) -> None:
-        """Nobody comes after."""
+        """Do nothing: there is no successor."""
 
     def close(self, *, settled: bool) -> None:
         self._flushes.clear()

@@ -26,11 +26,11 @@ class Flush:
     dropped: Mapping[TallyKey, int] = field(default_factory=dict)
     """Beacons that are in no block, by tally."""
     is_blind: bool = False
-    """There were beacons that are in no block, and nobody knows of which tally."""
+    """There were beacons that are in no block, of an unknown tally."""
     thinned: Mapping[TallyKey, int] = field(default_factory=dict)
     """Tallies that a sample left beacons out of, and that sample."""
     progress: tuple[Progress, ...] | None = None
-    """How far lanes and work in hand were at `observed_until_ms` or a little later; None where nobody looked."""
+    """How far lanes and work in hand were at `observed_until_ms` or a little later; None if it was not read."""
 
     @property
     def keys(self) -> set[TallyKey]:
@@ -42,7 +42,7 @@ class Drain:
     """Empties an intake into flushes.
 
     Args:
-        note: told of an error that was survived.
+        note: called with an error that was survived.
     """
 
     def __init__(

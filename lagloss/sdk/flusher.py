@@ -40,12 +40,12 @@ MakeBacklog = Callable[[Account, Callable[[Exception], None]], Backlog]
 class Flusher:
     """One emitter's thread. A turn: look at progress, drain, put into the backlog; ship what is there, account, report.
 
-    In that order: whoever reads in a report that a lane was taken in up to some moment finds in its tallies all that
+    In that order: a report that says a lane was taken in up to some moment has in its tallies all that
     was taken in by then, acknowledged. While the broker does not acknowledge, beacons wait in the backlog as far as it
     has room, then in the intake; both are bounded.
 
     Args:
-        make_backlog: given the account and who to tell of errors; by default one in memory.
+        make_backlog: given the account and a function for errors; by default one in memory.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Flusher:
         self.reported = 0
         """The newest flush that a report covers which the broker has acknowledged."""
         self.report_wanted = 0
-        """Somebody waits for a report that covers this flush."""
+        """A caller waits for a report that covers this flush."""
         self.ended = False
         """The broker has the closing report."""
         self.errors = 0
@@ -89,10 +89,10 @@ class Flusher:
         self._backlog: Backlog = MemoryBacklog()
         self._partitions: int | None = None
         self._looked_up_to = 0
-        """The newest flush shipped for which somebody looked at progress: as far as a report covers."""
+        """The newest flush shipped for which progress was read: as far as a report covers."""
         self._drained_at = self._tidied_at = time.monotonic()
         self._was_woken = False
-        """Somebody wanted a turn while one was under way."""
+        """A turn was requested while one was under way."""
         self._closing = False
         self._is_finished = True
         self._shut: Callable[[], None] = lambda: None

@@ -1,4 +1,4 @@
-"""The host process: its emitters are told when it forks, and closed when it ends or is told to end."""
+"""Hooks of the host process: its emitters start anew after a fork, and are closed at exit or SIGTERM."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from lagloss.sdk.packing import PackedBlock, TallyKey
 from lagloss.wire.format import EmitterReport, Progress, Tally, encode_report
 
 REPORT_S: Final = 0.9
-"""Seconds between two reports that nobody asked for, a little less than a flush so that each flush may report."""
+"""Seconds between two reports without a request, a little less than a flush so that each flush may report."""
 IDLE_REPORT_S: Final = 10.0
 """Seconds between reports of an emitter that has nothing new to say."""
 POLL_S: Final = 0.05
@@ -175,7 +175,7 @@ class Shipper:
     ) -> bool:
         """Report the tallies that changed, in one report or several in a row; return True once the broker has them all.
 
-        Only the last brings the new progress and final_through: nobody may believe them before all tallies are there.
+        Only the last brings the new progress and final_through: they hold only once all tallies are there.
 
         Args:
             closed_at_ms: the emitter has ended, and is expected in windows up to then; None while it lives.

@@ -1,6 +1,6 @@
 """What people do about incidents: acknowledge one, silence some for a while, end a silence.
 
-Each is one transaction that notifies the leading alerter, who tells the receivers.
+Each is one transaction that notifies the leading alerter, which notifies the receivers.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class Silence:
 
 
 def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> UUID:
-    """Says that somebody has taken the incident whose id begins so; its id.
+    """Acknowledge the incident whose id begins so; return its id.
 
     Raises:
         UnknownIncident: no id begins so.
         AmbiguousIncident: several do.
-        AlreadyAcknowledged: somebody was faster.
+        AlreadyAcknowledged: another user was faster.
         IncidentIsResolved: it is over.
     """
     with store.engine.begin() as connection:
@@ -77,7 +77,7 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
 def silence(
     store: Store, matchers: Sequence[str], *, reason: str, author: str, for_s: float
 ) -> tuple[Silence, list[UUID]]:
-    """Tells nobody of incidents that match, from now on; the silence, and which open incidents it is about now.
+    """Silence matching incidents from now on; return the silence, and the open incidents that it matches now.
 
     Raises:
         BadSilence: no matcher or one that is none, no reason, no author, or not within (0, 24 h].

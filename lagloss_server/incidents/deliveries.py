@@ -1,4 +1,4 @@
-"""Deliveries: what was sent to receivers, what waits to be, and what nobody got."""
+"""Deliveries: messages to receivers that were sent, wait to be sent, or failed."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class Withheld:
             case "maintenance":
                 return f"maintenance {self.ref}: {self.reason}"
             case "rule":
-                return f"inhibited: {self.ref} is open and tells of it"
+                return f"inhibited: {self.ref} is open and covers it"
             case "upstream":
                 return f"inhibited: {self.ref}, which this pipeline follows, is blind"
 

@@ -58,7 +58,7 @@ def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOu
     """Wait for the outcome of the test and return it.
 
     Raises:
-        NoAlerter: nobody tried to send it. It is taken back: it must not go out when an alerter starts next week.
+        NoAlerter: no alerter tried to send it. It is taken back: it must not go out when an alerter starts next week.
     """
     deadline = time.monotonic() + wait_s
     while True:

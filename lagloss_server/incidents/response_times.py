@@ -15,7 +15,7 @@ from lagloss_server.incidents.incident import incident_table
 from lagloss_server.store.store import Store
 
 NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})
-"""Why incidents end that nobody repaired. They count, but not in the time to repair."""
+"""Why incidents end without a repair. They count, but not in the time to repair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float)
 
 def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
     row, change = incident_table, change_table
-    # acknowledged_at of a reopened incident is that of its newest opening; the changes tell of the first
+    # acknowledged_at of a reopened incident is that of its newest opening; the changes have the first
     first = (
         select(func.min(change.c.at))
         .where(change.c.incident_id == row.c.id, change.c.change == "acknowledged")

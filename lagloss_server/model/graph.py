@@ -1,4 +1,4 @@
-"""The checkpoint graph of a definition: which checkpoints there are, who dominates whom, and where a message can go
+"""The checkpoint graph of a definition: its checkpoints, their dominators, and where a message can go
 missing.
 
 Sets of checkpoints are bit masks (Python ints, one bit a checkpoint, in flow order), so that the rules of arithmetic
@@ -26,7 +26,7 @@ class Place:
 
     A message implied at `origin` but at none of `targets` is missing here, unless `beyond` (all that is reachable
     from the targets) has seen it and `excusable` holds. `node` is whose beacon is missing; `progress` is the checkpoint
-    whose lanes tell how far the place has come.
+    whose lanes say how far the place has come.
     """
 
     kind: Literal["link", "node", "retrier"]
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, whoever handed over to it)."""
+        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, for all nodes that hand over to it)."""
         return f"{self.kind} {self.name}"
 
 

@@ -15,7 +15,7 @@ def start_of(window: WindowDocument) -> int:
 
 
 def is_settled(window: WindowDocument) -> bool:
-    """Return whether lagloss has said its word on it: closed, with nothing pending and nothing unknown."""
+    """Return whether its result is final: closed, with nothing pending and nothing unknown."""
     return window["state"] != "open" and not window["pending"] and bool(window["verdict"] != "unknown")
 
 

@@ -1,4 +1,4 @@
-"""Window results: what is told about a window, as it is stored, printed by `windows --json` and drawn."""
+"""Window results, as they are stored, printed by `windows --json` and drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Addresses of a host: found within a deadline, and told apart into public ones and others."""
+"""Addresses of a host: resolved within a deadline, and divided into public ones and others."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
 
 
 def is_public(address: str) -> bool:
-    """Return whether anybody on the internet reaches this address. One that carries an IPv4 address is as public as
+    """Return whether this address is reachable from the internet. One that carries an IPv4 address is as public as
     that."""
     try:
         found = ipaddress.ip_address(address)

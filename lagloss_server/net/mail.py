@@ -37,7 +37,7 @@ def addr_spec(address: str) -> str:
 
 
 class ServerConfig(BaseModel):
-    """Where mail is handed in, and whom it is from. `tls`: `starttls` (then it is demanded), `tls` from the first
+    """Where mail is submitted, and its sender. `tls`: `starttls` (then it is demanded), `tls` from the first
     byte, or `none`. Errors do not quote what was written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
@@ -95,6 +95,6 @@ def _meaning(refused: Mapping[str, Reply], recipients: int) -> Outcome:
     although the others have the mail."""
     if not refused:
         return Sent()
-    told = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
-    error = f"{len(refused)} of {recipients} recipients do not have it: {told}"
+    replies = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
+    error = f"{len(refused)} of {recipients} recipients do not have it: {replies}"
     return TryLater(error) if any(reply.is_for_now for reply in refused.values()) else Refused(error)

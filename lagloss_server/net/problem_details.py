@@ -98,7 +98,7 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:
-        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; its log tells more").response()
+        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; see its log").response()
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:

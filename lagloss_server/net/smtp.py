@@ -78,9 +78,9 @@ class SmtpServer:
             return self._handed_in(sender, recipients, mail)
         except smtplib.SMTPResponseException as error:
             reply = self._reply(error.smtp_code, error.smtp_error)
-            told = f"the mail server answered {reply}"
+            answer = f"the mail server answered {reply}"
             # a code that is none (-1) comes from a line that SMTP does not know
-            return Refused(told) if 500 <= reply.code < 600 else TryLater(told)
+            return Refused(answer) if 500 <= reply.code < 600 else TryLater(answer)
         except smtplib.SMTPNotSupportedError as error:
             return Refused(f"the mail server cannot do what is asked of it: {self._said(error)}")
         except TimeoutError:

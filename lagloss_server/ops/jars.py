@@ -28,9 +28,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from lagloss.errors import LaglossError
-from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched
+from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched, SparkMissing
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.processes import launcher
+from lagloss_server.ops.processes import PACKAGES, launcher
 
 
 @dataclass(frozen=True)
@@ -79,9 +79,8 @@ def jars_dir() -> Path:
     cache."""
     if given := os.environ.get("LAGLOSS_JARS_DIR"):
         return Path(given)
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").exists():
-        return checkout / ".jars"
+    if (PACKAGES / "pyproject.toml").exists():
+        return PACKAGES / ".jars"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lagloss" / "jars"
 
 
@@ -99,6 +98,21 @@ def read_lock(text: str | None = None) -> list[LockedJar]:
     return jars
 
 
+def spark_home() -> Path | None:
+    """Return the folder of pyspark; None where it is not installed, or not with its jars."""
+    spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0]) if folders and Path(folders[0], "jars").is_dir() else None
+
+
+def require_spark() -> Path:
+    """Return the folder of pyspark. Raises SparkMissing."""
+    found = spark_home()
+    if found is None:
+        raise SparkMissing
+    return found
+
+
 def spark_jars() -> list[Path]:
     """Spark's Kafka connector, for `spark.jars`. Raises JarsMissing."""
     return _present(SPARK)
@@ -112,7 +126,7 @@ def broker_jars() -> list[Path]:
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
     """Make all jars be there and be what the lock says; without network access if they are.
 
-    A jar that differs (half-downloaded, edited) is fetched again and told to `progress`. Raises JavaMissing,
+    A jar that differs (half-downloaded, edited) is fetched again and reported to `progress`. Raises JavaMissing,
     JarsNotFetched, and JarMismatch if what was fetched differs from the lock.
     """
     report = progress or _silent
@@ -227,12 +241,7 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
 
 
 def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
-    folders = spec.submodule_search_locations if spec else None
-    found = sorted(Path(folders[0]).glob("jars/ivy-*.jar")) if folders else []
-    if not found:
-        raise JarsNotFetched(detail="pyspark with its Ivy is not installed", log="none")
-    return found[-1]
+    return max(require_spark().glob("jars/ivy-*.jar"))
 
 
 def _ivy_module(jar_set: JarSet) -> str:

@@ -21,6 +21,18 @@ from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
+PACKAGES: Final = Path(__file__).parents[2]
+"""The folder that holds lagloss's packages: a checkout, or the site-packages of an environment."""
+
+
+def own_modules_first() -> dict[str, str]:
+    """Return the variables by which a Python finds lagloss's modules before any of the same name elsewhere.
+
+    PYTHONSAFEPATH is `-P`: the current directory is not searched. PYTHONPATH keeps what it has, after PACKAGES. Both
+    reach the processes that the Python starts, such as Spark's workers.
+    """
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others])}
 
 
 def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> list[str]:
@@ -41,9 +53,9 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, its output appended to `log_path`.
 
-    `env` is laid over this process's environment; `pass_fds` are open in the child, too. If this process dies, however
-    it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that called here ends: call from
-    one that lives on.
+    `env` is laid over this process's environment, with `own_modules_first`; `pass_fds` are open in the child, too. If
+    this process dies, however it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that
+    called here ends: call from one that lives on.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
@@ -52,7 +64,7 @@ def spawn(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **own_modules_first(), **(env or {})},
             cwd=cwd,
             pass_fds=pass_fds,
             start_new_session=True,

@@ -113,6 +113,7 @@ class ServiceStack:
 
     def _check_machine(self) -> None:
         """Raise, before any long step, for what this machine lacks or what another process has taken."""
+        jars.require_spark()
         find_java()
         for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
             raise MachineTooSmall(problem=problem)

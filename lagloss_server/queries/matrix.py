@@ -29,8 +29,8 @@ _Ints = npt.NDArray[np.intp]
 @dataclass(frozen=True)
 class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
-    first checkpoint does not tell), its lag (ms) at each checkpoint it is at, the places it is missing at, and how many
-    beacons too many it has at a checkpoint."""
+    first checkpoint does not have it), its lag (ms) at each checkpoint it is at, the places it is missing at, and how
+    many beacons too many it has at a checkpoint."""
 
     message_id: str
     event_time_ms: int | None
@@ -112,7 +112,7 @@ def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_
 class Presence:
     """Who was where in a window's blocks: what every selection of messages is made from. A row is a position in `ids`.
 
-    Of several beacons of a message at a checkpoint the earliest live one tells its lag, a replayed one only where there
+    Of several beacons of a message at a checkpoint the earliest live one gives its lag, a replayed one only where there
     is no live one.
     """
 
@@ -134,7 +134,7 @@ class Presence:
 
     @cached_property
     def event_ms(self) -> npt.NDArray[np.float64]:
-        """Epoch ms by row, from the first checkpoint; infinity where it does not tell."""
+        """Epoch ms by row, from the first checkpoint; infinity where it has none."""
         event_ms = np.full(self.ids.size, np.inf)
         for block, rows in self.found.beacons(self.graph.first):
             if block.event_offset_ms is not None:

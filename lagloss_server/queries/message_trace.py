@@ -66,7 +66,7 @@ class Beacon:
 class Trail:
     """A message's beacons by time, and how much of the log was looked through for them.
 
-    `event_ms`: epoch ms; None where the first checkpoint does not tell, and the window's end stands in (rule 4).
+    `event_ms`: epoch ms; None where the first checkpoint does not have it, and the window's end stands in (rule 4).
     """
 
     id_hash: int
@@ -102,11 +102,11 @@ class Search:
 
     def document(self) -> dict[str, Any]:
         times = {name: getattr(self, name) for name in ("from_s", "to_s", "oldest_s")}
-        told = {name.removesuffix("_s"): None if at is None else rfc3339(at) for name, at in times.items()}
+        times_of = {name.removesuffix("_s"): None if at is None else rfc3339(at) for name, at in times.items()}
         return {
             "trail": self.trail and self.trail.document(),
-            "looked_through": {"from": told["from"], "to": told["to"]},
-            "oldest": told["oldest"],
+            "looked_through": {"from": times_of["from"], "to": times_of["to"]},
+            "oldest": times_of["oldest"],
             "cut": self.is_cut,
         }
 
@@ -125,7 +125,7 @@ def search(
     """Look for the newest window with a beacon of any of these ids (hashes), or the one nearest to `around_s`; only
     windows that start before `before_s`, and not before `after_s`. Then read all that the log holds of it there.
 
-    Blocks of an emitter that died before it told of them are found in a window that another beacon leads to.
+    Blocks of an emitter that died before it reported them are found in a window that another beacon leads to.
 
     Raises:
         KafkaException: the broker does not answer.
@@ -202,7 +202,7 @@ def _beacon(block: BeaconBlock, row: int, since_ms: int, hosts: Mapping[bytes, s
 
 
 def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | None]:
-    """Event time (epoch ms) and name, as the first checkpoint's beacons tell them."""
+    """Event time (epoch ms) and name, from the first checkpoint's beacons."""
     event_ms, name = None, None
     for block, row in hits:
         if block.event_offset_ms is not None:

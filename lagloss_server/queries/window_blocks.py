@@ -52,7 +52,7 @@ class WindowBlocks:
         return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
     def names(self, ids: U64) -> list[str]:
-        """Return the names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
+        """Return the names of these ids, from the first checkpoint's blocks; a hash in hex where none has it."""
         known, places = self._named
         if not known.size:
             return [f"{id_hash:016x}" for id_hash in ids.tolist()]
@@ -84,7 +84,7 @@ class WindowBlocks:
 def read_window(
     store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
 ) -> WindowBlocks:
-    """Read the blocks of one window; who has fallen silent is told as of `now_ms` (by default, now).
+    """Read the blocks of one window; silence is judged as of `now_ms` (by default, now).
 
     Raises:
         NotEnoughData: no tally of the window is left, it is sealed, or the log no longer holds its blocks.
@@ -111,7 +111,7 @@ def window_ranges(
     """
     ranges, sample = store.tallied(pipeline, window_start_s)
     if not ranges:
-        raise NotEnoughData(detail=f"no tally of {pipeline} tells of the window {rfc3339(window_start_s)}.")
+        raise NotEnoughData(detail=f"no tally of {pipeline} covers the window {rfc3339(window_start_s)}.")
     held = log.watermarks()
     ranges = merge_ranges(ranges)
     if store.is_sealed(pipeline, window_start_s) or _records(clamp(ranges, held)) < _records(ranges):

@@ -50,7 +50,7 @@ class Fate(IntEnum):
 
 
 class CutInsidePattern(Exception):
-    """A cut falls inside a pattern: the window's blocks must be read again to tell its messages apart."""
+    """A cut falls inside a pattern: the window's blocks must be read again to judge its messages separately."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def missing_places(graph: Graph, mask: int) -> tuple[Place, ...]:
 
 
 def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
-    """Rule 4: the cuts of each place. A retrier overtakes nobody."""
+    """Rule 4: the cuts of each place. A retrier overtakes no message."""
     margin_ms = OVERTAKEN_AFTER_MS + evidence.clock_skew_ms
     return ProgressCuts(
         overtaken={
@@ -294,13 +294,13 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
 
 
 def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> dict[str, int]:
-    """Beacons, told or read, of checkpoints that the version in force does not have: shown, not judged."""
-    told: Counter[str] = Counter()
+    """Count beacons, by tallies or blocks, of checkpoints unknown to the version in force: shown, not judged."""
+    tallied: Counter[str] = Counter()
     for tally in evidence.tallies:
         if tally.checkpoint not in graph.bit:
-            told[tally.checkpoint] += tally.beacons
-    names = sorted({*told, *facts.strangers})[:UNKNOWN_SHOWN]
-    return {name: max(told[name], facts.strangers.get(name, 0)) for name in names}
+            tallied[tally.checkpoint] += tally.beacons
+    names = sorted({*tallied, *facts.strangers})[:UNKNOWN_SHOWN]
+    return {name: max(tallied[name], facts.strangers.get(name, 0)) for name in names}
 
 
 def _verdict(

@@ -44,7 +44,7 @@ class EmitterState:
         return not self.is_abandoned(window_end_ms, now_ms)
 
     def is_abandoned(self, window_end_ms: int, now_ms: int) -> bool:
-        """Return whether it died so long before this window that nobody waits for it any more."""
+        """Return whether it died so long before this window that it is no longer expected."""
         return self.is_silent(now_ms) and window_end_ms > self.appended_at + EXPECTED_FOR_MS
 
     def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
@@ -56,7 +56,7 @@ class EmitterState:
         )
 
     def is_heard_near(self, window_start_s: int) -> bool:
-        """Return whether anything it said, by its own clock or the broker's, may reach into a window that starts
+        """Return whether any of its reports, by its own clock or the broker's, may reach into a window that starts
         then."""
         return max(self.appended_at, self.sent_at) + SILENT_AFTER_MS >= window_start_s * 1000
 
@@ -120,12 +120,12 @@ class Evidence:
 
     def expected(self) -> list[EmitterState]:
         """Emitters that should account for this window (rule 7)."""
-        told = {tally.emitter for tally in self.tallies}
+        tallied = {tally.emitter for tally in self.tallies}
         return [
             state
             for state in self.emitters
             if state.is_expected(self.window_end_ms, self.now_ms)
-            or (state.emitter in told and self.window_end_ms < state.started_at)
+            or (state.emitter in tallied and self.window_end_ms < state.started_at)
         ]
 
     def is_final(self, state: EmitterState) -> bool:
@@ -149,12 +149,13 @@ class Evidence:
     @property
     def clock_skew_ms(self) -> int:
         """How far apart the clocks of the pipeline's hosts are, the broker's among them (rule 4). Emitters count that
-        told of the window, or were heard no earlier than a minute before it began: not those that ended long ago."""
-        told = {tally.emitter for tally in self.tallies}
+        sent a tally for the window, or reported no earlier than a minute before it began: not those that ended long
+        ago."""
+        tallied = {tally.emitter for tally in self.tallies}
         return apart_ms(
             state.skew_ms
             for state in self.emitters
-            if state.emitter in told or state.is_heard_near(self.window_start_s)
+            if state.emitter in tallied or state.is_heard_near(self.window_start_s)
         )
 
     def is_idle(self, graph: Graph) -> bool:
@@ -168,7 +169,7 @@ class Evidence:
 
     def until_ms(self, checkpoint: str) -> int | None:
         """Return how far the lanes of a place's checkpoint have come (rule 4): the minimum over lanes that are still
-        open, now where all were work in hand of emitters that have closed, None where nobody ever reported."""
+        open, now where all were work in hand of emitters that have closed, None where none was ever reported."""
         lanes = [lane for lane in self.lanes if lane.checkpoint == checkpoint]
         if not lanes:
             return None

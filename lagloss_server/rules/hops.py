@@ -58,7 +58,7 @@ def deliveries(graph: Graph) -> list[str]:
 
 
 def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
-    """Return the hops as a window's document tells them."""
+    """Return the hops of a window's document."""
     values: dict[Hop, float] = {}
     lag_out: dict[str, float] = {}
     ends = deliveries(graph)

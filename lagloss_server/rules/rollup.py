@@ -24,7 +24,7 @@ def period_of(period: Period, start_s: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSums:
-    """One checkpoint over many windows. `duplicates` is of the windows that tell it: those whose blocks were read."""
+    """One checkpoint over many windows. `duplicates` is of the windows that have it: those whose blocks were read."""
 
     lags: Sketch = field(default_factory=Sketch)
     beacons: int = 0
@@ -43,7 +43,7 @@ _CHECKPOINT_COUNTS = ("beacons", "distinct", "duplicates", "replayed")
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """Sums over closed windows, in messages where nothing else is said; sampled windows count as scaled.
+    """Sums over closed windows, in messages unless stated otherwise; sampled windows count as scaled.
 
     `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
     `on_time` of the `on_time_of` messages that had to be delivered (rule 12) were so within the lag target; windows
@@ -175,7 +175,7 @@ class Rollup:
             name: CheckpointSums(Sketch.unpacked(bins), *counts)
             for name, (bins, *counts) in raw.pop("checkpoints").items()
         }
-        # those of before there was one do not tell where
+        # those stored before there were places have none
         lost_at = {place: Interval(*lost) for place, lost in raw.pop("lost_at", {}).items()}
         return cls(e2e_lags=Sketch.unpacked(raw.pop("e2e_lags")), checkpoints=checkpoints, lost_at=lost_at, **raw)
 

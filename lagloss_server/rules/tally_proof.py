@@ -1,4 +1,4 @@
-"""Proof from tallies: windows in which no message can be missing, told without reading a block.
+"""Proof from tallies: windows in which no message can be missing, found without reading a block.
 
 Every tally holds how many beacons an emitter sent and the sum of their id hashes modulo 2^64. Summed over a node's
 emitters, they say of a checkpoint how many beacons there are, n, and the sum of their ids, s. A window is proven where,
@@ -66,8 +66,8 @@ def proven_facts(graph: Graph, tallies: Iterable[tuple[TallyState, Sketch]]) -> 
 
 
 def sized_links(graph: Graph, tallies: Iterable[TallyState]) -> list[tuple[str, str]]:
-    """Return the links, as (out, in), where both sides told payload sizes: those that may carry checksums, too. Only
-    blocks tell what is corrupted, so whoever uses a proof has to look whether they do."""
+    """Return the links, as (out, in), where both sides reported payload sizes: those that may carry checksums, too.
+    Only blocks show what is corrupted, so a user of a proof has to check whether they do."""
     sized = {tally.checkpoint for tally in tallies if tally.payload_bytes}
     ends = ((link.out, f"{link.target}.in") for link in graph.links)
     return [(out, into) for out, into in ends if out in sized and into in sized]

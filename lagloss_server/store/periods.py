@@ -1,4 +1,4 @@
-"""Periods: what the windows of any stretch of time come to, exactly, from as few stored rows as can tell it.
+"""Periods: what the windows of any stretch of time come to, exactly, from as few stored rows as possible.
 
 A whole day is one row, a whole hour another, and what is left at the rims is read by the minute. A roll-up that is
 marked (a window of it changed, and it was not computed anew yet) or missing is passed over for the finer rows. Sums and

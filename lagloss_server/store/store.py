@@ -40,7 +40,7 @@ from lagloss_server.store.schema import core as tables
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
 ALERTS_CHANNEL = "lagloss_alerts"
-"""NOTIFY channel: somebody acknowledged an incident, set a silence, or asked for a test."""
+"""NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
 DAY_S = 86_400
 
 
@@ -73,7 +73,7 @@ def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
 
 def make_days_ahead(engine: Engine, now_s: float) -> None:
     """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
-    by transactions that hold other locks, which whoever reads several tables could meet in a deadlock."""
+    by transactions that hold other locks, which a reader of several tables could meet in a deadlock."""
     for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
         for table in tables.PARTITIONED:
             with engine.begin() as connection:
@@ -91,7 +91,7 @@ def _make_day(connection: Connection, table: Table, day: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MissingMessage:
-    """What a closing said of a message that something is missing of; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
+    """A missing message as a closing judged it; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
     overdue or pending."""
 
     window_start_s: int

@@ -58,7 +58,7 @@ def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
 
 
 def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | None = None) -> tuple[Token, str]:
-    """Return a new token, and its text, which nobody can read again.
+    """Return a new token, and its text, which cannot be read again.
 
     Raises:
         UnknownPipeline: with the names there are.

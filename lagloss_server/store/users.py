@@ -22,7 +22,7 @@ from lagloss_server.store.schema.login import SessionRow, UserRow
 from lagloss_server.store.store import Store
 
 LOCAL_LOGIN: Final = "local"
-"""How sessions of these people are marked: another login may know somebody else by the same name."""
+"""How sessions of these people are marked: another login may know another person by the same name."""
 MIN_PASSWORD_LENGTH: Final = 12
 MAX_PASSWORD_LENGTH: Final = 1_000
 """Longer ones only keep a core busy."""
@@ -36,7 +36,7 @@ _session: Final = table_of(SessionRow)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with a password. `password_hash`: the one that they were recognised by."""
+    """A person with a password. `password_hash`: the one that they were recognised by."""
 
     name: str
     role: Role
@@ -49,7 +49,7 @@ def add(store: Store, name: str, role: Role, password: str) -> User:
 
     Raises:
         BadUserName, BadPassword: what is asked of them.
-        UserExists: somebody has the name.
+        UserExists: the name is taken.
     """
     name = name.lower()
     if not _NAME.fullmatch(name):
@@ -101,7 +101,7 @@ def remove(store: Store, name: str) -> None:
 
 
 def end_sessions(connection: Connection, name: str, login: str | None = None) -> int:
-    """Log somebody out everywhere, whatever login they came by unless one is given; how often they were logged in."""
+    """End all sessions of a person, of every kind of login unless one is given; return how many there were."""
     is_theirs = func.lower(_session.c.name) == name.lower()
     if login is not None:
         is_theirs &= _session.c.login == login
@@ -114,8 +114,8 @@ def read(connection: Connection) -> list[User]:
 
 
 def recognise(store: Store, name: str, password: str) -> User | None:
-    """Return the user of this name, if this is their password. Takes as long where there is none: nobody learns who is
-    a user. A hash that was made with other parameters than today's is made anew."""
+    """Return the user of this name, if this is their password. Takes as long where there is none: no caller learns who
+    is a user. A hash that was made with other parameters than today's is made anew."""
     with store.engine.connect() as connection:
         known = _find(connection, name)
     try:
@@ -129,7 +129,7 @@ def recognise(store: Store, name: str, password: str) -> User | None:
 
 def hold(connection: Connection, user: User) -> User | None:
     """Return the user as they are now, held until the transaction's end; None once their password is another or they
-    are gone. A session that begins in this transaction is seen by whoever changes them after it."""
+    are gone. A session that begins in this transaction is seen by a later change of the user."""
     is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
     row = connection.execute(select(_user).where(is_same).with_for_update(read=True)).one_or_none()
     return _as_user(row) if row else None

@@ -11,14 +11,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.window_result import Verdict
+from lagloss_server.ops.processes import PACKAGES
 from lagloss_server.yaml_files import load_yaml
 from pipeline_under_test.faults import Fault, Injection, Injections, parse
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.settings import Retry
 from pipeline_under_test.topology import DEFINITION, NEXT, place_of_link, place_of_node
 
-DIRECTORY: Final = Path(__file__).resolve().parents[2] / "scenarios"
-"""Where the repository has its own."""
+_PACKAGED: Final = Path(__file__).with_name("library")
+DIRECTORY: Final = _PACKAGED if _PACKAGED.is_dir() else PACKAGES / "scenarios"
+"""The scenarios that come with it: in the wheel beside this module, in a checkout at its top."""
 BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
 PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))
 

@@ -56,8 +56,8 @@ class MortalTeller(Notifier):
 
     story: Random = field(default_factory=Random)
 
-    def tell(self, *given: Any) -> None:
-        Notifier.tell(self, *given)
+    def notify(self, *given: Any) -> None:
+        Notifier.notify(self, *given)
         if self.story.random() < 0.1:
             raise Died
 
@@ -84,12 +84,12 @@ class Story:
     revisions: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.teller = MortalTeller(
+        self.notifier = MortalTeller(
             (ReceiverRoute((), ROUTED, repeat_s=500, escalations=(Escalation(400, ("boss",)),)),),
-            habits=NotificationPolicy(FALLBACK, {"chat": 60.0}),
+            policy=NotificationPolicy(FALLBACK, {"chat": 60.0}),
             story=self.random,
         )
-        self.evaluators = [Evaluator(self.store, self.teller) for _ in BACKENDS]
+        self.evaluators = [Evaluator(self.store, self.notifier) for _ in BACKENDS]
         for name in PIPELINES:
             self.store.apply(only_loss(name=name))
         with self.store.engine.begin() as connection:
@@ -154,7 +154,7 @@ class Story:
         return changes
 
     def new_alerter(self) -> None:
-        self.evaluators[self.random.randrange(len(BACKENDS))] = Evaluator(self.store, self.teller)
+        self.evaluators[self.random.randrange(len(BACKENDS))] = Evaluator(self.store, self.notifier)
 
     def another_leads(self) -> None:
         self.leader = self.random.choice(BACKENDS)
@@ -297,7 +297,7 @@ class Story:
         """What holds once all is sent: who is routed knows of what is open, and nobody of anything else."""
         self.check()
         before = len(rows(self.store, OutboxMessageRow))
-        assert self.look(Evaluator(self.store, self.teller)) == [], "an alerter made anew changes nothing"
+        assert self.look(Evaluator(self.store, self.notifier)) == [], "an alerter made anew changes nothing"
         assert len(rows(self.store, OutboxMessageRow)) == before, "and tells nothing"
         for row in rows(self.store, IncidentRow):
             for receiver in RECEIVERS:

@@ -34,7 +34,7 @@ def known_in_memory(world: World, window_start_s: int) -> tuple[str, JudgementCo
     name = stored[0].name
     followed = follow(world.reports)
     known = JudgementContext(
-        told=told_of(followed, name, window_start_s),
+        reports=report_state_of(followed, name, window_start_s),
         versions={name: Versions(stored)},
         newest={name: newest_due(followed, stored[-1].definition, world.now_ms)},
         now_ms=world.now_ms,
@@ -61,7 +61,7 @@ def follow(records: Sequence[Record]) -> ReportBatch:
     return followed
 
 
-def told_of(followed: ReportBatch, pipeline: str, window_start_s: int) -> ReportState:
+def report_state_of(followed: ReportBatch, pipeline: str, window_start_s: int) -> ReportState:
     """What PostgreSQL would hold after following."""
     emitters = []
     for (owner, emitter), (report, appended_at) in followed.emitters.items():

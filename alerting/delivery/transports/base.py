@@ -20,9 +20,9 @@ class Transport(Protocol):
     """The longest that `send` takes."""
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
-        """Sends them as one message, oldest first. Raises nothing that a receiver or network can cause."""
+        """Send notifications as one message, oldest first. Raise nothing that a receiver or network can cause."""
         ...
 
     def close(self) -> None:
-        """Gives connections back."""
+        """Close connections."""
         ...

@@ -52,12 +52,12 @@ class MailTransport:
         return handed_in.outcome
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
 
 def compose(notifications: Sequence[Notification], sender: str, recipients: Sequence[str]) -> EmailMessage:
-    """The mail. `Message-ID` is the same at every attempt. The one that opens an incident has the incident's own, and
-    all others refer to that."""
+    """Compose the mail. `Message-ID` is the same at every attempt. The mail that opens an incident has the incident's
+    own, and all others refer to that."""
     said = message(notifications)
     host = addr_spec(sender).rpartition("@")[2]
     threads = [f"<incident-{_token(key)}@{host}>" for key in dict.fromkeys(_key(each) for each in notifications)]
@@ -83,6 +83,6 @@ def _key(notification: Notification) -> str:
 
 
 def _token(text: str) -> str:
-    """The text where it can stand in a Message-ID, else its digest."""
+    """Return the text if a Message-ID can hold it, else its digest."""
     short = len(text) <= 64 and text.isascii() and text.replace("-", "").isalnum()
     return text if short else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -63,4 +63,4 @@ class WebhookTransport:
         return self._target.post(body.encode(), headers)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""

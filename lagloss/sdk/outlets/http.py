@@ -71,7 +71,7 @@ class HttpOutlet:
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: _Request | None = None
         self._alone = 0
-        """So many records are sent one by one: one of them is bad, and nobody said which."""
+        """So many records are sent one by one: one of them is bad, and the answer did not say which."""
         self._not_before = 0.0
         self._partitions: int | None = None
         self._sample = SAMPLE_ALL
@@ -162,7 +162,7 @@ class HttpOutlet:
         self._in_flight = None
         try:
             self._take(answer)
-        except (KeyError, TypeError, ValueError) as error:  # whoever answers is no collector
+        except (KeyError, TypeError, ValueError) as error:  # the answer is no collector's
             self._again(answer, f"expected a collector's answer: {error!r}")
         self._push()
 

@@ -33,7 +33,7 @@ class SpoolDirectory:
         """
         below.mkdir(parents=True, exist_ok=True)
         name = f"{pipeline}.{node}.{emitter.hex()}"
-        draft = below / f"{_DRAFT}{name}"  # until it is locked, nobody may take it for a dead one's
+        draft = below / f"{_DRAFT}{name}"  # until it is locked, it must not be taken for a dead process's
         draft.mkdir(mode=0o700)
         try:
             lock = _locked(draft)
@@ -62,7 +62,7 @@ class SpoolDirectory:
         return pipeline, node, bytes.fromhex(emitter)
 
     def release(self) -> None:
-        """Leaves it to whoever comes next."""
+        """Leave it to the next process."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1

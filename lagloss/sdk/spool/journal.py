@@ -2,7 +2,7 @@
 
 A flush is its summary, its blocks, and the summary again, so that a damaged byte costs at most one block whose size and
 tally are still known. A tally that a flush is the first to change stands before it as it was, between two lists of all
-such tallies: whoever finds the files can add up from there, and knows of what it cannot.
+such tallies: the process that finds the files can add up from there, and knows which tallies it cannot.
 """
 
 from __future__ import annotations

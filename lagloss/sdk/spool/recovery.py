@@ -1,7 +1,7 @@
 """Settling the account of a process that died: its spool is read, what the broker lacks is sent, and it is closed.
 
 What was flushed arrives once, since its blocks keep their emitter and seq. What was observed after the last flush is
-gone, and nobody knows of which windows: as for any emitter that falls silent, the windows that it was changing in its
+gone, of unknown windows: as for any emitter that falls silent, the windows that it was changing in its
 last minute, and those that end in the minute after, are left incomplete. Not so where it ended in good order, or where
 its host observes again what was not acknowledged.
 """
@@ -35,7 +35,8 @@ REPORTS_SKIPPED: Final = 1 << 20
 
 
 class RecoveryThread(threading.Thread):
-    """Looks for what dead processes of a node (by default of any) left below `directory`, until it is told to stop."""
+    """Thread that looks for spools of a node's (by default any node's) dead processes below `directory`, until
+    stopped."""
 
     def __init__(
         self, directory: Path, make_outlet: Callable[[], Outlet], pipeline: str = "*", node: str = "*"
@@ -47,7 +48,7 @@ class RecoveryThread(threading.Thread):
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
         self._at_work: tuple[SpoolDirectory, Outlet] | None = None
-        self._told: set[Path] = set()
+        self._logged: set[Path] = set()
         """What could not be settled, and was logged so."""
 
     def stop(self) -> None:
@@ -75,9 +76,9 @@ class RecoveryThread(threading.Thread):
             if SpoolRecovery(found.path, identity, outlet, self._stopped.is_set).settle():
                 found.remove()
         except Exception as error:
-            if found.path not in self._told:  # it is tried again with every look
+            if found.path not in self._logged:  # it is tried again with every look
                 log.warning("lagloss: what %s left is not settled: %s", found.path.name, error)
-            self._told.add(found.path)
+            self._logged.add(found.path)
         finally:
             self._at_work = None
             outlet.close()

@@ -74,7 +74,7 @@ class Segment:
         """Says how tallies stand before this file.
 
         Raises:
-            OSError: and what it said before is as it was.
+            OSError: and the file is as it was before.
         """
         draft = self.path("base.new")
         with draft.open("wb") as file:

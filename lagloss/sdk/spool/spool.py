@@ -1,6 +1,6 @@
 """The spool: a directory of an emitter's own where each flush is written, and synced, before it is sent.
 
-It takes what the broker does not, up to a size; and whoever finds it after the process died can send what is missing
+It takes what the broker does not, up to a size; and the process that finds it after a crash can send what is missing
 and close the account (lagloss/sdk/spool/recovery.py). Below the directory that the host gives::
 
     PIPELINE.NODE.EMITTER/      one a process; only its owner holds the lock
@@ -63,7 +63,7 @@ class Spool:
 
     Args:
         account: of the flushes that were shipped.
-        note: told of each time the disk fails.
+        note: called each time the disk fails.
         max_bytes: what is waiting on disk at most; past that, beacons wait in the intake.
     """
 

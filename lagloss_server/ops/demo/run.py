@@ -22,12 +22,13 @@ from lagloss_server.model.definition import load_definition
 from lagloss_server.model.window_document import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
+    DEFINITION,
     FAULTS,
     LONGEST_ACT_S,
+    MODULE,
     NAME,
     RATE,
     Helper,
-    definition_path,
     ledger,
     play,
     verdict,
@@ -111,7 +112,7 @@ class Demo:
         self._view = view
         self._data_dir = stack.settings.data_dir / "pipeline"
         self._store = Store(stack.endpoints["database"])
-        self._definition = load_definition(definition_path())
+        self._definition = load_definition(DEFINITION)
         self._grace_ms = self._definition.spec.grace
         self._began_s = time.time()
         self._beacons = (time.monotonic(), 0)
@@ -152,7 +153,7 @@ class Demo:
         self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
-        """Wait until lagloss has said its last word on every window; how that compares with the ledger."""
+        """Wait until every window is settled; return how the results compare with the ledger."""
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
@@ -190,7 +191,8 @@ class Demo:
             self._picture.truths[truth["window_start_s"]] = truth
         if progress["phase"] == "load" and self._load_began is None:
             self._load_began = time.monotonic()
-            self._view.say(f"break it: `pipeline play NAME|FILE --data-dir {self._data_dir}`, NAMEs lie in scenarios/")
+            command = f"{sys.executable} -P -m {MODULE} play"
+            self._view.say(f"break it: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`")
         rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
         restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
         self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"
@@ -229,8 +231,8 @@ def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any]
     found = document["differences"]
     for difference in found[:MAX_SHOWN_DIFFERENCES]:
         minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
-        told = [str(difference[name]) for name in ("what", "injected", "measured")]
-        table.add_row(minute, *told, ", ".join(difference["ids"]))
+        cells = [str(difference[name]) for name in ("what", "injected", "measured")]
+        table.add_row(minute, *cells, ", ".join(difference["ids"]))
     console.print(table)
     if len(found) > MAX_SHOWN_DIFFERENCES:
         console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")

@@ -36,7 +36,7 @@ from lagloss_server.ops.java import find_java
 from lagloss_server.ops.processes import choose_port, spawn, terminate, wait_gone
 
 LEFTOVER_S: Final = 30
-"""How long a broker whose parent was killed may take to shut down before we call it somebody else's."""
+"""How long a broker whose parent was killed may take to shut down before it counts as another instance's."""
 ASK_TIMEOUT_S: Final = 1.0
 
 
@@ -224,7 +224,7 @@ class EmbeddedKafka:
 
     def _await_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        # A client that finds nobody yet logs each try; those lines are no news.
+        # A client that finds no broker yet logs each try; those lines are no news.
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
         while True:
             for node in self._nodes:

@@ -109,4 +109,4 @@ def last_error(log: str) -> str:
     """Return the line of a log that says most likely why its process ended."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
-    return (errors or lines or ["it ended at once and said nothing"])[-1][:400]
+    return (errors or lines or ["it ended at once without a message"])[-1][:400]

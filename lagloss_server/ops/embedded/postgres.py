@@ -26,7 +26,7 @@ from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_ta
 
 SERVER_USER: Final = "nobody"
 ROOT_STATE: Final = Path("/var/lib/lagloss")
-"""Only root can make or change it, so nobody else can plant a cluster or a program there."""
+"""Only root can make or change it, so no other user can plant a cluster or a program there."""
 USER: Final = "lagloss"
 LEFTOVER_S: Final = 30
 _ENV: Final = ("/usr/bin/env",)
@@ -123,7 +123,7 @@ class EmbeddedPostgres:
         self.stop()
 
     def create_database(self, name: str, template: str | None = None) -> str:
-        """Make a database (as a copy of `template`, which nobody may be connected to) and returns its URL."""
+        """Make a database (as a copy of `template`, which must have no connections) and return its URL."""
         statement = f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else "")
         with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
             connection.execute(statement.encode())

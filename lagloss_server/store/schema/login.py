@@ -1,4 +1,4 @@
-"""The login's tables: people with a password, and the sessions of whoever is logged in to the dashboard."""
+"""The login's tables: people with a password, and the sessions of those logged in to the dashboard."""
 
 from __future__ import annotations
 

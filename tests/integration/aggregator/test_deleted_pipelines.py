@@ -22,13 +22,13 @@ def test_the_aggregator_forgets_a_deleted_pipeline_and_takes_it_up_again(store: 
     stored.report("one", days_ago(0) * 1000, [days_ago(0)])
     store.delete("chain", NOW_MS)
     watch.refresh()
-    assert (watch.versions, watch.agendas, watch.checkpoints) == ({}, {}, {})
+    assert (watch.versions, watch.schedules, watch.checkpoints) == ({}, {}, {})
     watch.refresh()  # nothing is new
     assert store.apply(parse_definition(DEFINITION)) == 2
     watch.refresh()
-    assert list(watch.agendas) == list(watch.checkpoints) == ["chain"]
+    assert list(watch.schedules) == list(watch.checkpoints) == ["chain"]
     assert [version.version for version in store.versions()] == [1, 2]
-    assert watch.agendas["chain"].entry(days_ago(0)).changed_at > 0  # what came before is to be closed
+    assert watch.schedules["chain"].entry(days_ago(0)).changed_at > 0  # what came before is to be closed
 
 
 def test_deleted_and_applied_between_two_looks_it_has_its_next_version(store: Store) -> None:

@@ -259,7 +259,7 @@ def test_of_two_blind_pipelines_that_follow_each_other_one_is_told(watched: Stor
 
 
 def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched: Store) -> None:
-    by = evaluator(watched, EVERYTHING, habits=NotificationPolicy("mail"))
+    by = evaluator(watched, EVERYTHING, policy=NotificationPolicy("mail"))
     close_windows(watched, "ll")
     evaluate(watched, by)
     with watched.engine.begin() as connection:
@@ -267,4 +267,4 @@ def test_a_fallback_hears_of_an_incident_that_its_receiver_does_not_take(watched
         connection.execute(OutboxMessageRow.__table__.update().values(created_at=long_ago, attempts=9))
     evaluate(watched, by)
     assert queued(watched)[-1] == ("mail", "trigger", "fallback")
-    assert "hook has not taken" in rows(watched, OutboxMessageRow)[-1].body["notes"][-1]
+    assert "hook has not accepted" in rows(watched, OutboxMessageRow)[-1].body["notes"][-1]

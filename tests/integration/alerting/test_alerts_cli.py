@@ -98,7 +98,7 @@ def test_show_says_all_there_is_of_an_incident(incident: UUID) -> None:
     text = run("show", "0a").out
     for part in (
         "0a000000-0000-4000-8000-000000000001 · chain · loss · critical",
-        "since        2026-11-21T11:57:00Z, the last window 2026-11-21T11:58:00Z, 2 in all",
+        "since        2026-11-21T11:57:00Z, last window 2026-11-21T11:58:00Z, 2 windows",
         "acknowledged by ann at ",
         "link src->mid: 94 lost, 98% of the loss",
         "m-1  lost at link src->mid, last seen at src.out",

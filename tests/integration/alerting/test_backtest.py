@@ -16,7 +16,7 @@ from alerting.backtest.backtest import try_rules, with_rules
 from alerting.backtest.replay import CLOCK_RULES, UNTRIED
 from alerting.cli.main import app
 from alerting.rules import rules_of
-from alerting.views.view_cache import Readings
+from alerting.views.view_cache import ViewCache
 from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, parse_definition
 from lagloss_server.store.store import Store
@@ -44,7 +44,7 @@ def closings(seed: int) -> list[tuple[float, int, int, int, float]]:
 
 def told_live(store: Store, stored: Stored, seed: int) -> set[tuple[str, frozenset[int], float, float | None]]:
     """What is told by an alerter that evaluates right after each commit."""
-    pipeline, readings = store.pipeline("chain"), Readings(store)
+    pipeline, readings = store.pipeline("chain"), ViewCache(store)
     told = [Told(rule) for rule in rules_of(pipeline.definition) if rule.name not in CLOCK_RULES | UNTRIED]
     for at_s, start, messages, lost, lag_ms in closings(seed):
         stored.close(start, messages, lost, lag_ms, now_ms=int(at_s * 1_000))

@@ -60,8 +60,8 @@ class TellingMeanwhile(Notifier):
 
     meanwhile: Meanwhile = field(kw_only=True)
 
-    def tell(self, *given: Any) -> None:
-        Notifier.tell(self, *given)
+    def notify(self, *given: Any) -> None:
+        Notifier.notify(self, *given)
         self.meanwhile.begin()
 
 

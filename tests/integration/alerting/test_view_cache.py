@@ -11,7 +11,7 @@ from sqlalchemy import Connection, insert, update
 
 from alerting.rules import rules_of
 from alerting.rules.view import PipelineView, WaitingMessages
-from alerting.views.view_cache import Readings
+from alerting.views.view_cache import ViewCache
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.store.schema.core import EmitterRow, WindowRow
 from lagloss_server.store.store import DAY_S, Store
@@ -69,7 +69,7 @@ def assert_same(kept: PipelineView, fresh: PipelineView) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_what_is_kept_is_what_a_fresh_reading_finds_after_any_closings_and_revisions(store: Store, seed: int) -> None:
-    chance, pipeline, readings = random.Random(seed), applied(store), Readings(store)
+    chance, pipeline, readings = random.Random(seed), applied(store), ViewCache(store)
     revisions: dict[int, int] = {}
     for now_s in range(NOW_S, NOW_S + 4 * 1_800, 1_800):  # time goes on, and hours leave the span
         with store.engine.begin() as connection:
@@ -77,11 +77,11 @@ def test_what_is_kept_is_what_a_fresh_reading_finds_after_any_closings_and_revis
                 start = now_s - 60 * int(chance.paretovariate(0.35)) % (5 * DAY_S)
                 revisions[start] = revisions.get(start, 0) + 1
                 store_some(connection, chance, pipeline, start, revisions[start])
-        assert_same(readings.view(pipeline, now_s + 5), Readings(store).view(pipeline, now_s + 5))
+        assert_same(readings.view(pipeline, now_s + 5), ViewCache(store).view(pipeline, now_s + 5))
 
 
 def test_a_window_that_becomes_history_is_seen_no_more_though_its_result_stays(store: Store) -> None:
-    pipeline, readings = applied(store), Readings(store)
+    pipeline, readings = applied(store), ViewCache(store)
     with store.engine.begin() as connection:
         store_window(connection, document(pipeline.definition, NOW_S, verdict="loss", lost={"mid": (9, 9)}), NOW_S)
     assert len(readings.view(pipeline, NOW_S).windows) == 1
@@ -92,7 +92,7 @@ def test_a_window_that_becomes_history_is_seen_no_more_though_its_result_stays(s
 
 
 def test_a_new_version_of_the_definition_has_its_own_measures(store: Store) -> None:
-    pipeline, readings = applied(store), Readings(store)
+    pipeline, readings = applied(store), ViewCache(store)
     with store.engine.begin() as connection:
         store_window(connection, document(pipeline.definition, NOW_S, lags_ms={"src.out": 7.0, "mid.in": 9.0}), NOW_S)
     assert readings.view(pipeline, NOW_S).windows.measured == ("lag", "lag/checkpoint/mid.in")
@@ -101,13 +101,13 @@ def test_a_new_version_of_the_definition_has_its_own_measures(store: Store) -> N
 
 
 def test_a_pipeline_without_windows_or_reports_has_a_view_with_nothing_in_it(store: Store) -> None:
-    view = Readings(store).view(applied(store), NOW_S)
+    view = ViewCache(store).view(applied(store), NOW_S)
     assert (len(view.windows), view.newest_end_s, view.newest_s, view.reported_s) == (0, None, {}, {})
 
 
 def test_tallies_tell_what_came_and_went_before_a_window_closes(store: Store) -> None:
     stored = Stored(store=store)
-    readings, pipeline = Readings(store), store.pipeline("chain")
+    readings, pipeline = ViewCache(store), store.pipeline("chain")
     stored.report("sink", NOW_S * 1_000, [NOW_S - 240], node="snk")
     stored.report("source", NOW_S * 1_000, [NOW_S - 240, NOW_S - 60], node="src")
     stored.close(NOW_S - 240)
@@ -116,7 +116,7 @@ def test_tallies_tell_what_came_and_went_before_a_window_closes(store: Store) ->
     stored.report("source", NOW_S * 1_000 + 1, [NOW_S], node="src")
     stored.report("elsewhere", NOW_S * 1_000 + 2, [NOW_S + 60], node="src", pipeline="other")
     assert readings.view(pipeline, NOW_S).arrived_s == [NOW_S - 60, NOW_S]
-    assert Readings(store).view(pipeline, NOW_S).arrived_s == [NOW_S - 60, NOW_S]
+    assert ViewCache(store).view(pipeline, NOW_S).arrived_s == [NOW_S - 60, NOW_S]
 
 
 def emitter(node: str, started_s: float, appended_s: float, closed: bool = False) -> dict[str, object]:
@@ -140,7 +140,7 @@ def test_a_node_is_expected_to_report_if_it_did_yesterday_at_this_time_and_three
     ]
     with store.engine.begin() as connection:
         connection.execute(insert(EmitterRow), rows)
-    view = Readings(store).view(pipeline, NOW_S)
+    view = ViewCache(store).view(pipeline, NOW_S)
     assert view.expected == {"src"}
     assert view.reported_s == {"src": NOW_S - 4, "mid": NOW_S - 500, "snk": then - 5, "gone": then + 5}
 
@@ -150,7 +150,7 @@ def test_a_node_is_expected_to_report_if_it_told_of_those_minutes_yesterday(stor
     then = NOW_S - DAY_S
     stored.report("sink", NOW_S * 1_000, [then - 180, then], node="snk")
     stored.report("source", NOW_S * 1_000, [then], node="src")
-    assert Readings(store).view(store.pipeline("chain"), NOW_S).expected == {"snk"}
+    assert ViewCache(store).view(store.pipeline("chain"), NOW_S).expected == {"snk"}
 
 
 def test_what_is_pending_is_known_with_its_places_and_since_when(store: Store) -> None:
@@ -161,7 +161,7 @@ def test_what_is_pending_is_known_with_its_places_and_since_when(store: Store) -
             for name in range(2):  # the last window's are names of an older revision
                 kind = "pending" if name < max(pending, 1) else "lost"
                 store_missing(connection, "chain", start, f"m{name}", kind=kind, place="link src->mid", last="src.out")
-    assert Readings(store).view(pipeline, NOW_S).waiting == (
+    assert ViewCache(store).view(pipeline, NOW_S).waiting == (
         WaitingMessages(("link src->mid",), 3, NOW_S - 600 + 12.345),
     )
-    assert Readings(store).view(applied(store, ""), NOW_S).waiting == ()
+    assert ViewCache(store).view(applied(store, ""), NOW_S).waiting == ()

@@ -17,15 +17,15 @@ from aggregator.kernel.plan import ReadPlan
 from aggregator.reports.consumer import ReportConsumer
 from tests.support.dying.processes import Die, around, death
 
-WINDOWS_A_READ = 4
+WINDOWS_PER_READ = 4
 """So that one death leaves windows for the next."""
-BEACONS_A_WINDOW = 1_188
+BEACONS_PER_WINDOW = 1_188
 
 
 def main() -> int:
     """Run the aggregator, to the point in the first argument."""
     point, marker, permit = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    closing.BEACONS_A_READ = WINDOWS_A_READ * BEACONS_A_WINDOW
+    closing.BEACONS_PER_READ = WINDOWS_PER_READ * BEACONS_PER_WINDOW
     POINTS[point](death(point, marker, permit))
     return __main__.main()
 

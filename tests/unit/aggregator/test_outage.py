@@ -8,7 +8,7 @@ from pyspark.errors import StreamingQueryException
 from sqlalchemy.exc import OperationalError
 
 from aggregator.metrics import AggregatorMetrics
-from aggregator.outage import TRANSIENT, Outage, trouble_with
+from aggregator.outage import TRANSIENT, Outage, outage_of
 from aggregator.reports.consumer import DatabaseRestored
 
 STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
@@ -31,12 +31,12 @@ STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
 )
 def test_an_error_is_some_servers_trouble(error: Exception, server: str) -> None:
     assert isinstance(error, TRANSIENT)
-    assert trouble_with(error, 0).server == server
+    assert outage_of(error, 0).server == server
 
 
 def test_of_a_long_message_the_cause_is_told() -> None:
     told = STREAM + "Traceback:\n  File x\nsqlalchemy.exc.OperationalError: (psycopg.OperationalError) refused\n more"
-    assert trouble_with(StreamingQueryException(told), 0).text == (
+    assert outage_of(StreamingQueryException(told), 0).text == (
         "sqlalchemy.exc.OperationalError: (psycopg.OperationalError) refused"
     )
 

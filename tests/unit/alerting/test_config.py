@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from alerting.assembly import teller
+from alerting.assembly import notifier
 from alerting.config import AlertingFile, load_alerting
 from alerting.delivery.transports.kinds import build
 from lagloss.errors import UsageError
@@ -62,11 +62,11 @@ def test_a_whole_file_says_who_is_told_of_what(monkeypatch: pytest.MonkeyPatch) 
         ("mail", "mail"),
     ]
     transports = {each.name: build(each.kind, each.config) for each in file.receivers}
-    said = teller(file, transports)
-    assert said.habits.fallback == "mail"
-    assert dict(said.habits.resend_s) == {"am": 60}
+    said = notifier(file, transports)
+    assert said.policy.fallback == "mail"
+    assert dict(said.policy.resend_s) == {"am": 60}
     first = said.routes[0]
-    assert (first.repeat_s, first.group_by, first.group_wait_s, first.goes_on) == (3_600, ("team",), 5, True)
+    assert (first.repeat_s, first.group_by, first.group_wait_s, first.continues) == (3_600, ("team",), 5, True)
     assert [(step.after_s, step.receivers) for step in first.escalations] == [(900, ("mail",))]
     assert [window.name for window in said.maintenance] == ["nightly"]
 
@@ -83,7 +83,7 @@ def test_a_whole_file_says_who_is_told_of_what(monkeypatch: pytest.MonkeyPatch) 
         ("receivers: []\nroutes:\n  - match: [severity]\n    to: []", 5, "matcher"),
         ("receivers: []\nroutes:\n  - to: []\n    repeat: soon", 6, "duration"),
         ("receivers: []\nroutes:\n  - to: []\n    repeat: 0s", 6, "above 0"),
-        ("receivers: []\nroutes:\n  - to: []\n    escalate: [{after: 1m, to: [a]}]", 5, "who is told first"),
+        ("receivers: []\nroutes:\n  - to: []\n    escalate: [{after: 1m, to: [a]}]", 5, "at least one receiver before"),
         (MAINTENANCE.replace("FREQ=DAILY", "DAILY"), 4, "RRULE"),
         (MAINTENANCE.replace("UTC", "Mars"), 4, "time zone"),
         (MAINTENANCE.replace("[a=b]", "[]"), 4, "match"),

@@ -18,7 +18,7 @@ from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.identity import Identity
 from lagloss.sink import batch
-from lagloss.spark import Telling, tell
+from lagloss.spark import Observation, observe_partition
 from lagloss.wire.format import decode_block, decode_report
 
 NOW_MS = time.time_ns() // 1_000_000
@@ -71,8 +71,10 @@ def test_a_spark_task_passes_its_rows_on_unchanged_and_closes_its_emitter(as_giv
         pa.RecordBatch.from_pydict({"id": ["a", None, "b"], "time": [when] * 3}),
         pa.RecordBatch.from_pydict({"id": ["c"], "time": [when]}),
     ]
-    telling = Telling("orders", "load", "filtered", "id", "time", None, reason="old", options={"outlet": lambda: log})
-    assert list(tell(telling, rows)) == rows
+    observation = Observation(
+        "orders", "load", "filtered", "id", "time", None, reason="old", options={"outlet": lambda: log}
+    )
+    assert list(observe_partition(observation, rows)) == rows
     assert counts(log) == {"load.filtered": 3}
     assert decode_report(log.values(REPORTS)[-1]).closed
     lags = [lag for value in log.values(BEACONS) for lag in decode_block(value).lag_ms.tolist()]
@@ -82,7 +84,9 @@ def test_a_spark_task_passes_its_rows_on_unchanged_and_closes_its_emitter(as_giv
 def test_a_spark_task_that_is_stopped_in_between_closes_its_emitter() -> None:
     log = MemoryOutlet()
     rows = [pa.RecordBatch.from_pydict({"id": ["a"], "time": [NOW_MS]})] * 2
-    task = tell(Telling("orders", "load", "out", "id", "time", None, options={"outlet": lambda: log}), rows)
+    task = observe_partition(
+        Observation("orders", "load", "out", "id", "time", None, options={"outlet": lambda: log}), rows
+    )
     next(task)
     task.close()
     assert counts(log) == {"load.out": 1}

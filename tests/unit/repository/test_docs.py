@@ -239,7 +239,7 @@ def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
 def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
     parts = re.findall(r"^## (.+)$", page(f"lagloss_server/incidents/runbooks/{kind}.md"), re.MULTILINE)
     assert parts == [
-        "What it means", "Is it real?", "Look first", "Causes, and how to tell them apart", "What to do", "Escalate",
+        "What it means", "Is it real?", "Look first", "Likely causes", "What to do", "Escalate",
         "Silence", "How it ends",
     ]  # fmt: skip
 

@@ -6,14 +6,22 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
+import lagloss
+
 ROOT = Path(__file__).parents[3]
 TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-LOCKS = ("requirements.txt", "requirements-dev.txt")
+LOCKS = ("requirements.txt", "requirements-dev.txt", "deploy/requirements.txt")
+WHEELS = ("lagloss", "lagloss-server")
+CHECKOUT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+DATA_SUFFIXES = {
+    ".LICENSE", ".avsc", ".css", ".html", ".j2", ".jinja", ".js", ".lock", ".mako", ".md", ".typed", ".xml", ".yaml",
+}  # fmt: skip
 
 
 def test_make_help_lists_every_target_in_one_line_each() -> None:
@@ -43,10 +51,9 @@ def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
 
 
 def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings[0] == "[Unreleased]"
-    assert re.fullmatch(rf"\[{re.escape(project['version'])}\] - \d{{4}}-\d\d-\d\d", headings[1])
+    assert re.fullmatch(rf"\[{re.escape(lagloss.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
 
 
 def test_the_package_says_the_licence_that_the_repository_holds() -> None:
@@ -64,11 +71,74 @@ def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
     assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
 
 
-def test_the_development_lock_holds_the_run_time_lock() -> None:
-    run_time, development = (
+def test_all_locks_hold_the_same_versions() -> None:
+    run_time, development, image = (
         set(re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^ ;\\]+", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
     )
-    assert run_time <= development
+    assert image < run_time < development
+
+
+def test_the_locks_of_the_checkout_are_made_of_all_that_the_wheels_need() -> None:
+    variable = re.search(r"^RUN_TIME := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert variable is not None
+    locked = set(variable[1].split())
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert locked == groups.keys() - {"dev"}
+    for name in WHEELS:
+        wheel = tomllib.loads((ROOT / "packaging" / name / "pyproject.toml").read_text())
+        taken = wheel["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+        assert {taken["dependencies"], *taken["extras"]} <= locked
+
+
+def test_every_folder_of_code_lies_in_one_wheel() -> None:
+    included: list[str] = []
+    for name in WHEELS:
+        wheel = tomllib.loads((ROOT / "packaging" / name / "pyproject.toml").read_text())
+        included += wheel["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    checkout = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert sorted(included) == sorted(
+        f"../../{folder}" for folder in [*checkout["packages"], "migrations", "scenarios"]
+    )
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+    """Both wheels by name, built with the locked hatchling."""
+    folder = tmp_path_factory.mktemp("dist")
+    for name in WHEELS:
+        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+        subprocess.run(command, cwd=ROOT / "packaging" / name, check=True, capture_output=True)
+    return {name: zipfile.ZipFile(next(folder.glob(f"{name.replace('-', '_')}-*.whl"))) for name in WHEELS}
+
+
+def test_wheels_hold_code_and_what_it_reads_and_nothing_else(wheels: dict[str, zipfile.ZipFile]) -> None:
+    for name, wheel in wheels.items():
+        files = [Path(file) for file in wheel.namelist() if ".dist-info/" not in file]
+        top = {file.parts[0] for file in files}
+        assert top == ({"lagloss"} if name == "lagloss" else set(CHECKOUT["packages"]) - {"lagloss"})
+        assert not [file for file in files if {"tests", "__pycache__"} & set(file.parts) or file.name.startswith(".")]
+        assert {file.suffix for file in files if file.suffix != ".py"} <= DATA_SUFFIXES
+        for folder in top:
+            tree = {file for file in (ROOT / folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts}
+            elsewhere = {file for file in files if {"migrations", "library"} & set(file.parts)}
+            assert {ROOT / file for file in files if file.parts[0] == folder} - {
+                ROOT / file for file in elsewhere
+            } == tree
+
+
+def test_wheels_say_what_they_need_once_each(wheels: dict[str, zipfile.ZipFile]) -> None:
+    needs: dict[str, list[str]] = {}
+    for name, wheel in wheels.items():
+        (path,) = (file for file in wheel.namelist() if file.endswith("/METADATA"))
+        text = wheel.read(path).decode()
+        assert f"\nVersion: {lagloss.__version__}\n" in text
+        needs[name] = re.findall(r"^Requires-Dist: ([\w-]+)", text, re.MULTILINE)
+        without_extra = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", text, re.MULTILINE)
+        if name == "lagloss":
+            assert without_extra == ["confluent-kafka", "fastavro", "numpy", "xxhash"]
+        else:
+            assert f"Requires-Dist: lagloss=={lagloss.__version__}\n" in text
+    assert all(len(set(names)) == len(names) for names in needs.values())
 
 
 def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
@@ -93,3 +163,31 @@ def test_the_compose_file_names_only_services_and_volumes_that_it_declares() -> 
         assert set(service.get("depends_on", ())) <= set(compose["services"]), name
         mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
         assert {mount for mount in mounts if "/" not in mount} <= set(compose["volumes"]), name
+
+
+def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_stage_of_the_image() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE))
+    ports = {"aggregator": "METRICS", "alerting": "ALERTING", "collector": "COLLECTOR", "dashboard": "DASHBOARD"}
+    for name, service in services.items():
+        if name == "prepare":  # runs once and ends
+            continue
+        assert service["healthcheck"]["test"], name
+        if name in ports:
+            port = service["environment"][f"LAGLOSS_{ports[name]}_PORT"]
+            assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/healthz"
+            assert service["build"]["target"] in stages
+            assert (service["build"]["target"] == "aggregator") == (name == "aggregator")
+
+
+def test_the_public_address_of_the_dashboard_is_a_setting_of_the_compose_file() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for name in ("alerting", "dashboard"):
+        assert services[name]["environment"]["LAGLOSS_DASHBOARD_URL"].startswith("${LAGLOSS_DASHBOARD_URL:-")
+
+
+def test_the_image_copies_files_that_exist() -> None:
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    assert copied
+    assert all((ROOT / name).exists() for name in copied)

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator import quarantine
-from aggregator.maintenance.tasks import WINDOWS_A_ROUND
+from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
@@ -254,7 +254,7 @@ def test_a_recompute_request_is_answered_with_what_was_read(chain: Chain) -> Non
 
 
 def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_path: Path) -> None:
-    windows = WINDOWS_A_ROUND + 10
+    windows = WINDOWS_PER_ROUND + 10
     chain.start_s -= 60 * windows
     for at in range(windows):
         chain.send("src", "in", IDS[:2], at)
@@ -268,7 +268,7 @@ def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_p
         answer = pool.submit(recompute, Settings(data_dir=tmp_path), chain.store, chain.name, *asked, told.append)
         now_ms = int(time.time() * 1000)
         wait_until(lambda: chain.parts.upkeep().answer_recompute(now_ms), what="for the request")
-        wait_until(lambda: f"{WINDOWS_A_ROUND} of {windows} windows" in told, what="to hear how far it is")
+        wait_until(lambda: f"{WINDOWS_PER_ROUND} of {windows} windows" in told, what="to hear how far it is")
         assert not answer.done()
         assert after.upkeep().answer_recompute(now_ms)
         found = answer.result(20)

@@ -176,7 +176,7 @@ def test_a_window_that_is_sealed_by_age_is_off_the_agenda(pruned: Pruned) -> Non
     pruned.retention.round(NOW_MS)
     with pruned.store.engine.connect() as connection:
         assert unfinished.read_states(connection, [("chain", start)]) == {("chain", start): "sealed"}
-    assert start not in pruned.watch.agendas["chain"].to_close(NOW_MS, NOW_MS)
+    assert start not in pruned.watch.schedules["chain"].to_close(NOW_MS, NOW_MS)
 
 
 def test_a_day_in_use_is_left_for_the_next_round(pruned: Pruned) -> None:

@@ -81,7 +81,7 @@ def test_what_a_receiver_refuses_is_not_sent_again_and_goes_to_the_fallback_with
             wait_for(lambda: outcomes(watched) == ["failed", "sent"], what="the fallback")
             refused = rows(watched, OutboxMessageRow)[0]
             assert (refused.last_error, refused.attempts) == ("HTTP 410", 1)
-            assert other.bodies[0]["notes"] == ["receiver hook has refused this: HTTP 410"]
+            assert other.bodies[0]["notes"] == ["receiver hook refused this: HTTP 410"]
             close_windows(watched, "ooo", first=2)
             wait_for(lambda: len(other.came) == 2, what="the resolve")
         assert receiver.types == ["opened"]

@@ -35,7 +35,7 @@ def store(watched: Store) -> Store:
 
 
 def evaluator(store: Store, *receivers: str) -> Evaluator:
-    return Evaluator(store, Notifier((ReceiverRoute((), receivers or ("hook",)),), habits=NotificationPolicy("mail")))
+    return Evaluator(store, Notifier((ReceiverRoute((), receivers or ("hook",)),), policy=NotificationPolicy("mail")))
 
 
 def claim(store: Store, receiver: str = "hook", at_most: int = 50) -> ClaimedMessages:
@@ -188,7 +188,7 @@ def test_what_is_refused_while_an_evaluation_tells_the_fallback_is_not_told_to_i
     with store.engine.begin() as connection:  # it has not been taken for 6 min
         connection.execute(text("UPDATE outbox SET created_at = created_at - interval '6 min'"))
     refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
-    teller = TellingMeanwhile((ReceiverRoute((), ("hook",)),), habits=NotificationPolicy("mail"), meanwhile=refusal)
+    teller = TellingMeanwhile((ReceiverRoute((), ("hook",)),), policy=NotificationPolicy("mail"), meanwhile=refusal)
     evaluate(store, Evaluator(store, teller))
     refusal.end()
     assert messages(store, "hook") == [("trigger", "failed")]
@@ -214,11 +214,11 @@ def test_what_waits_for_a_receiver_that_is_no_more_is_dropped_and_told_anew_when
     close_windows(store, "ll")
     evaluate(store, by)
     with store.engine.begin() as connection:
-        outbox.drop_but_of(connection, ["mail"])
+        outbox.drop_all_but(connection, ["mail"])
     assert messages(store, "hook") == [("trigger", "dropped")]
     evaluate(store, by)
     with store.engine.begin() as connection:
-        outbox.drop_but_of(connection, ["mail", "hook"])
+        outbox.drop_all_but(connection, ["mail", "hook"])
     assert messages(store, "hook") == [("trigger", "dropped"), ("trigger", None)]
 
 

@@ -94,10 +94,10 @@ def test_the_end_says_why_it_is_over() -> None:
         for why in ("recovered", "revised", "deleted")
     }
     assert summaries["recovered"] == (
-        "chain: loss is well again after 2 min; at worst 10.00% of messages lost, target 1.00%"
+        "chain: loss recovered after 2 min; at worst 10.00% of messages lost, target 1.00%"
     )
-    assert "no breach of loss after all" in summaries["revised"]
-    assert "no longer watched (deleted)" in summaries["deleted"]
+    assert "loss did not breach after all" in summaries["revised"]
+    assert "no longer evaluated (deleted)" in summaries["deleted"]
 
 
 def test_retries_wait_longer_each_time_but_five_minutes_at_most() -> None:

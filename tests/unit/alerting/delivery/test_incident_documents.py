@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
+from alerting.cli.incident_text import details
 from alerting.incidents.body import incident_body
 from lagloss_server.incidents.changes import IncidentRecord
+from lagloss_server.incidents.runbooks import runbook
 from tests.unit.alerting.delivery.test_body import DASHBOARD, OPEN
 
 EXAMPLE = "message_id id_hash kind places last_checkpoint last_seen"
@@ -49,3 +52,9 @@ def test_list_and_show_print_these_fields_in_this_order() -> None:
     shown = json.loads(json.dumps(IncidentRecord(OPEN, [], []).document(DASHBOARD)))
     more = {"": f"{listed} examples notes links changes deliveries", "examples": EXAMPLE, "links": LINK_NAMES}
     assert names(shown) == {**parts, **more}
+
+
+def test_without_a_dashboard_address_the_runbook_is_the_installed_file() -> None:
+    lines = details(IncidentRecord(OPEN, [], []).document(""))
+    (path,) = (line.split()[1] for line in lines if line.startswith("runbook "))
+    assert Path(path).read_text("utf-8") == runbook("loss")

@@ -130,7 +130,7 @@ def test_a_page_says_what_since_when_where_with_examples_and_how_to_go_on() -> N
     assert as_text(message([notification()])) == (
         "clicks: 3.20% of messages lost, target 1.00%, since 2026-11-21T08:40:00Z, most of it at link src->mid (98%)\n"
         "\n"
-        "What:        3.20% of messages lost, target 1.00% (window 2026-11-21T08:42:00Z)\n"
+        "Breach:      3.20% of messages lost, target 1.00% (window 2026-11-21T08:42:00Z)\n"
         "Lost:        96 of 3,000 messages\n"
         "Since:       2026-11-21T08:40:00Z, 2 windows\n"
         "Where:       link src->mid: 94 lost, 98% of the loss\n"

@@ -79,8 +79,8 @@ def test_a_routing_key_of_a_wrong_length_is_an_error_at_the_start_that_does_not_
         ("webhook", {"url": "https://h.example", "secret": f"{VALUE}!"}, "base64"),
         ("slack", {"url": VALUE}, "starts with https"),
         ("alertmanager", {"urls": ["http://am.example", VALUE]}, "starts with https"),
-        ("apprise", {"urls": [f"nosuch://{VALUE}"]}, "another as number 1"),
-        ("apprise", {"urls": ["json://h.example", VALUE]}, "another as number 2"),
+        ("apprise", {"urls": [f"nosuch://{VALUE}"]}, "number 1 is not one"),
+        ("apprise", {"urls": ["json://h.example", VALUE]}, "number 2 is not one"),
         ("mail", {"host": "h", "from": "a@b.example", "to": ["c@d.example"], "caFile": "/none"}, "caFile"),
     ],
 )

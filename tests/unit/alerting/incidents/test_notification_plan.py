@@ -17,7 +17,7 @@ from alerting.incidents.notification_plan import (
     SentNotification,
     is_news,
     plan,
-    seconds_told,
+    seconds_since_trigger,
 )
 from alerting.incidents.routing import Destination
 
@@ -41,7 +41,7 @@ OPEN = IncidentStatus(True, False, "opened", body())
 class Story:
     """An incident, its receivers and their outbox, as time goes on."""
 
-    habits: NotificationPolicy = field(default_factory=NotificationPolicy)
+    policy: NotificationPolicy = field(default_factory=NotificationPolicy)
     told: list[SentNotification] = field(default_factory=list)
     standing: IncidentStatus = OPEN
     goes_to: dict[str, Destination] = field(default_factory=lambda: to("pager"))
@@ -51,7 +51,7 @@ class Story:
         """Plans and queues until nothing is due, as evaluation after evaluation does."""
         made: list[PlannedNotification] = []
         for _ in range(5):
-            orders = plan(self.standing, self.told, self.goes_to, self.habits, self.now)
+            orders = plan(self.standing, self.told, self.goes_to, self.policy, self.now)
             if not orders:
                 return made
             made += orders
@@ -136,7 +136,7 @@ def test_who_has_not_taken_a_message_yet_is_not_reminded_of_it() -> None:
 
 
 def test_a_receiver_that_forgets_is_told_again_while_it_is_open_also_when_it_is_silenced() -> None:
-    story = Story(habits=NotificationPolicy(resend_s={"pager": 60}))
+    story = Story(policy=NotificationPolicy(resend_s={"pager": 60}))
     story.look()
     assert story.later(59).look() == []
     assert [order.action for order in story.later(1).look()] == ["refresh"]
@@ -165,14 +165,14 @@ def test_a_refusal_leaves_a_receiver_untold_until_the_incident_comes_back() -> N
 
 
 def test_what_a_receiver_does_not_take_for_minutes_goes_to_the_fallback_too_and_ends_there_too() -> None:
-    story = Story(habits=NotificationPolicy(fallback="mail"))
+    story = Story(policy=NotificationPolicy(fallback="mail"))
     story.look()
     assert story.later(FALLBACK_AFTER_S).look() == []  # nobody has even tried
     story.told = [replace(row, attempts=3) for row in story.told]
     (order,) = story.look()
     assert (order.receiver, order.action, order.change) == ("mail", "trigger", "fallback")
     assert order.note is not None
-    assert "pager has not taken" in order.note
+    assert "pager has not accepted" in order.note
     assert story.later(FALLBACK_AFTER_S).look() == []
     story.standing = replace(OPEN, is_open=False, change="resolved")
     assert {order.receiver for order in story.look()} == {"pager", "mail"}
@@ -180,12 +180,12 @@ def test_what_a_receiver_does_not_take_for_minutes_goes_to_the_fallback_too_and_
 
 def test_escalation_counts_from_when_somebody_was_told() -> None:
     story = Story()
-    assert seconds_told(story.told, story.now) == 0
+    assert seconds_since_trigger(story.told, story.now) == 0
     story.look()
-    assert seconds_told(story.told, story.later(90).now) == 90
+    assert seconds_since_trigger(story.told, story.later(90).now) == 90
     story.standing = replace(OPEN, is_open=False, change="resolved")
     story.look()
-    assert seconds_told(story.told, story.now) == 0
+    assert seconds_since_trigger(story.told, story.now) == 0
     escalated = Destination("boss", "clicks", 0, REPEAT_S, is_escalated=True)
     story.standing, story.goes_to = OPEN, {**to("pager"), "boss": escalated}
     assert [(order.receiver, order.change) for order in story.look()] == [("pager", "reopened"), ("boss", "escalated")]
@@ -205,8 +205,8 @@ EVENTS = st.lists(
 
 @given(EVENTS, st.booleans())
 def test_whatever_happens_every_receiver_hears_a_story_that_makes_sense(events: list[Any], has_fallback: bool) -> None:
-    habits = NotificationPolicy("mail" if has_fallback else None, {"chat": 60.0})
-    story = Story(habits=habits, standing=replace(OPEN, is_open=False, change="resolved"))
+    policy = NotificationPolicy("mail" if has_fallback else None, {"chat": 60.0})
+    story = Story(policy=policy, standing=replace(OPEN, is_open=False, change="resolved"))
     for event in events:
         match event:
             case ("stand", is_open, is_acknowledged, withheld):

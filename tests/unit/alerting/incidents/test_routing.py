@@ -10,14 +10,17 @@ LABELS = {"pipeline": "clicks", "severity": "critical", "team": "checkout"}
 def test_the_first_route_that_matches_takes_an_incident_and_further_ones_only_after_continue() -> None:
     pager, chat = ReceiverRoute(CRITICAL, ("pager",)), ReceiverRoute((), ("chat",))
     assert list(destinations([pager, chat], LABELS, 0)) == ["pager"]
-    assert list(destinations([ReceiverRoute(CRITICAL, ("pager",), goes_on=True), chat], LABELS, 0)) == ["pager", "chat"]
+    assert list(destinations([ReceiverRoute(CRITICAL, ("pager",), continues=True), chat], LABELS, 0)) == [
+        "pager",
+        "chat",
+    ]
     assert list(destinations([pager, chat], {**LABELS, "severity": "warning"}, 0)) == ["chat"]
     assert destinations([pager], {**LABELS, "severity": "warning"}, 0) == {}
 
 
 def test_the_first_route_that_names_a_receiver_says_how_it_is_told() -> None:
     routes = [
-        ReceiverRoute((), ("chat",), goes_on=True, repeat_s=60, group_by=("team",)),
+        ReceiverRoute((), ("chat",), continues=True, repeat_s=60, group_by=("team",)),
         ReceiverRoute((), ("chat",), repeat_s=5),
     ]
     found = destinations(routes, LABELS, 0)["chat"]

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from dateutil.rrule import rrulestr
 
-from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, why_withheld
+from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, suppression_reason
 from lagloss_server.model.matchers import Matcher
 
 LABELS = {"pipeline": "clicks", "rule": "on-time", "severity": "warning"}
@@ -20,24 +20,24 @@ def nightly(zone: str = "Europe/Berlin") -> Maintenance:
 
 
 def test_without_a_reason_nobody_is_kept_from_being_told() -> None:
-    assert why_withheld(LABELS, ("loss",), SuppressionContext(), NOW) is None
+    assert suppression_reason(LABELS, ("loss",), SuppressionContext(), NOW) is None
 
 
 def test_a_silence_withholds_what_it_matches_and_says_whose_it_is_and_why() -> None:
     silence = ActiveSilence("s1", CLICKS, "ann", "known")
     around = SuppressionContext(silences=[silence])
-    assert str(why_withheld(LABELS, (), around, NOW)) == "silence s1 by ann: known"
-    assert why_withheld({**LABELS, "pipeline": "orders"}, (), around, NOW) is None
+    assert str(suppression_reason(LABELS, (), around, NOW)) == "silence s1 by ann: known"
+    assert suppression_reason({**LABELS, "pipeline": "orders"}, (), around, NOW) is None
 
 
 def test_an_open_incident_that_tells_of_it_inhibits_and_only_that() -> None:
     around = SuppressionContext(open_rules={"loss", "lag"})
-    assert str(why_withheld(LABELS, ("loss", "lag"), around, NOW)) == "inhibited: loss is open and tells of it"
-    assert why_withheld(LABELS, ("blind/evidence",), around, NOW) is None
+    assert str(suppression_reason(LABELS, ("loss", "lag"), around, NOW)) == "inhibited: loss is open and covers it"
+    assert suppression_reason(LABELS, ("blind/evidence",), around, NOW) is None
 
 
 def test_a_blind_pipeline_upstream_inhibits() -> None:
-    assert why_withheld(LABELS, (), SuppressionContext(blind_upstream={"orders"}), NOW) is not None
+    assert suppression_reason(LABELS, (), SuppressionContext(blind_upstream={"orders"}), NOW) is not None
 
 
 @pytest.mark.parametrize(
@@ -55,10 +55,10 @@ def test_a_blind_pipeline_upstream_inhibits() -> None:
 def test_maintenance_hangs_on_the_clock_of_its_time_zone(moment: str, is_on: bool) -> None:
     now = datetime.fromisoformat(moment)
     assert nightly().is_on(now) is is_on
-    assert (why_withheld(LABELS, (), SuppressionContext(maintenance=[nightly()]), now) is not None) is is_on
+    assert (suppression_reason(LABELS, (), SuppressionContext(maintenance=[nightly()]), now) is not None) is is_on
 
 
 def test_maintenance_of_one_pipeline_leaves_the_others() -> None:
     during = datetime(2026, 12, 1, 1, 30, tzinfo=UTC)
     labels = {**LABELS, "pipeline": "orders"}
-    assert why_withheld(labels, (), SuppressionContext(maintenance=[nightly()]), during) is None
+    assert suppression_reason(labels, (), SuppressionContext(maintenance=[nightly()]), during) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import signal
 import socket
@@ -17,7 +18,16 @@ import pytest
 from lagloss.errors import LaglossError
 from lagloss_server import errors
 from lagloss_server.errors import PortInUse
-from lagloss_server.ops.processes import choose_port, is_running, log_tail, spawn, terminate, wait_gone
+from lagloss_server.ops.processes import (
+    PACKAGES,
+    choose_port,
+    is_running,
+    log_tail,
+    own_modules_first,
+    spawn,
+    terminate,
+    wait_gone,
+)
 from lagloss_server.ops.supervisor import Service, start_all, stop_all
 
 SLEEP = [sys.executable, "-c", "print('awake', flush=True); import time; time.sleep(600)"]
@@ -41,6 +51,28 @@ def wait_until(condition: Callable[[], bool], timeout_s: float = 20) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition never came true"
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("module", ["aggregator", "alerting", "collector", "dashboard", "pipeline_under_test"])
+def test_a_file_of_a_services_name_is_not_started_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    for folder in ("here", "there"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / f"{module}.py").write_text("print('somebody else')")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "there"))
+    env = {"LAGLOSS_BIND_ADDRESS": "nowhere", "LAGLOSS_DATA_DIR": str(tmp_path), "LAGLOSS_LOG_LEVEL": "loud"}
+    service = Service(module, module, tmp_path / "log", env, arguments=("--wrongly",))
+    service.start()
+    assert service.process is not None
+    assert service.process.wait(60) != 0
+    assert "somebody else" not in (tmp_path / "log").read_text()
+
+
+def test_a_child_keeps_the_callers_path_after_lagloss_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", f"/first{os.pathsep}{PACKAGES}{os.pathsep}/second")
+    assert own_modules_first()["PYTHONPATH"] == os.pathsep.join([str(PACKAGES), "/first", "/second"])
 
 
 def test_a_child_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
