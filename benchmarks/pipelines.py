@@ -95,7 +95,7 @@ def run(pipelines: int = PIPELINES) -> None:
 
 
 def _jobs(spark: object) -> int:
-    """How many jobs Spark has run so far."""
+    """Return how many jobs Spark has run so far."""
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))  # type: ignore[attr-defined]
 
 

@@ -79,7 +79,7 @@ def _read_sizes(sizes: Sequence[int]) -> None:
 
 @contextmanager
 def _peak_memory() -> Iterator[list[int]]:
-    """The largest resident set (bytes) of any of Spark's Python workers, looked at ten times a second."""
+    """Yield the largest resident set (bytes) of any of Spark's Python workers, looked at ten times a second."""
     found, stop = [0], threading.Event()
 
     def watch() -> None:
@@ -140,7 +140,7 @@ def _proven_sizes(windows: int = 200) -> None:
 
 
 def _follow(follower: ReportConsumer, messages: int, first_s: int, windows: int, now_ms: int) -> None:
-    """Reports of five nodes that were all final in these windows, with so many messages each."""
+    """Follow reports of five nodes that were all final in these windows, with this many messages each."""
     lags, positions = _lags(messages), follower.positions()
     for number, node in enumerate(NODES):
         offset = positions.get(number, 0)
@@ -166,6 +166,6 @@ def _follow(follower: ReportConsumer, messages: int, first_s: int, windows: int,
 
 
 def _lags(messages: int) -> Sketch:
-    """The sketch of so many lags; of over 100,000 the shape does not change any more."""
+    """Return the sketch of this many lags; of over 100,000 the shape does not change any more."""
     sketch = Sketch.of(np.random.default_rng(1).exponential(100, min(messages, 100_000)))
     return Sketch(sketch.keys, sketch.counts * (messages // sketch.count))

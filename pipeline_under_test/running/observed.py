@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 
 from lagloss.kafka.commits import Partition
 from pipeline_under_test.kafka.positions import Position
-from pipeline_under_test.running.policies import Observation
+from pipeline_under_test.running.policies import GroupObservation
 from pipeline_under_test.topology import COL_SERVICE, NEXT
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Observer:
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
         self._groups: Mapping[str, ProcessGroup] = {}
-        self._seen: dict[str, tuple[Observation, ...]] = {}
+        self._seen: dict[str, tuple[GroupObservation, ...]] = {}
         self._ends: deque[tuple[float, Mapping[Partition, int]]] = deque(maxlen=int(KEPT_S / EVERY_S))
         self._cpu = CpuMeter()
         self._ending = threading.Event()
@@ -66,7 +66,7 @@ class Observer:
         """Set the processes of each node; only these nodes are observed."""
         self._groups = groups
 
-    def seen(self, node: str) -> tuple[Observation, ...]:
+    def seen(self, node: str) -> tuple[GroupObservation, ...]:
         """Return the observations of the last minutes, oldest first; another tuple whenever there is a new one."""
         return self._seen.get(node, ())
 
@@ -89,15 +89,15 @@ class Observer:
 
     def _observation(
         self, node: str, positions: Mapping[str, Position], now: float, processes: int, cpu: float
-    ) -> Observation:
+    ) -> GroupObservation:
         if node == COL_SERVICE:  # nothing waits before it, and what it takes in it sends on
             [receiver] = NEXT[node]
             passed = sum(positions[receiver].ends.values())
-            return Observation(now, processes, passed, passed, cpu=cpu)
+            return GroupObservation(now, processes, passed, passed, cpu=cpu)
         position = positions[node]
         lag_s = max(lag_of(key, offset, self._ends) for key, offset in position.committed.items())
         appended, committed = sum(position.ends.values()), sum(position.committed.values())
-        return Observation(now, processes, appended, committed, lag_s, cpu)
+        return GroupObservation(now, processes, appended, committed, lag_s, cpu)
 
 
 def lag_of(partition: Partition, committed: int, ends: Sequence[tuple[float, Mapping[Partition, int]]]) -> float:

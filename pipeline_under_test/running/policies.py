@@ -36,7 +36,7 @@ LOAD_OF_RATING: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class GroupObservation:
     """What was seen of a node at `at_s` (monotonic clock)."""
 
     at_s: float
@@ -81,7 +81,7 @@ class Wish:
     reason: str = ""
 
 
-def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules: Rules) -> Wish:
+def wish(policy: Policy, seen: Sequence[GroupObservation], changed_at_s: float, rules: Rules) -> Wish:
     """Return how many processes a node should have now, within the bounds.
 
     Args:
@@ -101,12 +101,12 @@ def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules
     return Wish(_within(made.processes, rules), made.reason)
 
 
-def none(since: Sequence[Observation], _seen: Sequence[Observation], _rules: Rules) -> Wish:
+def none(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], _rules: Rules) -> Wish:
     """Keep the number of processes."""
     return Wish(since[-1].processes)
 
 
-def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: Rules) -> Wish:
+def queue_lag(since: Sequence[GroupObservation], seen: Sequence[GroupObservation], rules: Rules) -> Wish:
     """Add one while the queue is long and does not shrink; remove one when it was empty all along and the others can
     take the traffic by their observed rates: a queue may be empty *because* of their number."""
     now = since[-1]
@@ -123,7 +123,7 @@ def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: 
     return Wish(now.processes)
 
 
-def cpu(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
+def cpu(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], rules: Rules) -> Wish:
     """Add one while the processes are busy, remove one when they have been idle."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
@@ -134,7 +134,7 @@ def cpu(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules
     return Wish(now.processes)
 
 
-def rated(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
+def rated(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], rules: Rules) -> Wish:
     """Return as many as the traffic needs; fewer only once it has needed no more for a while."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
@@ -148,7 +148,7 @@ def rated(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rul
     return Wish(now.processes)
 
 
-POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Sequence[Observation], Rules], Wish]]] = {
+POLICIES: Final[Mapping[Policy, Callable[[Sequence[GroupObservation], Sequence[GroupObservation], Rules], Wish]]] = {
     "none": none,
     "queue-lag": queue_lag,
     "cpu": cpu,
@@ -157,7 +157,7 @@ POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Sequence[Observ
 """Each is given the observations since the last change, and all that there are."""
 
 
-def arrivals_per_s(seen: Sequence[Observation]) -> float:
+def arrivals_per_s(seen: Sequence[GroupObservation]) -> float:
     """Return the mean arrivals per second during these observations; 0 for a single one."""
     first, last = seen[0], seen[-1]
     return (last.appended - first.appended) / (last.at_s - first.at_s) if last.at_s > first.at_s else 0.0
@@ -167,7 +167,7 @@ def _within(processes: int, rules: Rules) -> int:
     return min(rules.most, max(rules.least, processes))
 
 
-def _last(seen: Sequence[Observation], span_s: float) -> Sequence[Observation]:
+def _last(seen: Sequence[GroupObservation], span_s: float) -> Sequence[GroupObservation]:
     """Return the observations of the last `span_s`; none if they cover less time than that."""
     start_s = seen[-1].at_s - span_s
     if seen[0].at_s > start_s:
@@ -175,13 +175,13 @@ def _last(seen: Sequence[Observation], span_s: float) -> Sequence[Observation]:
     return [one for one in seen if one.at_s >= start_s]
 
 
-def _peak_per_s(seen: Sequence[Observation], span_s: float) -> float:
+def _peak_per_s(seen: Sequence[GroupObservation], span_s: float) -> float:
     """Return the highest arrivals per second, on average over any `span_s` of these observations."""
     stretches = (_last(seen[:end], span_s) for end in range(1, len(seen) + 1))
     return max(arrivals_per_s(stretch) for stretch in stretches if stretch)
 
 
-def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
+def _most_done_per_s(seen: Sequence[GroupObservation], rules: Rules) -> float:
     """Return the most events per second of one process, on average over any `quiet_s` in which there were as many all
     along: shorter, and the steps in which offsets are committed would count as speed."""
     most = 0.0
@@ -194,6 +194,6 @@ def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
     return most
 
 
-def _trend(seen: Sequence[Observation]) -> float:
+def _trend(seen: Sequence[GroupObservation]) -> float:
     """Return the growth of the queue in events per second, by a straight line through the observations."""
     return linear_regression([one.at_s for one in seen], [one.backlog for one in seen]).slope

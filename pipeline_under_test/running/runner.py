@@ -163,7 +163,7 @@ class Runner:
         self._scaler.start()
 
     def _main(self) -> list[Group]:
-        """Groups that the pipeline needs: the shadow is not waited for."""
+        """Return the groups that the pipeline needs: the shadow is not waited for."""
         return [group for node, group in self.groups.items() if node != SHADOW]
 
     def _ready(self) -> bool:

@@ -13,7 +13,7 @@ from typing import Any, Final
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.observed import Observer, ProcessGroup, Watcher
-from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
+from pipeline_under_test.running.policies import GroupObservation, Policy, Rules, Wish, wish
 from pipeline_under_test.running.ratings import Rating, Ratings
 from pipeline_under_test.topology import CONSUMERS, SCALED
 
@@ -78,7 +78,7 @@ class Scaler:
         for node, rating in ratings.items():
             self._rules[node] = replace(self._rules[node], rating=rating.events_per_s)
         self._changed_at_s = dict.fromkeys(self._groups, time.monotonic())
-        self._decided_by: dict[str, Observation] = {}
+        self._decided_by: dict[str, GroupObservation] = {}
         self._path = data_dir / FILE
         self._observer = Observer(watcher)
 
@@ -105,7 +105,7 @@ class Scaler:
         """Return the newest observation of each node, to show."""
         return {node: _document(seen[-1]) for node in self._groups if (seen := self._observer.seen(node))}
 
-    def _decide(self, node: str, group: Group, seen: tuple[Observation, ...]) -> None:
+    def _decide(self, node: str, group: Group, seen: tuple[GroupObservation, ...]) -> None:
         made = wish(self._policy, seen, self._changed_at_s[node], self._rules[node])
         if made.processes == group.wanted:
             return
@@ -113,7 +113,7 @@ class Scaler:
         self._changed_at_s[node] = time.monotonic()
         self._note(node, seen[-1], made)
 
-    def _note(self, node: str, observed: Observation, made: Wish) -> None:
+    def _note(self, node: str, observed: GroupObservation, made: Wish) -> None:
         log.warning("%s: %d processes instead of %d: %s", node, made.processes, observed.processes, made.reason)
         decision = {"at_ms": time.time_ns() // 1_000_000, "node": node, "policy": self._policy, **_document(observed)}
         decision |= {"wanted": made.processes, "reason": made.reason}
@@ -121,7 +121,7 @@ class Scaler:
             file.write(json.dumps(decision) + "\n")
 
 
-def _document(observed: Observation) -> dict[str, Any]:
+def _document(observed: GroupObservation) -> dict[str, Any]:
     """Return an observation as a document for operators."""
     return {
         "processes": observed.processes,

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline_under_test.running.observed import lag_of
-from pipeline_under_test.running.policies import POLICIES, Observation, Policy, Rules, Wish, arrivals_per_s, wish
+from pipeline_under_test.running.policies import POLICIES, GroupObservation, Policy, Rules, Wish, arrivals_per_s, wish
 
 RULES = Rules(least=1, most=3, rating=100)
 LONG_AGO = -1000.0
@@ -19,17 +19,17 @@ policies = st.sampled_from(sorted(POLICIES))
 
 def seen(
     seconds: int, *, per_s: float = 100, backlog: Sequence[int] | int = 0, cpu: float = 0.5, processes: int = 2
-) -> list[Observation]:
+) -> list[GroupObservation]:
     """One observation a second; `backlog` is that of each, or all."""
     backlogs = [backlog] * seconds if isinstance(backlog, int) else backlog
     totals = [10_000 + int(per_s * at) for at in range(seconds)]
     return [
-        Observation(float(at), processes, total, total - waits, 0.0, cpu)
+        GroupObservation(float(at), processes, total, total - waits, 0.0, cpu)
         for at, (total, waits) in enumerate(zip(totals, backlogs, strict=True))
     ]
 
 
-def busy_before(history: list[Observation], per_s: float) -> list[Observation]:
+def busy_before(history: list[GroupObservation], per_s: float) -> list[GroupObservation]:
     """The same after 40 s in which so much a second was done."""
     first = history[0]
     past = [
@@ -48,12 +48,12 @@ looks: st.SearchStrategy[list[Second]] = st.lists(
 )
 
 
-def _history(processes: int, looks: list[Second]) -> list[Observation]:
+def _history(processes: int, looks: list[Second]) -> list[GroupObservation]:
     appended, committed, at_s, found = 0, 0, 0.0, []
     for after_s, arrived, done, cpu in looks:
         at_s, appended = at_s + after_s, appended + arrived
         committed += int(done * (appended - committed))
-        found.append(Observation(at_s, processes, appended, committed, 0.0, cpu))
+        found.append(GroupObservation(at_s, processes, appended, committed, 0.0, cpu))
     return found
 
 
@@ -63,14 +63,14 @@ histories = st.builds(_history, st.integers(1, 5), looks)
 
 @given(histories, policies, st.integers(1, 4), st.integers(0, 4), st.floats(-100, 300))
 def test_no_policy_leaves_the_bounds(
-    history: list[Observation], policy: Policy, least: int, more: int, changed_at_s: float
+    history: list[GroupObservation], policy: Policy, least: int, more: int, changed_at_s: float
 ) -> None:
     rules = replace(RULES, least=least, most=least + more)
     assert least <= wish(policy, history, changed_at_s, rules).processes <= least + more
 
 
 @given(histories, policies, st.floats(0, 14.9))
-def test_nothing_changes_while_it_cools_down(history: list[Observation], policy: Policy, ago_s: float) -> None:
+def test_nothing_changes_while_it_cools_down(history: list[GroupObservation], policy: Policy, ago_s: float) -> None:
     rules = replace(RULES, most=5)
     now = history[-1]
     assert wish(policy, history, now.at_s - ago_s, rules) == Wish(now.processes)
@@ -78,7 +78,7 @@ def test_nothing_changes_while_it_cools_down(history: list[Observation], policy:
 
 @given(histories, st.integers(0, 5_000))
 def test_of_two_queues_that_differ_only_now_the_longer_never_gets_fewer_processes(
-    history: list[Observation], more: int
+    history: list[GroupObservation], more: int
 ) -> None:
     rules = replace(RULES, most=9)
     longer = [*history[:-1], replace(history[-1], committed=history[-1].committed - more)]
@@ -87,14 +87,14 @@ def test_of_two_queues_that_differ_only_now_the_longer_never_gets_fewer_processe
 
 
 @given(histories, policies)
-def test_all_but_ratings_change_by_one_process_at_a_time(history: list[Observation], policy: Policy) -> None:
+def test_all_but_ratings_change_by_one_process_at_a_time(history: list[GroupObservation], policy: Policy) -> None:
     rules = replace(RULES, least=0, most=9)
     change = wish(policy, history, LONG_AGO, rules).processes - history[-1].processes
     assert policy == "rated" or abs(change) <= 1
 
 
 @given(histories)
-def test_what_a_policy_does_it_gives_a_reason_for(history: list[Observation]) -> None:
+def test_what_a_policy_does_it_gives_a_reason_for(history: list[GroupObservation]) -> None:
     for policy in POLICIES:
         made = wish(policy, history, LONG_AGO, replace(RULES, most=9))
         assert bool(made.reason) == (made.processes != history[-1].processes)
@@ -115,7 +115,7 @@ def test_changes_are_never_closer_than_the_cool_down(
         for _ in range(seconds):
             second, appended = second + 1, appended + per_s
             committed = min(appended, committed + capacity * processes)
-            history.append(Observation(float(second), processes, appended, committed, 0.0, cpu))
+            history.append(GroupObservation(float(second), processes, appended, committed, 0.0, cpu))
             wanted = wish(policy, history[-60:], changed_at_s, RULES).processes
             if wanted != processes:
                 assert second - changed_at_s >= RULES.cool_down_s
@@ -163,7 +163,7 @@ def test_under_steady_traffic_processes_become_more_until_they_are_enough_and_th
         appended += 240
         done = min(appended, done + 100 * processes)
         committed = done if second % 4 == 0 else committed
-        history.append(Observation(float(second), processes, appended, committed))
+        history.append(GroupObservation(float(second), processes, appended, committed))
         wanted = wish("queue-lag", history[-300:], changed_at_s, RULES).processes
         if wanted != processes:
             processes, changed_at_s = wanted, second
@@ -196,7 +196,7 @@ def test_a_rating_says_how_many_at_once(per_s: int, wanted: int) -> None:
 
 def test_a_short_lull_takes_no_rated_process_away() -> None:
     appended = [150 * min(at, 25) + 10 * max(0, at - 25) for at in range(41)]
-    history = [Observation(float(at), 2, total, total) for at, total in enumerate(appended)]
+    history = [GroupObservation(float(at), 2, total, total) for at, total in enumerate(appended)]
     assert wish("rated", history, LONG_AGO, RULES).processes == 2
 
 
