@@ -77,7 +77,7 @@ class RouteSpec(Strict):
     escalate: tuple[EscalationSpec, ...] = ()
 
     @model_validator(mode="after")
-    def _escalates_from_somebody(self) -> RouteSpec:
+    def _escalates_from_receivers(self) -> RouteSpec:
         if self.escalate and not self.to:
             raise ValueError("expected `to` to name at least one receiver before `escalate`, found none")
         return self

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.packing import EventTime
 
-Told = tuple[str, EventTime] | tuple[str, EventTime, str | None]
+ObservedMessage = tuple[str, EventTime] | tuple[str, EventTime, str | None]
 """Id, event time and, if one brought it, the replay: an `Identity`, too."""
 
 
 class Batch:
     """Messages that will leave together."""
 
-    def __init__(self, emitter: Emitter, messages: Iterable[Told]) -> None:
+    def __init__(self, emitter: Emitter, messages: Iterable[ObservedMessage]) -> None:
         self._emitter = emitter
         self.messages = list(messages)
 
@@ -33,7 +33,7 @@ class Batch:
 
 
 @contextmanager
-def batch(emitter: Emitter, messages: Iterable[Told] = (), *, to: str | None = None) -> Iterator[Batch]:
+def batch(emitter: Emitter, messages: Iterable[ObservedMessage] = (), *, to: str | None = None) -> Iterator[Batch]:
     """Work in hand while the block lasts; at its end, all of its messages are out.
 
     Put collecting and sending into one block, retries too: then a batch held back for two minutes is late and not lost.

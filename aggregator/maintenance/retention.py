@@ -194,7 +194,7 @@ def _drop_partition(table: Table, day: int, connection: Connection) -> None:
 
 
 def _drop_rolled_up(day: int, connection: Connection) -> str | None:
-    """Drop a day of windows unless a roll-up of it is marked. Nobody can mark one while the table is locked."""
+    """Drop a day of windows unless a roll-up of it is marked. None can be marked while the table is locked."""
     connection.execute(text(f'LOCK TABLE "{WINDOW.name}" IN ACCESS EXCLUSIVE MODE'))
     if connection.execute(select(exists().where(_in_day(tables.RollupDirtyRow.start, day)))).scalar_one():
         return "a roll-up to be made"

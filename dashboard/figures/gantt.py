@@ -85,7 +85,7 @@ def _bars(
 
 
 def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> Trace:
-    """Return a stay of a millisecond among ones of minutes is no bar to be seen: each has a mark at its beginning."""
+    """Mark the beginning of each stay: a millisecond among minutes would be no visible bar."""
     return scatter(
         x=[(stay.from_ms - event_ms) / unit_ms for stay in found],
         y=[escape(words.place_label(stay.place)) for stay in found],

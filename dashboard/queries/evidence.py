@@ -19,8 +19,8 @@ GapKind = Literal["silent", "not final", "dropped", "unread", "quarantined"]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that a node's account of a window lacks. `emitter` in hex and its `host`, None where it is nobody's in
-    particular; `reported_s`: when its last report was appended (epoch s); `beacons`: how many were dropped, or reported
+    """Something that a node's account of a window lacks. `emitter` in hex and its `host`, None without a particular
+    emitter; `reported_s`: when its last report was appended (epoch s); `beacons`: how many were dropped, or reported
     and not found in the log."""
 
     node: str

@@ -23,7 +23,7 @@ QUIET_S: Final = 900
 FORGET_S: Final = KEPT_S + 3_600
 """Age, in seconds, at which a window's tally is forgotten: an hour after its beacons began to be refused, so that no
 small new tally can ever replace the old one."""
-_NOBODY: Final = bytes(16)
+_NO_EMITTER: Final = bytes(16)
 
 
 def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) -> list[OffsetRange]:
@@ -215,7 +215,7 @@ class Account:
 
 def packed_tally(tally: Tally) -> bytes:
     """Encode one tally as Avro, as the only content of a report."""
-    return encode_report(EmitterReport("", "", _NOBODY, "", 0, 0, 0, False, 0, (), (tally,)))
+    return encode_report(EmitterReport("", "", _NO_EMITTER, "", 0, 0, 0, False, 0, (), (tally,)))
 
 
 def unpacked_tally(packed: bytes) -> Tally:

@@ -61,7 +61,7 @@ BROKER: Final = JarSet(
 SETS: Final = (SPARK, BROKER)
 
 Report = Callable[[str, int, int], None]
-"""Told what happens: (a line to show, jars done, jars to do)."""
+"""Takes progress: (a line to show, jars done, jars to do)."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.processes import log_tail, spawn, terminate
 
 Say = Callable[[str], None]
-"""Told, in a line each, what an operator should know."""
+"""Takes messages for the operator, a line each."""
 
 MAX_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0

@@ -86,7 +86,7 @@ def test_a_silence_says_until_when_and_one_that_has_ended_withholds_nothing() ->
     text = drawn(OpenIncident(incident(), silence), OPERATOR)
     assert "&tab=silences&do=end-silence&of=0f" in text
     assert "do=silence&" not in text
-    assert "nobody is told: silence 0f by bob: known" in text
+    assert "notifications withheld: silence 0f by bob: known" in text
     assert "2026-11-21 15:00:00 CET" in text
     assert OpenIncident(incident(withheld=silence.withholds())).withheld is None
     nightly = Withheld("maintenance", "nightly", reason="compaction")
