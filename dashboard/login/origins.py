@@ -87,8 +87,8 @@ class Origins:
             raise _cross_site("expected a header Origin, or no cookie")
 
     def _expected(self, connection: HTTPConnection) -> set[str]:
-        """Return where HTTPS is configured, no page that came by HTTP is ours: it may have been changed
-        it."""
+        """Return the origins that are ours. If HTTPS is configured, no page that came by HTTP is: it may have been
+        changed on its way."""
         if self._own.startswith("https:"):
             return {self._own}
         scheme = {"ws": "http", "wss": "https"}.get(connection.scope["scheme"], connection.scope["scheme"])

@@ -31,10 +31,11 @@ from lagloss_server.times import parse_time_s
 
 
 class Form(StrEnum):
-    """Ids that all forms share: `DONE` changes when something was done, `TOLD` says what, `SHOWN` is which is open."""
+    """Ids that all forms share: `DONE` changes when something was done, `CONFIRMATION` says what, `SHOWN` is which is
+    open."""
 
     DONE = "act-done"
-    TOLD = "act-told"
+    CONFIRMATION = "act-told"
     SHOWN = "act-shown"
 
 
@@ -74,7 +75,7 @@ class Asked:
 
 def forms() -> Part:
     """To be put on a page once, outside of what is redrawn."""
-    shared = [dcc.Store(id=Form.DONE), dcc.Store(id=Form.SHOWN), live(Form.TOLD)]
+    shared = [dcc.Store(id=Form.DONE), dcc.Store(id=Form.SHOWN), live(Form.CONFIRMATION)]
     return html.Div([*shared, *(_form(act, _Ids.of(act.do)) for act in ACTS)])
 
 
@@ -162,7 +163,7 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
     ids, fields = _Ids.of(act.do), [field.id for field in act.fields]
 
     @app.callback(
-        Output(Form.TOLD, "children", allow_duplicate=True),
+        Output(Form.CONFIRMATION, "children", allow_duplicate=True),
         Output(ids.wrong, "children", allow_duplicate=True),
         Output(Form.DONE, "data", allow_duplicate=True),
         Output(Shell.URL, "href", allow_duplicate=True),

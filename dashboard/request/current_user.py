@@ -22,10 +22,10 @@ LOCAL: Final = Person("local", "operator")
 """The user of a dashboard without a login, which listens on loopback only: they have this machine anyway. Recognised by
 identity: a user who logs in may have the same name."""
 
-NOBODY: Final = Person("nobody", "viewer")
+NO_PERSON: Final = Person("nobody", "viewer")
 """Who asks where no request is answered: they must not act."""
 
-_asking: ContextVar[Person] = ContextVar("asking", default=NOBODY)
+_asking: ContextVar[Person] = ContextVar("asking", default=NO_PERSON)
 
 
 def asking() -> Person:
