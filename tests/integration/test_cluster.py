@@ -97,7 +97,7 @@ def reading_tasks(applications: str) -> list[dict[str, Any]]:
     for application in asked(applications):
         stages = f"{applications}/{application['id']}/stages"
         for stage in asked(f"{stages}?status=active"):
-            if "reading.py" in stage["name"]:
+            if "spark_reader.py" in stage["name"]:
                 found += asked(f"{stages}/{stage['stageId']}/{stage['attemptId']}/taskList?status=running")
     return found
 
@@ -105,7 +105,7 @@ def reading_tasks(applications: str) -> list[dict[str, Any]]:
 def failed_reading_tasks(applications: str) -> int:
     (application,) = asked(applications)
     stages = asked(f"{applications}/{application['id']}/stages")
-    return sum(stage["numFailedTasks"] for stage in stages if "reading.py" in stage["name"])
+    return sum(stage["numFailedTasks"] for stage in stages if "spark_reader.py" in stage["name"])
 
 
 def test_a_machine_of_the_cluster_has_no_lagloss_of_its_own(tmp_path: Path) -> None:
