@@ -21,7 +21,6 @@ from aggregator.kernel import code_archive as shipping
 from lagloss_server.errors import SparkEnded
 from lagloss_server.ops import jars
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.processes import own_modules_first
 
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
@@ -46,7 +45,6 @@ def start_session(master: str, driver_memory: str, scratch: Path, driver_host: s
     conf = session_conf(master, driver_memory, folder, driver_host, _submitted())
     if is_local(conf["spark.master"]):
         os.environ["PYSPARK_PYTHON"] = sys.executable
-        os.environ.update(own_modules_first())  # for Spark's workers, which it starts by `-m`
     else:  # the executors' Python; by default, the path of this one
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.config(map={**conf}).getOrCreate()
@@ -88,6 +86,7 @@ def session_conf(
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_PER_BATCH),
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
         "spark.python.daemon.module": "aggregator.kernel.worker_daemon",
+        "spark.executorEnv.PYTHONSAFEPATH": "1",  # no file of a worker's current directory is that module
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
         "spark.ui.showConsoleProgress": "false",
         **submitted,

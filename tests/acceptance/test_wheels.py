@@ -198,6 +198,13 @@ def sdk(folder: Path, wheels: list[Path], constraints: Path) -> Environment:
 
 
 @pytest.fixture(scope="module")
+def sdk_with_extras(sdk: Environment) -> Environment:
+    """The same environment after `pip install 'lagloss[http,spark]'`."""
+    sdk.pip("install", f"lagloss[http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}")
+    return sdk
+
+
+@pytest.fixture(scope="module")
 def server(folder: Path, wheels: list[Path], constraints: Path) -> Environment:
     """`pip install lagloss-server`, without Spark."""
     environment = Environment(folder / "server", constraints)
@@ -222,8 +229,8 @@ def test_the_sdk_is_a_small_download_and_brings_no_other_package(sdk: Environmen
     assert not {"lagloss", "pipeline"} & {path.name for path in (sdk.folder / "bin").iterdir()}
 
 
-def test_every_example_runs_with_the_sdk_alone(sdk: Environment, kafka_bootstrap: str) -> None:
-    sdk.pip("install", f"lagloss[http,spark] @ {next((sdk.folder / 'downloads').glob('lagloss-*')).as_uri()}")
+def test_every_example_runs_with_the_sdk_alone(sdk_with_extras: Environment, kafka_bootstrap: str) -> None:
+    sdk = sdk_with_extras
     sdk.pip("install", "fastapi", "uvicorn")
     assert not {name for name in sdk.distributions() if name.startswith("lagloss-")}
     examples = shutil.copytree(ROOT / "examples", sdk.folder / "examples", dirs_exist_ok=True)
@@ -236,7 +243,7 @@ def test_every_example_runs_with_the_sdk_alone(sdk: Environment, kafka_bootstrap
 
 
 def test_without_spark_all_but_the_aggregator_runs(
-    server: Environment, sdk: Environment, kafka_bootstrap: str, database_url: str
+    server: Environment, sdk_with_extras: Environment, kafka_bootstrap: str, database_url: str
 ) -> None:
     assert "pyspark" not in server.distributions()
     assert "Usage: lagloss" in server.lagloss("--help")
@@ -262,7 +269,7 @@ def test_without_spark_all_but_the_aggregator_runs(
         server.lagloss("apply", f"{pipeline}.yaml", **variables)
         url = {"LAGLOSS_COLLECTOR_URL": variables["LAGLOSS_COLLECTOR_URL"]}
         example = ROOT / "examples" / "http_service.py"
-        with sdk.running(sdk.python, example, "--pipeline", pipeline, **url) as script:
+        with sdk_with_extras.running(sdk_with_extras.python, example, "--pipeline", pipeline, **url) as script:
             assert script.process.wait(60) == 0, script.output()
         assert left_by(kafka_bootstrap, pipeline).counts == {"shop.in": 100, "shop.out": 100}
 

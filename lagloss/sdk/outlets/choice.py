@@ -28,6 +28,10 @@ def outlet_maker(
     url = collector or os.environ.get(COLLECTOR_VARIABLE)
     if not url:
         return None
-    from lagloss.sdk.outlets.http import HttpOutlet  # httpx is for those who use it
+    try:
+        from lagloss.sdk.outlets.http import HttpOutlet  # httpx is for those who use it
+    except ModuleNotFoundError as error:
+        problem = f"beacons over HTTP need {error.name}: run `pip install 'lagloss[http]'`"
+        raise ModuleNotFoundError(problem, name=error.name) from error
 
     return lambda: HttpOutlet(url, pipeline, token or os.environ.get(TOKEN_VARIABLE))
