@@ -10,10 +10,10 @@ from uuid import UUID
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import insert, text
+from sqlalchemy import delete, insert, select, text
 
 from lagloss import incident_actions, incidents
-from lagloss.alert_tables import PendingBreach
+from lagloss.alert_tables import Incident, IncidentChange, PendingBreach, Silence
 from lagloss.store import DAY_S, Store, make_days_ahead
 from tests.incident_rows import store_delivery, store_incident, store_leader, store_receiver
 from tests.integration.alerting_world import START, alerter, close_windows, only_loss, somebody
@@ -31,8 +31,12 @@ class Served:
     firing: UUID
 
     def opened(self, rule: str) -> UUID:
-        """Another open incident, of a test's own rule."""
+        """Another open incident, of a test's own rule; what an earlier try of the test left is removed."""
+        left = select(Incident.id).where(Incident.rule == rule)
         with self.store.engine.begin() as connection:
+            connection.execute(delete(Silence))
+            connection.execute(delete(IncidentChange).where(IncidentChange.incident_id.in_(left)))
+            connection.execute(delete(Incident).where(Incident.rule == rule))
             return store_incident(connection, rule=rule, kind="loss", opened_at=datetime.now(UTC))
 
 
