@@ -10,11 +10,11 @@ from uuid import UUID
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
-from sqlalchemy import insert, text
+from sqlalchemy import delete, insert, select, text
 
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import incident as incidents
-from lagloss_server.store.schema.alerting import PendingBreachRow
+from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, PendingBreachRow, SilenceRow
 from lagloss_server.store.store import DAY_S, Store, make_days_ahead
 from tests.support.alerting_world import START, alerter, close_windows, only_loss, somebody
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
@@ -32,8 +32,12 @@ class Served:
     firing: UUID
 
     def opened(self, rule: str) -> UUID:
-        """Another open incident, of a test's own rule."""
+        """Another open incident, of a test's own rule; what an earlier try of the test left is removed."""
+        left = select(IncidentRow.id).where(IncidentRow.rule == rule)
         with self.store.engine.begin() as connection:
+            connection.execute(delete(SilenceRow))
+            connection.execute(delete(IncidentChangeRow).where(IncidentChangeRow.incident_id.in_(left)))
+            connection.execute(delete(IncidentRow).where(IncidentRow.rule == rule))
             return store_incident(connection, rule=rule, kind="loss", opened_at=datetime.now(UTC))
 
 
