@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, Message, Producer
@@ -40,6 +40,8 @@ class NodeProducer(Producer):
         super().__init__(dict(config))
         self._node = node
         self._next_nodes = dict(next_nodes) if next_nodes is not None else None
+        self._reporting: set[int] = set()
+        """Threads that run the host's part of a delivery report."""
         self._ending = threading.Event()
         if polls:
             threading.Thread(target=self._poll_on, name="lagloss-delivery-reports", daemon=True).start()
@@ -50,6 +52,25 @@ class NodeProducer(Producer):
                 self.poll(POLL_S)
             except Exception:
                 log.exception("lagloss: on_delivery raised")
+
+    def poll(self, timeout: float | None = -1) -> int:
+        """As confluent_kafka's; within a delivery report, where the client's own would abort the process at the next
+        report, it does nothing. So `poll` and `close` of the node's consumers may be called there."""
+        return 0 if threading.get_ident() in self._reporting else super().poll(timeout)
+
+    def flush(self, timeout: float | None = -1) -> int:
+        """As confluent_kafka's; within a delivery report it does nothing, as `poll`."""
+        return len(self) if threading.get_ident() in self._reporting else super().flush(timeout)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """The block is the host's part of a delivery report."""
+        thread = threading.get_ident()
+        self._reporting.add(thread)
+        try:
+            yield
+        finally:
+            self._reporting.discard(thread)
 
     def end(self) -> None:
         """Polls by itself no more."""
@@ -90,7 +111,7 @@ class NodeProducer(Producer):
             handlings = (Handling(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
-        output = _Output(handlings, identity, topic, self._tell(topic, dead), on_delivery or callback)
+        output = _Output(self, handlings, identity, topic, self._tell(topic, dead), on_delivery or callback)
         observed_at = time.time_ns() / 1e6
         output.begin(is_new=is_new)
         try:
@@ -146,16 +167,18 @@ class NodeProducer(Producer):
 class _Output:
     """One record on its way, and the messages that wait for it."""
 
-    __slots__ = ("_handlings", "_host", "_identity", "_retries", "_tell", "_topic")
+    __slots__ = ("_handlings", "_host", "_identity", "_producer", "_retries", "_tell", "_topic")
 
     def __init__(
         self,
+        producer: NodeProducer,
         handlings: tuple[Handling, ...],
         identity: Identity | None,
         topic: str,
         tell: Callable[[Identity], Any],
         host: OnDelivery | None,
     ) -> None:
+        self._producer = producer
         self._handlings = handlings
         self._identity = identity
         self._topic = topic
@@ -194,6 +217,7 @@ class _Output:
 
     def _call_host(self, host: OnDelivery, error: KafkaError | None, record: Message) -> None:
         with ExitStack() as stack:
+            stack.enter_context(self._producer.reporting())
             if len(self._handlings) == 1:
                 stack.enter_context(handling_now(self._handlings[0]))
             host(error, record)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 import uuid
 from collections import Counter
@@ -21,6 +23,31 @@ from lagloss.wire import decode_block, hash_id
 from tests.integration.kafka_log import read_all, wait_for
 
 NOW_MS = time.time_ns() // 1_000_000
+
+END_IN_A_REPORT = """
+import sys, time
+from lagloss import MemoryOutlet
+from lagloss.kafka import KafkaNode
+
+bootstrap, topic = sys.argv[1:]
+node = KafkaNode("it-orders", "mid", first=True, outlet=MemoryOutlet)
+producer = node.producer({"bootstrap.servers": bootstrap})
+consumer = node.consumer({"bootstrap.servers": bootstrap, "group.id": topic})
+steps = [lambda: consumer.poll(0), lambda: producer.flush(0), consumer.close, node.close]
+reports = []
+
+def on_delivery(error, record):
+    reports.append(error)
+    steps[len(reports) - 1]()
+
+for _ in steps:
+    producer.produce(topic, b"", on_delivery=on_delivery)
+deadline = time.monotonic() + 20
+while len(reports) < len(steps) and time.monotonic() < deadline:
+    time.sleep(1)  # one poll calls back for all of them
+    producer.poll(0)
+assert reports == [None] * len(steps), reports
+"""
 
 
 @dataclass
@@ -312,6 +339,13 @@ def test_a_thread_of_the_producers_own_waits_for_delivery_reports(make_service: 
     service = make_service(first=True)
     service.producer(polls=True).produce(f"{service.topic}.out", "one")
     wait_for(lambda: service.beacons() == {"mid.in": 1, "mid.out": 1}, what="out")
+
+
+def test_a_host_may_poll_and_close_in_a_delivery_report(make_service: MakeService) -> None:
+    service = make_service()
+    words = [sys.executable, "-c", END_IN_A_REPORT, service.bootstrap, f"{service.topic}.out"]
+    host = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert host.returncode == 0, host.stderr
 
 
 def test_a_revoked_message_is_somebody_elses_to_commit(make_service: MakeService) -> None:
