@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import threading
 import time
@@ -81,6 +82,9 @@ def _all_forked() -> None:
         guest.forked()
 
 
+# A Kafka client of the parent that is garbage must not be collected in the child: its end joins threads that are not
+# there, and on whose stacks threads of the child may run by now, which is a segmentation fault.
+os.register_at_fork(after_in_child=gc.freeze)
 os.register_at_fork(
     before=fork_gate.before_fork, after_in_parent=fork_gate.in_parent, after_in_child=fork_gate.in_child
 )
