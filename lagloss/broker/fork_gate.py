@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from typing import Final
@@ -38,6 +39,9 @@ class _ForkGate:
 
 fork_gate: Final = _ForkGate()
 
+# A Kafka client of the parent that is garbage must not be collected in the child: its end joins threads that are not
+# there, and on whose stacks threads of the child may run by now, which is a segmentation fault.
+os.register_at_fork(after_in_child=gc.freeze)
 os.register_at_fork(
     before=fork_gate.before_fork, after_in_parent=fork_gate.in_parent, after_in_child=fork_gate.in_child
 )

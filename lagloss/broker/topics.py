@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -70,12 +71,19 @@ def create_topics(
             (sampling, 1, sampling_config(replication)),
         )
     ]
-    for made in admin.create_topics(wanted, operation_timeout=ADMIN_TIMEOUT_S).values():
-        try:
-            made.result(ADMIN_TIMEOUT_S)
-        except KafkaException as error:
-            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+    try:
+        create_missing(admin, wanted)
+    except KafkaException as error:
+        raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+
+
+def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
+    """Creates those topics that do not exist. Raises KafkaException."""
+    for made in admin.create_topics(list(topics), operation_timeout=ADMIN_TIMEOUT_S).values():
+        error = made.exception(ADMIN_TIMEOUT_S)  # raised by `result`, it would refer to the caller and its client
+        is_there = isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS
+        if error is not None and not is_there:
+            raise error
 
 
 def broker_count(admin: AdminClient, bootstrap: str) -> int:

@@ -54,8 +54,8 @@ class NodeProducer(Producer):
                 log.exception("lagloss: on_delivery raised")
 
     def poll(self, timeout: float | None = -1) -> int:
-        """Poll as confluent_kafka does; within a delivery report, where the client's own would abort the process at the next
-        report, do nothing. So `poll` and `close` of the node's consumers may be called there."""
+        """Poll as confluent_kafka does; within a delivery report, where the client's own would abort the process at the
+        next report, do nothing. So `poll` and `close` of the node's consumers may be called there."""
         return 0 if threading.get_ident() in self._reporting else super().poll(timeout)
 
     def flush(self, timeout: float | None = -1) -> int:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
+from lagloss.topics import create_missing
 
 from pipeline_under_test.topology import CONSUMERS, dead_topic, routes_topic, schemas_topic, tier_topic, topic_of
 
@@ -39,13 +39,7 @@ def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mappi
     copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
     config = {"min.insync.replicas": str(max(1, copies - 1)), **config}
     topics = [NewTopic(name, partitions, copies, config=config) for name in names]
-    for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
-        try:
-            future.result(ADMIN_TIMEOUT_S)
-        except KafkaException as error:
-            reason = error.args[0]
-            if not isinstance(reason, KafkaError) or reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+    create_missing(admin, topics)
 
 
 def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import shutil
@@ -42,6 +43,17 @@ def test_topics_keep_log_append_time_and_may_be_made_twice(kafka_bootstrap: str)
     found = admin.list_topics(timeout=10).topics
     assert [len(found[name].partitions) for name in (BEACONS, REPORTS)] == [8, 4]
     assert wrong_settings(admin, BEACONS) == wrong_settings(admin, REPORTS) == {}
+
+
+def test_making_topics_that_are_there_leaves_no_client_to_the_garbage_collector(kafka_bootstrap: str) -> None:
+    create_topics(kafka_bootstrap)
+    gc.collect()
+    gc.disable()
+    try:
+        create_topics(kafka_bootstrap)
+        assert not [found for found in gc.get_objects() if type(found) is AdminClient]
+    finally:
+        gc.enable()
 
 
 def test_asking_for_a_topic_does_not_make_it(kafka_bootstrap: str) -> None:

@@ -17,6 +17,33 @@ from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, EmitterReport, Progress, decode_block, decode_report
 
+GARBAGE_OF_THE_PARENT = """
+import gc, os, threading, time
+from confluent_kafka.admin import AdminClient
+from lagloss import Emitter, MemoryOutlet
+
+class Host:
+    pass
+
+gc.disable()
+host = Host()
+host.itself, host.client = host, AdminClient({"bootstrap.servers": "127.0.0.1:1", "log_level": 0})
+emitter = Emitter("clicks", "mid", outlet=MemoryOutlet)
+del host
+time.sleep(0.3)  # until the client's threads run
+child = os.fork()
+if child == 0:
+    emitter.taken_in("m", time.time_ns() // 1_000_000)
+    threads = [threading.Thread(target=time.sleep, args=(0.5,)) for _ in range(16)]
+    for thread in threads:
+        thread.start()  # on a stack of the client's threads
+    gc.collect()
+    for thread in threads:
+        thread.join()
+    os._exit(0 if emitter.close() else 1)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
 FORKS = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
 
 
@@ -336,3 +363,9 @@ def test_a_forked_child_that_observes_nothing_is_no_emitter(emitter: Emitter) ->
     if child == 0:
         os._exit(threading.active_count() - 1)
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_forked_child_outlives_a_client_that_is_garbage_of_its_parent() -> None:
+    words = [sys.executable, "-c", GARBAGE_OF_THE_PARENT]
+    host = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert host.stdout == "0\n"
