@@ -78,7 +78,7 @@ def create_topics(
 
 
 def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
-    """Creates those topics that do not exist. Raises KafkaException."""
+    """Create those topics that do not exist. Raises KafkaException."""
     for made in admin.create_topics(list(topics), operation_timeout=ADMIN_TIMEOUT_S).values():
         error = made.exception(ADMIN_TIMEOUT_S)  # raised by `result`, it would refer to the caller and its client
         is_there = isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS

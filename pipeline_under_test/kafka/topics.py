@@ -7,8 +7,8 @@ from typing import Final
 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
-from lagloss.topics import create_missing
 
+from lagloss.broker.topics import create_missing
 from pipeline_under_test.topology import CONSUMERS, dead_topic, routes_topic, schemas_topic, tier_topic, topic_of
 
 PARTITIONS: Final = 3
