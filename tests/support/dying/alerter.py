@@ -23,7 +23,7 @@ def main() -> int:
 
 def before_the_commit(die: Die) -> None:
     """Incident and message are written, the transaction is open."""
-    around(Notifier, "tell", after=lambda _: die())
+    around(Notifier, "notify", after=lambda _: die())
 
 
 def after_the_commit(die: Die) -> None:
