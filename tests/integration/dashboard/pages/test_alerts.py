@@ -79,17 +79,17 @@ def test_each_tab_shows_what_it_counts_and_stands_in_the_address(served: Served,
         expect(page.get_by_text("No alerter leads")).to_be_visible()
         for tab, shown in (
             ("Pending", "1 of the last 3; 2 open an incident"),
-            ("Silenced", "nobody is told: inhibited: lag is open"),
+            ("Silenced", "notifications withheld: inhibited: lag is open"),
             ("History", "page 1 of 2, 60 in all"),
             ("Deliveries", "HTTP 410 <b>bold</b><img src=x>"),
-            ("Silences", "Nobody has silenced anything"),
+            ("Silences", "No silence is active"),
             ("Backtest", "Run the backtest"),
         ):
             page.locator(".alert-tab", has_text=tab).click()
             expect(page.locator("#page")).to_contain_text(shown)
             assert f"tab={tab.lower()}" in address(page)
         page.go_back()
-        expect(page.locator("#page")).to_contain_text("Nobody has silenced anything")
+        expect(page.locator("#page")).to_contain_text("No silence is active")
 
 
 def test_history_is_paged_and_filtered_and_a_link_shows_the_same(served: Served, browser: Browser) -> None:
@@ -190,7 +190,7 @@ def test_a_silence_withholds_at_once_and_ends_on_demand(served: Served, browser:
         page.locator(".alert-tab", has_text="Silences").click()
         page.get_by_role("link", name="End", exact=True).click()
         page.get_by_role("button", name="End the silence").click()
-        expect(page.get_by_text("Nobody has silenced anything")).to_be_visible()
+        expect(page.get_by_text("No silence is active")).to_be_visible()
         page.locator(".alert-tab", has_text="Firing").click()
         expect(page.locator(".incident", has_text="loss/silence")).to_be_visible()
     assert incident_actions.silences(served.store) == []
