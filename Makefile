@@ -15,6 +15,8 @@ MINUTES ?=
 JARS := $(or $(LAGLOSS_JARS_DIR),.jars)
 UV_COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	--no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" $(if $(UPGRADE),--upgrade)
+# Dependency groups of pyproject.toml that the checkout's locks hold, beside `dev`.
+RUN_TIME := sdk http spark server aggregator build
 
 .PHONY: help
 help: ## list the targets
@@ -75,9 +77,15 @@ screenshots: setup ## take the pictures of README and docs anew, from a demo in 
 
 .PHONY: lock
 lock: $(VENV)/.development ## write the locks anew from pyproject.toml and lagloss_server/ops/jars.py; UPGRADE=1 takes newer versions
-	@$(UV_COMPILE) --group build pyproject.toml -o requirements.txt
-	@$(UV_COMPILE) --group build --group dev -c requirements.txt pyproject.toml -o requirements-dev.txt
+	@$(UV_COMPILE) $(RUN_TIME:%=--group %) -o requirements.txt
+	@$(UV_COMPILE) $(RUN_TIME:%=--group %) --group dev -c requirements.txt -o requirements-dev.txt
+	@$(UV_COMPILE) --group sdk --group server --group build -c requirements.txt -o deploy/requirements.txt
 	@$(BIN)/python -m lagloss_server.ops.jars --lock
+
+.PHONY: wheels
+wheels: $(VENV)/.project ## write the wheels lagloss and lagloss-server into dist/
+	@for name in lagloss lagloss-server; do \
+		(cd packaging/$$name && '$(CURDIR)/$(BIN)/hatchling' build --target wheel --directory '$(CURDIR)/dist'); done
 
 .PHONY: clean
 clean: ## remove caches and what builds left

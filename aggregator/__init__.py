@@ -1,1 +1,1 @@
-"""The PySpark job: follows reports, closes windows."""
+"""PySpark job that consumes reports and closes windows."""

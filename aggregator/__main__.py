@@ -23,7 +23,7 @@ def main() -> int:
     end = serve_health(
         "lagloss aggregator",
         aggregator.metrics.registry,
-        aggregator.why_not_well,
+        aggregator.health_problem,
         settings.bind_address,
         settings.metrics_port,
     )

@@ -11,13 +11,13 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from aggregator.consumer_lag.lag import PartitionLag
-from aggregator.outage import Server, Trouble
+from aggregator.node_groups import PartitionLag
+from aggregator.outage import Outage, Server
 from lagloss_server.model.window_result import WindowResult
 
 
 class _ConsumerLags(Collector):
-    """The newest consumer lag, as gauges; what is not known has none."""
+    """Gauges of the newest consumer lag; an unknown value has none."""
 
     def __init__(self) -> None:
         self.newest: Sequence[PartitionLag] = ()
@@ -25,10 +25,12 @@ class _ConsumerLags(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         labels = ("pipeline", "node", "group", "topic", "partition")
         offsets = GaugeMetricFamily(
-            "lagloss_consumer_lag_offsets", "Offsets that a node's consumer group has still to take in", labels=labels
+            "lagloss_consumer_lag_offsets",
+            "Offsets by which a node's consumer group is behind the end of the log",
+            labels=labels,
         )
         seconds = GaugeMetricFamily(
-            "lagloss_consumer_lag_seconds", "Time since the event time of the record it takes in next", labels=labels
+            "lagloss_consumer_lag_seconds", "Age of the event time of the record it consumes next", labels=labels
         )
         for lag in self.newest:
             of = (*lag.group, lag.topic, str(lag.partition))
@@ -39,7 +41,7 @@ class _ConsumerLags(Collector):
         yield from (offsets, seconds)
 
 
-class Metrics:
+class AggregatorMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._windows = Counter(
@@ -53,18 +55,18 @@ class Metrics:
         )
         self.late_for_sealed = Counter(
             "lagloss_late_for_sealed_windows",
-            "Changes of tallies of windows that are sealed",
+            "Changes of tallies of sealed windows",
             registry=self.registry,
         )
         self.proofs_checked = Counter(
-            "lagloss_proofs_checked", "Proven windows that were read all the same", registry=self.registry
+            "lagloss_proofs_checked", "Proven windows that were also read", registry=self.registry
         )
         self.proofs_refuted = Counter(
-            "lagloss_proofs_refuted", "Those whose beacons did not say what the tallies proved", registry=self.registry
+            "lagloss_proofs_refuted", "Checked proofs that the beacons contradicted", registry=self.registry
         )
         self._wait = Histogram(
             "lagloss_closing_wait_seconds",
-            "From when a window was due, or last changed, to its commit; 0 if it was closed early",
+            "Time from when a window was due, or last changed, to its commit; 0 if it was closed early",
             buckets=(0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900),
             registry=self.registry,
         )
@@ -83,45 +85,45 @@ class Metrics:
         )
         self._waiting = Gauge(
             "lagloss_waiting_seconds",
-            "How long nothing has been followed or closed, by what is waited for; 0 when all is well",
+            "Time since following or closing stopped, by the server that is waited for; 0 in normal operation",
             ["server"],
             registry=self.registry,
         )
         self.caught_up_seconds = Gauge(
-            "lagloss_reports_lag_seconds", "How long ago all reports were last followed", registry=self.registry
+            "lagloss_reports_lag_seconds", "Time since all reports were last consumed", registry=self.registry
         )
         self.clock_skew_seconds = Gauge(
             "lagloss_clock_skew_seconds",
-            "How far the clock of any live emitter is from the broker's, the largest",
+            "Largest clock difference between a live emitter and the broker",
             registry=self.registry,
         )
 
         self.rollups_dirty = Gauge(
-            "lagloss_rollups_dirty", "Hours and days marked to be rolled up anew", registry=self.registry
+            "lagloss_rollups_dirty", "Hours and days marked for a new roll-up", registry=self.registry
         )
         self.rollups = Counter("lagloss_rollups_computed", "Hours and days rolled up", registry=self.registry)
         self.days_dropped = Counter(
             "lagloss_days_dropped", "Day partitions dropped whole, by table", ["table"], registry=self.registry
         )
-        self.days_kept = Gauge("lagloss_days_kept", "Day partitions there are", ["table"], registry=self.registry)
+        self.days_kept = Gauge("lagloss_days_kept", "Day partitions kept", ["table"], registry=self.registry)
         self.rows_pruned = Counter(
             "lagloss_rows_pruned", "Rows deleted from tables without partitions", ["table"], registry=self.registry
         )
 
         self.consumer_lag_failures = Counter(
             "lagloss_consumer_lag_failures",
-            "Rounds in which some consumer lag could not be learnt",
+            "Rounds in which some consumer lag could not be read",
             registry=self.registry,
         )
         self._consumer_lags = _ConsumerLags()
         self.registry.register(self._consumer_lags)
 
     def consumer_lag(self, newest: Sequence[PartitionLag]) -> None:
-        """What is known now, in place of what was: of a partition that is gone nothing is left."""
+        """Replace all consumer lags; partitions that are not among them lose their series."""
         self._consumer_lags.newest = newest
 
-    def waiting(self, trouble: Callable[[], Trouble | None]) -> None:
-        """`trouble()` tells what is waited for at the moment when the metrics are read."""
+    def waiting(self, trouble: Callable[[], Outage | None]) -> None:
+        """Set the callback that returns the current outage whenever the metrics are read."""
 
         def seconds(server: Server) -> float:
             now = trouble()
@@ -131,13 +133,13 @@ class Metrics:
             self._waiting.labels(server).set_function(functools.partial(seconds, server))
 
     def window(self, result: WindowResult, revision: int) -> None:
-        """A closing made this result, a first or a changed one."""
+        """Count a result that a closing made, a first or a changed one."""
         if revision > 1:
             self._revised.inc()
         self._windows.labels(result.verdict or "unknown", result.proof).inc()
 
     def waited(self, ms: float) -> None:
-        """A closing was committed so long after its window was due, or last changed; early ones did not wait."""
+        """Observe the time in ms from when a window was due, or last changed, to its commit; 0 for early closings."""
         self._wait.observe(max(0.0, ms / 1000))
 
     def closed(self, windows: int, beacons: int, seconds: float) -> None:
@@ -146,6 +148,6 @@ class Metrics:
         self._beacons.inc(beacons)
 
     def read(self, records: int, size: int) -> None:
-        """So many records lay in the ranges of a read, and so many bytes of wanted blocks."""
+        """Count the records in the ranges of a read, and the bytes of the wanted blocks."""
         self._records.inc(records)
         self._bytes.inc(size)

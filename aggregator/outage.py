@@ -39,31 +39,31 @@ _CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.
 
 
 @dataclass(frozen=True)
-class Trouble:
+class Outage:
     """Why nothing is followed or closed; `since_s` in epoch s."""
 
     server: Server
     text: str
     since_s: float
 
-    def lasting(self, before: Trouble | None) -> Trouble:
-        """This trouble as the continuation of the one before: since the first, if it is the same server's."""
+    def lasting(self, before: Outage | None) -> Outage:
+        """Return this outage as the continuation of the one before: since the first, if it is the same server's."""
         return replace(self, since_s=before.since_s) if before is not None and before.server == self.server else self
 
     def __str__(self) -> str:
         return f"waiting for {self.server} since {rfc3339(self.since_s)}: {self.text}"
 
 
-def trouble_with(error: BaseException, now_s: float) -> Trouble:
-    """Whose trouble a TRANSIENT error is. Spark passes on what its tasks and its stream of reports ran into."""
-    told = str(error)
+def outage_of(error: BaseException, now_s: float) -> Outage:
+    """Attribute a TRANSIENT error to a server. Spark passes on the errors of its tasks and of its stream of reports."""
+    message = str(error)
     if isinstance(error, LeaseHeld):
-        return Trouble("lease", told, now_s)
+        return Outage("lease", message, now_s)
     server: Server = "spark"
-    if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in told or "DatabaseRestored" in told:
+    if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in message or "DatabaseRestored" in message:
         server = "postgresql"
-    elif isinstance(error, KafkaException) or "org.apache.kafka" in told:
+    elif isinstance(error, KafkaException) or "org.apache.kafka" in message:
         server = "kafka"
-    causes = _CAUSE.findall(told)
-    first_line = told.strip().partition("\n")[0]
-    return Trouble(server, causes[-1] if causes else f"{type(error).__name__}: {first_line}", now_s)
+    causes = _CAUSE.findall(message)
+    first_line = message.strip().partition("\n")[0]
+    return Outage(server, causes[-1] if causes else f"{type(error).__name__}: {first_line}", now_s)

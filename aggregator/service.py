@@ -11,20 +11,20 @@ import structlog
 from pyspark.sql import SparkSession
 from sqlalchemy import Connection, text
 
-from aggregator.closing import quarantine
-from aggregator.closing import report_state as told
+from aggregator import quarantine
+from aggregator.closing import report_state
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.consumer_lag.watch import ConsumerLagWatch
 from aggregator.kernel.session import check_session, start_session
 from aggregator.kernel.spark_reader import BlockReader
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
-from aggregator.maintenance.tasks import Upkeep
-from aggregator.metrics import Metrics
-from aggregator.outage import TRANSIENT, LeaseHeld, Trouble, trouble_with
+from aggregator.maintenance.tasks import MaintenanceLoop
+from aggregator.metrics import AggregatorMetrics
+from aggregator.outage import TRANSIENT, LeaseHeld, Outage, outage_of
 from aggregator.reports.catchup import Catchup
-from aggregator.reports.consumer import ReportFollower, following
+from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -46,22 +46,23 @@ class Aggregator:
         self, settings: Settings, beacons: str = BEACONS, reports: str = REPORTS, sampling: str = SAMPLING
     ) -> None:
         self.settings = settings
-        self.metrics = Metrics()
+        self.metrics = AggregatorMetrics()
         self.ready = threading.Event()
-        self.trouble: Trouble | None = None
+        self.trouble: Outage | None = None
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
         self.metrics.waiting(lambda: self.trouble)
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
 
-    def why_not_well(self) -> str | None:
-        """What /healthz says is wrong: it has not started, or waits for a server. None when it works."""
+    def health_problem(self) -> str | None:
+        """Return the reason for a failed /healthz: the aggregator has not started, or waits for a server. None when it
+        works."""
         if not self.ready.is_set():
             return "starting"
         trouble = self.trouble
         return str(trouble) if trouble else None
 
     def run(self, stop: threading.Event) -> None:
-        """Start Spark, then work until told to stop; servers that are away are waited for with backoff.
+        """Start Spark, then work until `stop` is called; wait with backoff for servers that are down.
 
         Raises:
             SparkEnded: Spark's own process has ended; only a new process of ours has a new one.
@@ -85,20 +86,20 @@ class Aggregator:
         finally:
             spark.stop()
 
-    def _wait_for(self, error: BaseException) -> Trouble:
-        """Say whom we wait for, and since when."""
-        self.trouble = trouble_with(error, time.time()).lasting(self.trouble)
+    def _wait_for(self, error: BaseException) -> Outage:
+        """Record the outage that an error stands for, as a continuation of the current one."""
+        self.trouble = outage_of(error, time.time()).lasting(self.trouble)
         self.ready.set()
         return self.trouble
 
-    def _tell(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        """Before anything is closed: to stop a stream may take as long as its call to a broker that is away."""
+    def _note_outage(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        """Record the outage before anything is closed: stopping a stream takes up to a call's time-out to a broker."""
         if isinstance(error, TRANSIENT):
             self._wait_for(error)
 
     def _work(self, spark: SparkSession, stop: threading.Event) -> None:
-        """One spell of work, from connecting to the first trouble. Whatever is kept in memory is made anew in each, so
-        that PostgreSQL may have become another one meanwhile (restored from a backup)."""
+        """Work from connecting to the first outage. All state in memory is built anew each time, so that PostgreSQL can
+        be another one by then (restored from a backup)."""
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
             store = stack.enter_context(closing(Store(self.settings.require_database())))
@@ -109,21 +110,24 @@ class Aggregator:
                     return
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
-            follower = ReportFollower(store.engine, self._reports, reports.topic_id())
+            follower = ReportConsumer(store.engine, self._reports, reports.topic_id())
             notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
-            watch = Watch(store.engine, store, self.metrics)
+            watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
             closer = Closer(store.engine, watch, reader, beacons, self.metrics, self.settings.verify_share)
             retention = Retention(store.engine, closer, watch, self.metrics, self.settings)
             announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
-            upkeep, catchup = Upkeep(store.engine, closer, watch, retention, self.metrics, announcer), Catchup()
+            upkeep, catchup = (
+                MaintenanceLoop(store.engine, closer, watch, retention, self.metrics, announcer),
+                Catchup(),
+            )
             lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics)
             stack.enter_context(closing(lag_watch)).start()
             stream = stack.enter_context(
                 following(spark, bootstrap, follower, reports.partitions(), lambda: watch.checkpoints)
             )
-            stack.push(self._tell)
+            stack.push(self._note_outage)
             while not stop.is_set():
                 lease.check()
                 if not stream.isActive:
@@ -141,7 +145,7 @@ class Aggregator:
     def _observe(self, store: Store, now_ms: int, caught_up_ms: int) -> None:
         self.metrics.caught_up_seconds.set((now_ms - caught_up_ms) / 1000 if caught_up_ms else float("nan"))
         with store.engine.connect() as connection:
-            self.metrics.clock_skew_seconds.set(told.largest_skew_ms(connection, caught_up_ms) / 1000)
+            self.metrics.clock_skew_seconds.set(report_state.largest_skew_ms(connection, caught_up_ms) / 1000)
             for (topic, reason), count in quarantine.counts(connection).items():
                 self.metrics.bad_records.labels(topic, reason).set(count)
 
@@ -160,9 +164,9 @@ class Lease:
         return bool(taken)
 
     def check(self) -> None:
-        """Raises DBAPIError where the connection, and with it the lease, is gone."""
+        """Raise DBAPIError if the connection, and with it the lease, is gone."""
         if self._connection is None:
-            raise ConnectionError("the lease was never taken")
+            raise ConnectionError("the lease was not acquired")
         self._connection.execute(text("SELECT 1"))
 
     def close(self) -> None:

@@ -1,1 +1,1 @@
-"""Breaches become incidents, and incidents become messages to who must know."""
+"""Alerter: turns breaches into incidents, and incidents into notifications."""

@@ -1,4 +1,4 @@
-"""`python -m alerting`: runs the alerter until SIGTERM or Ctrl-C."""
+"""`python -m alerting`: run the alerter until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 import structlog
 
-from alerting.assembly import Alerting, build
+from alerting.assembly import AlertingSetup, build
 from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.net.health_server import serve_health
@@ -31,7 +31,9 @@ def main() -> int:
     end_health = serve_health(
         "lagloss alerting", alerting.metrics.registry, lambda: alerting.alerter.trouble, settings.bind_address, port
     )
-    _log.info("alerting_started", receivers=alerting.receivers or "none: incidents are recorded, nobody is told")
+    _log.info(
+        "alerting_started", receivers=alerting.receivers or "none: incidents are recorded, no notifications are sent"
+    )
     ended_by_itself = _run_until_signal(alerting)
     end_health()
     alerting.close()
@@ -39,13 +41,13 @@ def main() -> int:
     return 1 if ended_by_itself else 0
 
 
-def _run_until_signal(alerting: Alerting) -> bool:
-    """Whether the alerter ended without being told to (it should not; its traceback is in the log)."""
+def _run_until_signal(alerting: AlertingSetup) -> bool:
+    """Run the alerter until a signal; return True if it ended without one (a fault, whose traceback is logged)."""
     # The handler only writes a byte: setting an Event there may interrupt a wait on it in this thread and lock up.
     # Blocking the signals and sigwait would not do: libraries have started threads before that do not block them.
-    heard, told = os.pipe()
+    wake_read, wake_write = os.pipe()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda _number, _frame: os.write(told, b"."))
+        signal.signal(number, lambda _number, _frame: os.write(wake_write, b"."))
     ended = threading.Event()
 
     def run() -> None:
@@ -53,11 +55,11 @@ def _run_until_signal(alerting: Alerting) -> bool:
             alerting.alerter.run()
         finally:
             ended.set()
-            os.write(told, b".")
+            os.write(wake_write, b".")
 
     worker = threading.Thread(target=run, name="alerter")
     worker.start()
-    os.read(heard, 1)
+    os.read(wake_read, 1)
     by_itself = ended.is_set()
     alerting.alerter.stop()
     worker.join()

@@ -10,29 +10,29 @@ from zoneinfo import ZoneInfo
 from sqlalchemy import Engine, func, select
 
 from alerting.config import AlertingFile, MaintenanceSpec, RouteSpec, load_alerting
-from alerting.delivery.outbox import Outbox
 from alerting.delivery.sender import HeldLead, Sender
 from alerting.delivery.transports.base import Transport
 from alerting.delivery.transports.kinds import build as build_transport
 from alerting.incidents.evaluator import Evaluator
-from alerting.incidents.notification_plan import Habits
-from alerting.incidents.notifier import Teller
-from alerting.incidents.routing import Escalation, Route
+from alerting.incidents.notification_plan import NotificationPolicy
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.outbox import Outbox
+from alerting.incidents.routing import Escalation, ReceiverRoute
 from alerting.incidents.suppression import Maintenance
-from alerting.metrics import Metrics
+from alerting.metrics import AlertingMetrics
 from alerting.service import Alerter
 from lagloss_server.settings import Settings
-from lagloss_server.store.schema.alerting import OutboxMessage
+from lagloss_server.store.schema.alerting import OutboxMessageRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Alerting:
+class AlertingSetup:
     """Everything `python -m alerting` runs. `receivers`: by name, what kind they are."""
 
     alerter: Alerter
-    metrics: Metrics
+    metrics: AlertingMetrics
     receivers: Mapping[str, str]
     store: Store
 
@@ -40,16 +40,17 @@ class Alerting:
         self.store.close()
 
 
-def build(settings: Settings) -> Alerting:
-    """Opens nothing that has to answer yet. Raises a LaglossError for settings or a file that make no sense."""
+def build(settings: Settings) -> AlertingSetup:
+    """Build the alerter without opening any connection. Raise a LaglossError for invalid settings or an invalid
+    file."""
     database_url = settings.require_database()
     file = load_alerting(settings)
     transports = {each.name: build_transport(each.kind, each.config) for each in file.receivers}
-    store, metrics, lead = Store(database_url), Metrics(), HeldLead()
+    store, metrics, lead = Store(database_url), AlertingMetrics(), HeldLead()
     dashboard = _dashboard_url(settings)
     evaluator = Evaluator(
         store,
-        teller(file, transports),
+        notifier(file, transports),
         dashboard,
         lambda pipeline: metrics.failed_evaluations.labels(pipeline).inc(),
     )
@@ -63,21 +64,21 @@ def build(settings: Settings) -> Alerting:
         {"name": each.name, "kind": each.kind, "is_fallback": each.name == file.fallback} for each in file.receivers
     ]
     alerter = Alerter(database_url, evaluator, senders, lead, receivers, metrics)
-    return Alerting(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
+    return AlertingSetup(alerter, metrics, {each.name: each.kind for each in file.receivers}, store)
 
 
-def teller(file: AlertingFile, transports: Mapping[str, Transport]) -> Teller:
-    """The file's routes and maintenance windows, and what its receivers need."""
+def notifier(file: AlertingFile, transports: Mapping[str, Transport]) -> Notifier:
+    """Build the notifier from the file's routes, maintenance windows and receivers."""
     resend_s = {name: transport.resend_s for name, transport in transports.items()}
-    habits = Habits(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
-    return Teller([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], habits)
+    policy = NotificationPolicy(file.fallback, {name: every for name, every in resend_s.items() if every is not None})
+    return Notifier([_route(each) for each in file.routes], [_maintenance(each) for each in file.maintenance], policy)
 
 
-def _route(given: RouteSpec) -> Route:
-    return Route(
+def _route(given: RouteSpec) -> ReceiverRoute:
+    return ReceiverRoute(
         matchers=given.match,
         receivers=given.to,
-        goes_on=given.continue_,
+        continues=given.continue_,
         repeat_s=given.repeat / 1_000,
         group_by=given.group_by,
         group_wait_s=given.group_wait / 1_000,
@@ -97,7 +98,7 @@ def _maintenance(given: MaintenanceSpec) -> Maintenance:
 
 
 def _waiting(engine: Engine, receiver: str) -> float:
-    table = table_of(OutboxMessage)
+    table = table_of(OutboxMessageRow)
     with engine.connect() as connection:
         return connection.execute(
             select(func.count()).where(table.c.receiver == receiver, table.c.done_at.is_(None))

@@ -6,7 +6,7 @@ from __future__ import annotations
 from sqlalchemy import select
 
 from lagloss_server.model.definition import Definition, StoredPipeline
-from lagloss_server.store.schema.core import Pipeline, table_of
+from lagloss_server.store.schema.core import PipelineRow, table_of
 from lagloss_server.store.store import Store
 
 
@@ -18,16 +18,16 @@ class Catalogue:
         self._known: dict[str, StoredPipeline] = {}
 
     def names(self) -> list[str]:
-        """Of all pipelines that are not deleted, also of those whose definitions cannot be read."""
+        """Return the names of all pipelines that are not deleted, including those with unreadable definitions."""
         return self._store.names()
 
     def find(self, name: str) -> StoredPipeline | None:
-        """A pipeline as it is now; None if it is deleted.
+        """Return a pipeline as it is now; None if it is deleted.
 
         Raises:
             ValidationError: its newest definition is none that this version of lagloss understands.
         """
-        table = table_of(Pipeline)
+        table = table_of(PipelineRow)
         newest = select(table.c.version, table.c.deleted_at).where(table.c.name == name)
         with self._store.engine.connect() as connection:
             row = connection.execute(newest.order_by(table.c.version.desc()).limit(1)).one_or_none()

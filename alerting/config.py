@@ -1,4 +1,4 @@
-"""The alerting file: who is told of what, and when nobody is. YAML that operators write, named by
+"""Alerting file: receivers, routes and maintenance windows. YAML that operators write, named by
 LAGLOSS_ALERTING_FILE."""
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Matchers = Annotated[tuple[Annotated[Matcher, BeforeValidator(Matcher.parse)], .
 
 
 class ReceiverSpec(Strict):
-    """Somebody to tell: a name, and one kind of transport with its settings."""
+    """Receiver: a name, and one kind of transport with its settings."""
 
     name: Name
     pagerduty: PagerDutyConfig | None = None
@@ -59,7 +59,7 @@ class ReceiverSpec(Strict):
 
 
 class EscalationSpec(Strict):
-    """Who else is told when nobody has acknowledged `after` the incident opened."""
+    """Further receivers to notify if the incident is not acknowledged `after` its opening."""
 
     after: DurationMs
     to: Annotated[tuple[Name, ...], Field(min_length=1)]
@@ -77,14 +77,14 @@ class RouteSpec(Strict):
     escalate: tuple[EscalationSpec, ...] = ()
 
     @model_validator(mode="after")
-    def _escalates_from_somebody(self) -> RouteSpec:
+    def _escalates_from_receivers(self) -> RouteSpec:
         if self.escalate and not self.to:
-            raise ValueError("expected `to` to name who is told first, found nobody and `escalate`")
+            raise ValueError("expected `to` to name at least one receiver before `escalate`, found none")
         return self
 
 
 class MaintenanceSpec(Strict):
-    """A window of time that comes again, in which nobody is told of the incidents that match."""
+    """Recurring window of time, during which matching incidents are not notified."""
 
     name: Name
     match: Annotated[Matchers, Field(min_length=1)]
@@ -97,7 +97,7 @@ class MaintenanceSpec(Strict):
     @model_validator(mode="after")
     def _recurs(self) -> MaintenanceSpec:
         if self.start.tzinfo is not None:
-            raise ValueError("expected `start` without an offset: `timezone` says where its clock hangs")
+            raise ValueError("expected `start` without a UTC offset, since `timezone` sets its time zone")
         try:
             self.recurrence()
         except (ValueError, TypeError) as error:
@@ -107,10 +107,10 @@ class MaintenanceSpec(Strict):
         return self
 
     def recurrence(self) -> dateutil.rrule.rrule:
-        """Its starts, on the clock of its time zone."""
+        """Parse the window's starts, on the clock of its time zone."""
         rule = dateutil.rrule.rrulestr(self.rrule, dtstart=self.start)
         if not isinstance(rule, dateutil.rrule.rrule):
-            raise ValueError("expected one rule, found a set of them")  # noqa: TRY004  # of a text, not of a type
+            raise ValueError("expected one RRULE, found several")  # noqa: TRY004  # of a text, not of a type
         return rule
 
 
@@ -132,7 +132,7 @@ class AlertingFile(Strict):
             for at, name in enumerate(names)
             if name in names[:at]
         )
-        known = ", ".join(names) or "there is none"
+        known = ", ".join(names) or "none is declared"
         refuse(
             [
                 *twice,
@@ -146,7 +146,7 @@ class AlertingFile(Strict):
         return self
 
     def _named(self) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """Every receiver that is named somewhere, and where."""
+        """Yield every use of a receiver's name, with its place."""
         for at, route in enumerate(self.routes):
             for number, name in enumerate(route.to):
                 yield ("routes", at, "to", number), name
@@ -158,7 +158,7 @@ class AlertingFile(Strict):
 
 
 def load_alerting(settings: Settings) -> AlertingFile:
-    """The file that the settings name; without one, the webhook that they name, for everything; else nobody is told.
+    """Load the file that the settings name; without one, use their webhook for everything; without either, no receiver.
 
     Raises:
         BadDefinition: with file, line and what was expected.

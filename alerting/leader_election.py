@@ -1,7 +1,7 @@
-"""The lead: one alerter at a time evaluates and sends, and another takes over within seconds when it is not well.
+"""Leader election: one alerter at a time evaluates and sends, and another takes over within seconds when it fails.
 
 The lead is an advisory lock on a connection that also listens for closings. When that breaks, PostgreSQL gives the lock
-to the next. An alerter that holds it but has stopped (its host hangs, it was suspended) says no more that it is well:
+to the next. An alerter that holds it but has stopped (its host hangs, it was suspended) stops its heartbeat:
 the next one ends its connection. It claims nothing after that, since the leader's row names another, and what it still
 writes of incidents it writes in turn with its successor, from what the database says then.
 """
@@ -24,50 +24,49 @@ from lagloss_server.store.store import ALERTS_CHANNEL, WINDOWS_CHANNEL
 
 LOCK: Final = "lagloss-alerting-leader"
 TRY_S: Final = 1.0
-BEAT_S: Final = 2.0
+HEARTBEAT_S: Final = 2.0
 UNWELL_AFTER_S: Final = 8.0
-"""With how long it takes to notice and to look at all windows, a takeover ends within 15 s."""
+"""With the time to notice and to read all windows, a takeover ends within 15 s."""
 
 AWAY: Final = (psycopg.OperationalError, psycopg.InterfaceError, OperationalError, InterfaceError)
-"""What is raised when the database is away, or has ended our connection; it is tried again."""
+"""Errors raised when the database is down, or has ended our connection; the alerter tries again."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 _log = structlog.get_logger("lagloss.alerting")
 
 
 def pause_s(failures: int) -> float:
-    """How long to wait after so many failures in a row with a database that is AWAY."""
+    """Return the pause after this many failures in a row with a database that is AWAY."""
     return min(0.5 * 2.0 ** min(failures - 1, 10), _LONGEST_PAUSE_S)
 
 
 @dataclass(slots=True)
-class Lead:
-    """This alerter's lead, for as long as the block of `leading` lasts. `backend`: PostgreSQL's name for it."""
+class Leadership:
+    """Leadership of this alerter within the block of `leading`. `backend`: pid of its PostgreSQL backend."""
 
     connection: psycopg.Connection[Any]
     backend: int
-    _beat_s: float = float("-inf")
+    _heartbeat_s: float = float("-inf")
 
-    def beat(self) -> None:
-        """Says that we are well, if it is time to. To be called every few seconds. Raises psycopg.Error when the lead
-        is lost."""
-        if time.monotonic() - self._beat_s < BEAT_S:
+    def heartbeat(self) -> None:
+        """Write the heartbeat if it is due. Call it every few seconds. Raise psycopg.Error when leadership is lost."""
+        if time.monotonic() - self._heartbeat_s < HEARTBEAT_S:
             return
         well = self.connection.execute(
             "UPDATE alerting_leader SET well_at = clock_timestamp() WHERE backend = %s", [self.backend]
         )
         if not well.rowcount:
             raise psycopg.OperationalError("another alerter leads")
-        self._beat_s = time.monotonic()
+        self._heartbeat_s = time.monotonic()
 
     def confirm(self) -> None:
-        """Asks whether we still lead. Raises psycopg.Error when not."""
-        self._beat_s = float("-inf")
-        self.beat()
+        """Raise psycopg.Error if this alerter does not lead any more."""
+        self._heartbeat_s = float("-inf")
+        self.heartbeat()
 
     def heard(self, timeout_s: float) -> set[str]:
-        """Waits for news at most so long: names of pipelines that have a new result, and "" where people did
-        something."""
+        """Wait for PostgreSQL's notifications, at most this long; return names of pipelines that have a new result, and
+        "" for an action of a person."""
         notices = self.connection.notifies(timeout=timeout_s, stop_after=1)
         first = [*notices]
         rest = [*self.connection.notifies(timeout=0)] if first else []
@@ -77,8 +76,8 @@ class Lead:
 
 
 @contextmanager
-def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Lead | None]:
-    """Waits for the lead and holds it; None if it was told to stop before. Raises psycopg.Error when the database goes
+def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], None]) -> Iterator[Leadership | None]:
+    """Wait for leadership and hold it; yield None if `stop` was set before. Raise psycopg.Error when the database goes
     away. `stand_by` is called about each second until then, and at least once; it should not take longer."""
     with psycopg.connect(
         database_url, autocommit=True, connect_timeout=5, keepalives_idle=5, keepalives_interval=2, keepalives_count=3
@@ -96,7 +95,7 @@ def leading(database_url: str, stop: threading.Event, stand_by: Callable[[], Non
             {"backend": backend, "host": socket.gethostname()},
         )
         _log.info("leading")
-        yield Lead(connection, backend)
+        yield Leadership(connection, backend)
 
 
 def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by: Callable[[], None]) -> bool:
@@ -118,6 +117,6 @@ def _await(connection: psycopg.Connection[Any], stop: threading.Event, stand_by:
             [UNWELL_AFTER_S, LOCK],
         ).fetchone()
         if ended is not None:
-            _log.warning("leader_ended", why=f"it has not said that it is well for {UNWELL_AFTER_S:.0f} s")
+            _log.warning("leader_ended", why=f"no heartbeat for {UNWELL_AFTER_S:.0f} s")
         stop.wait(TRY_S)
     return False

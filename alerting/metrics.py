@@ -7,7 +7,7 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
-class Metrics:
+class AlertingMetrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.leading = Gauge("lagloss_alerting_leading", "1 if this alerter leads, else 0", registry=self.registry)
@@ -19,19 +19,19 @@ class Metrics:
         )
         self._changes = Counter(
             "lagloss_alerting_incident_changes",
-            "What happened to incidents, by rule and change",
+            "Changes of incidents, by rule and change",
             ["rule", "change"],
             registry=self.registry,
         )
         self.evaluation = Histogram(
             "lagloss_alerting_evaluation_seconds",
-            "Time to bring one pipeline's incidents up to its windows",
+            "Time to evaluate one pipeline",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=self.registry,
         )
         self.failed_evaluations = Counter(
             "lagloss_alerting_evaluations_failed",
-            "Evaluations of a pipeline that ended with an error",
+            "Failed evaluations of a pipeline",
             ["pipeline"],
             registry=self.registry,
         )
@@ -42,7 +42,7 @@ class Metrics:
         )
         self._notifications = Counter(
             "lagloss_alerting_notifications",
-            "Notifications by receiver and what came of an attempt: sent, failed (for good) or retried",
+            "Attempts to notify, by receiver and outcome: sent, failed (for good) or retried",
             ["receiver", "outcome"],
             registry=self.registry,
         )
@@ -51,20 +51,20 @@ class Metrics:
         )
         self._delivery = Histogram(
             "lagloss_alerting_delivery_seconds",
-            "From the commit of an incident's change until its receiver had it",
+            "Time from the commit of an incident's change to the receiver's answer",
             ["receiver"],
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 3_600),
             registry=self.registry,
         )
         self._waiting = Gauge(
             "lagloss_alerting_notifications_waiting",
-            "Notifications that are not sent yet, by receiver",
+            "Notifications not sent yet, by receiver",
             ["receiver"],
             registry=self.registry,
         )
 
     def changed(self, changes: list[str]) -> None:
-        """`RULE CHANGE` each."""
+        """Count changes, `RULE CHANGE` each."""
         for change in changes:
             rule, _, what = change.rpartition(" ")
             self._changes.labels(rule, what).inc()
@@ -76,5 +76,5 @@ class Metrics:
             self._delivery.labels(receiver).observe(age_s + took_s)
 
     def waiting(self, receiver: str, count: Callable[[], float]) -> None:
-        """`count()` tells how many wait at the moment when the metrics are read."""
+        """Set the callback that counts waiting notifications whenever the metrics are read."""
         self._waiting.labels(receiver).set_function(count)

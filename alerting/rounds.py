@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 POLL_S: Final = 10.0
-"""A round begins this often even if nobody notifies: silences end, nodes fall silent, hours pass."""
+"""A round begins this often even without notifications: silences end, nodes fall silent, hours pass."""
 
 
 @dataclass(slots=True)
@@ -21,7 +21,7 @@ class Rounds:
     _runs: bool = False
 
     def is_due(self, now_s: float) -> bool:
-        """Whether the next round is to begin."""
+        """Return whether the next round is to begin."""
         return not self._runs and (self._again or now_s - self._began_s > POLL_S)
 
     def begin(self, names: Iterable[str], now_s: float) -> None:
@@ -29,7 +29,8 @@ class Rounds:
         self._began_s, self._again, self._runs = now_s, False, True
 
     def hear(self, news: Collection[str]) -> None:
-        """Names of pipelines, and "" for what may concern any: the next round begins as soon as this one is over."""
+        """Add news: names of pipelines, and "" for news that may concern any: the next round begins as soon as this one
+        is over."""
         self._again |= "" in news
         self._news |= dict.fromkeys(sorted(name for name in news if name))
 
@@ -37,7 +38,7 @@ class Rounds:
         return bool(self._news or self._left)
 
     def take(self) -> str | None:
-        """The next one's name. None: nobody has to be evaluated now."""
+        """Remove and return the next pipeline's name; None if none has to be evaluated now."""
         name = next(iter(self._news or self._left), None)
         if name is not None:
             self._news.pop(name, None)
@@ -45,7 +46,7 @@ class Rounds:
         return name
 
     def ends(self) -> bool:
-        """Whether all of this round have had their turn; says so once a round, also of one that has nobody in it."""
+        """Return whether all pipelines of this round have had their turn; true once per round, also of an empty one."""
         is_over = self._runs and not self._left
         self._runs = self._runs and not is_over
         return is_over

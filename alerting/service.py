@@ -1,4 +1,4 @@
-"""The alerter: waits for the lead, and then evaluates pipelines as their windows close while its senders send."""
+"""Alerter: waits for leadership, and then evaluates pipelines as their windows close while its senders send."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import structlog
 from sqlalchemy import Engine, delete, func, insert, select, text
 
 from alerting.catalogue import Catalogue
-from alerting.delivery import outbox
 from alerting.delivery.sender import HeldLead, Sender
+from alerting.incidents import outbox
 from alerting.incidents.evaluator import Evaluator
-from alerting.leader_election import AWAY, Lead, leading, pause_s
-from alerting.metrics import Metrics
+from alerting.leader_election import AWAY, Leadership, leading, pause_s
+from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
-from lagloss_server.store.schema.alerting import Incident, Receiver
+from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 
 STOP_S: Final = 12.0
-"""What is under way when it is told to stop may take so long to end. After that its claim runs out, and the next
-alerter sends it again."""
+"""Time that a sending under way has to end when the alerter stops. After that its claim expires, and the next alerter
+sends the message again."""
 READ_ALONG_S: Final = 0.5
 READ_AGAIN_S: Final = 30.0
-"""While another alerter leads, each pipeline is read about this often, for this long at a time."""
+"""While another alerter leads, each pipeline is read at about this interval, for READ_ALONG_S at a time."""
 TIDY_S: Final = 600.0
 _SLICE_S: Final = 0.5
-"""How long it listens before it looks at the time."""
+"""Time that it waits for notifications before it checks for the next round."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
 
 class Alerter:
-    """`run` returns when `stop` is called. `receivers`: rows of the table of that name."""
+    """Alerter of all pipelines; `run` returns when `stop` is called. `receivers`: rows of the table of that name."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Alerter:
         senders: Sequence[Sender],
         lead: HeldLead,
         receivers: Sequence[dict[str, object]],
-        metrics: Metrics,
+        metrics: AlertingMetrics,
     ) -> None:
         self._database_url = database_url
         self._evaluator = evaluator
@@ -91,8 +91,8 @@ class Alerter:
                 self._follow_lead(None)
 
     def _stand_by(self) -> None:
-        """The database answers. Reads along, a little at a time, so that not all is to be read when it takes over.
-        Raises when the database goes away."""
+        """Note that the database answers, and fill the caches a little at a time, so that a takeover has less to read.
+        Raise when the database goes away."""
         self.trouble = None
         until_s = time.monotonic() + READ_ALONG_S
         for name in sorted(self._catalogue.names(), key=lambda each: self._read_at_s.get(each, float("-inf"))):
@@ -106,25 +106,25 @@ class Alerter:
                     self._evaluator.read_along(pipeline)
             except AWAY:
                 raise
-            except Exception as error:  # who leads says more of it
+            except Exception as error:  # the leader logs the details
                 _log.warning("not_read_along", pipeline=name, error=type(error).__name__)
 
     def _follow_lead(self, backend: int | None) -> None:
         self._lead.backend = backend
         self._metrics.leading.set(backend is not None)
 
-    def _lead_on(self, lead: Lead) -> None:
-        """Until told to stop. Raises when the database goes away or the lead is lost."""
+    def _lead_on(self, lead: Leadership) -> None:
+        """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()
         rounds = Rounds()
         while not self._stop.is_set():
-            lead.beat()
+            lead.heartbeat()
             if rounds.is_due(time.monotonic()):
                 rounds.begin(self._catalogue.names(), time.monotonic())
             heard = lead.heard(0 if rounds.has_more() else _SLICE_S)
-            if "" in heard:  # somebody acknowledged, silenced, or asked for a test
+            if "" in heard:  # an acknowledgement, a silence, or a request for a test
                 self._wake()
             rounds.hear(heard)
             name = rounds.take()
@@ -133,8 +133,9 @@ class Alerter:
             if rounds.ends():
                 self._watch(lead, "", self._end_round)
 
-    def _watch(self, lead: Lead, pipeline: str, step: Callable[[], None]) -> None:
-        """A step that fails keeps no other from being done. Raises only when the lead is lost."""
+    def _watch(self, lead: Leadership, pipeline: str, step: Callable[[], None]) -> None:
+        """Run one step; log and count a failure so that other pipelines are still evaluated. Raise only when leadership
+        is lost."""
         try:
             step()
         except Exception as error:
@@ -168,17 +169,17 @@ class Alerter:
             sender.wake()
 
     def _name_receivers(self, engine: Engine) -> None:
-        """So that people can be told which there are. What waits for others goes nowhere, and must not go out late if
-        one of them comes back: it is told then of what is open then."""
+        """Store the names of the receivers for other programs. Messages for receivers that are gone are dropped: they
+        must not go out late if one is added again, which is notified of the incidents open then."""
         with engine.begin() as connection:
             connection.execute(text("LOCK TABLE receiver IN SHARE ROW EXCLUSIVE MODE"))  # two may have led a moment ago
-            connection.execute(delete(table_of(Receiver)))
+            connection.execute(delete(table_of(ReceiverRow)))
             if self._receivers:
-                connection.execute(insert(Receiver), list(self._receivers))
-            outbox.drop_but_of(connection, [str(receiver["name"]) for receiver in self._receivers])
+                connection.execute(insert(ReceiverRow), list(self._receivers))
+            outbox.drop_all_but(connection, [str(receiver["name"]) for receiver in self._receivers])
 
     def _count_open(self) -> None:
-        table = table_of(Incident)
+        table = table_of(IncidentRow)
         columns = (table.c.pipeline, table.c.kind, table.c.severity)
         with self._evaluator.store.engine.connect() as connection:
             rows = connection.execute(

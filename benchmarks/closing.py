@@ -81,8 +81,8 @@ def _compare(reader: BlockReader, ranges: list[OffsetRange], sent: Sent, starts:
 
 
 def _price_of_durations(reader: BlockReader, ranges: list[OffsetRange], starts: list[int]) -> None:
-    """What the distributions of process duration and queue time cost, in the kernel alone: in this process, on one
-    partition's blocks."""
+    """Measure the cost of the distributions of process duration and queue time in the kernel alone: in this process,
+    on one partition's blocks."""
     mine = [place for place in ranges if place.partition == 0]
     batches = reader.blocks(mine, read_plan(starts)).toArrow().combine_chunks().to_batches()
     with_them, without = [], []
@@ -113,7 +113,7 @@ def _small(spark: SparkSession, bootstrap: str, partitions: int) -> None:
 
 
 def _bare_read(reader: BlockReader, ranges: list[OffsetRange]) -> None:
-    """The values of the same records into Arrow in the same workers: no filter, no key, and nothing done with them."""
+    """Read the values of the same records into Arrow in the same workers: no filter, no key, no work on them."""
 
     def drop(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return (batch.slice(0, 0) for batch in batches)

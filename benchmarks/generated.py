@@ -32,7 +32,7 @@ from lagloss_server.store.store import DAY_S, Store, ensure_days
 SHAPES: Final = 288
 """Kinds of minutes; an hour's begin at another one than the hour's before it."""
 LOSSY: Final = 48
-"""One kind in so many loses messages."""
+"""One kind in this many loses messages."""
 SAMPLED_LAGS: Final = 500
 HOUR_S: Final = 3_600
 Row = Mapping[str, object]
@@ -49,7 +49,7 @@ class Shape:
 
 
 def chain(name: str, nodes: int) -> Definition:
-    """A pipeline of so many nodes, one after the other."""
+    """Return a pipeline of this many nodes, one after the other."""
     names = [f"node-{number}" for number in range(nodes)]
     specs: list[dict[str, Any]] = [{"name": one, "to": [after]} for one, after in itertools.pairwise(names)]
     return Definition.model_validate(
@@ -63,20 +63,20 @@ def chain(name: str, nodes: int) -> Definition:
 
 
 def fill(store: Store, names: Sequence[str], nodes: int, minutes_days: int, rollup_days: int) -> int:
-    """Pipelines with windows of so many days up to now, and the roll-ups of so many days; the last window's start."""
+    """Write pipelines with windows and roll-ups of these numbers of days up to now; return the last window's start."""
     last_s = int(time.time()) // WINDOW_S * WINDOW_S - 3 * WINDOW_S
     shapes = make_shapes(chain(names[0], nodes), last_s)
     first_s = last_s - minutes_days * DAY_S + WINDOW_S
     for name in names:
         store.apply(chain(name, nodes), 0)
-    windows = tables.table_of(tables.Window)
+    windows = tables.table_of(tables.WindowRow)
     with store.engine.begin() as connection:
         ensure_days(connection, range(first_s, last_s + WINDOW_S, WINDOW_S))
         for name in names:
             _copy(connection, windows, _window_rows(name, shapes, range(first_s, last_s + 1, WINDOW_S)))
         rollups = _rollups(shapes, last_s - rollup_days * DAY_S, last_s)
         for name in names:
-            _copy(connection, tables.table_of(tables.Rollup), ({"pipeline": name, **row} for row in rollups))
+            _copy(connection, tables.table_of(tables.RollupRow), ({"pipeline": name, **row} for row in rollups))
         _add_emitters(connection, names, nodes)
         _mark(connection, names, last_s)
     with store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
@@ -126,7 +126,7 @@ def _times(lag_ms: np.typing.NDArray[np.float64], factor: int) -> Sketch:
 
 
 def _evidence(graph: Graph, facts: WindowFacts, start_s: int) -> Evidence:
-    """Every node has told everything, and every place has gone on."""
+    """Return complete evidence: final reports of every node, and progress of every place."""
     now_ms = (start_s + 3 * WINDOW_S) * 1_000
     name = graph.definition.name
     return Evidence(
@@ -175,7 +175,7 @@ def _window_rows(name: str, shapes: Sequence[Shape], starts_s: range) -> Iterato
 
 
 def _rollups(shapes: Sequence[Shape], from_s: int, last_s: int) -> list[Row]:
-    """Rows of hours and days, without the pipeline. Equal hours are computed once."""
+    """Return rows of hours and days, without the pipeline. Equal hours are computed once."""
     by_number: dict[tuple[int, ...], Rollup] = {}
 
     def total(starts_s: range) -> Rollup:
@@ -205,7 +205,7 @@ def _rollup_row(period: Period, start_s: int, rollup: Rollup) -> Row:
 def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> None:
     now_ms = int(time.time() * 1_000)
     connection.execute(
-        insert(tables.Emitter),
+        insert(tables.EmitterRow),
         [
             {
                 "pipeline": name, "emitter": _emitter(name, f"node-{number}"), "node": f"node-{number}",
@@ -219,10 +219,10 @@ def _add_emitters(connection: Connection, names: Sequence[str], nodes: int) -> N
 
 
 def _mark(connection: Connection, names: Sequence[str], last_s: int) -> None:
-    """The hour and day of the newest window are to be computed anew, as they are while windows are closed."""
+    """Mark the hour and day of the newest window to be computed anew, as they are while windows are closed."""
     starts = {period: period_of(period, last_s) for period in PERIOD_S}
     connection.execute(
-        insert(tables.RollupDirty),
+        insert(tables.RollupDirtyRow),
         [
             {"pipeline": name, "period": period, "start": start, "dirty_since": last_s * 1_000}
             for name in names

@@ -49,7 +49,7 @@ plain = FastAPI()
 
 @plain.post("/v1/beacons")
 async def parse(request: Request) -> JSONResponse:
-    """What a collector would be that does nothing."""
+    """Parse the body and answer, as a collector that does nothing."""
     batch = await request.json()
     return JSONResponse({"accepted": len(batch["beacons"])}, 202)
 
@@ -94,7 +94,7 @@ def run() -> None:
 
 @contextmanager
 def _servers() -> Iterator[tuple[int, int]]:
-    """A collector and the plain application, one process each; their ports."""
+    """Run a collector and the plain application, one process each; yield their ports."""
     with (
         tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder,
         EmbeddedKafka(Path(folder) / "kafka") as kafka,
@@ -128,7 +128,7 @@ def _servers() -> Iterator[tuple[int, int]]:
 
 
 async def _requests_a_second(load: Load) -> float:
-    """How many requests were answered 202 in a second, each connection sending one after the other."""
+    """Return how many requests were answered 202 per second, each connection sending one after the other."""
     numbers = iter(range(sys.maxsize))
     answered = 0
 
@@ -173,7 +173,7 @@ def _numbered(number: int) -> bytes:
 
 
 def _a_block_each() -> list[bytes]:
-    """A block of 100 beacons for each partition."""
+    """Return a block of 100 beacons for each partition."""
     window_s = int(time.time()) // 60 * 60
     ids: list[list[int]] = [[] for _ in range(PARTITIONS)]
     for number in range(3 * BEACONS * PARTITIONS):

@@ -73,7 +73,7 @@ def _definition() -> Definition:
 @dataclass
 class Traffic:
     """All emitters in one thread, spread over each second. `sent` and `totals` are parallel: when a report of the first
-    node was sent (epoch s), and how many messages all of them had told of by then."""
+    node was sent (epoch s), and how many messages all of them had reported by then."""
 
     bootstrap: str
     sent: list[float] = field(default_factory=list)
@@ -91,9 +91,9 @@ class Traffic:
             seq, emitter = divmod(number, EMITTERS)
             time.sleep(max(0.0, began + number / EMITTERS - time.time()))
             now = time.time()
-            node, told = NODES[emitter % len(NODES)], (seq + 1) * A_SECOND
+            node, count = NODES[emitter % len(NODES)], (seq + 1) * A_SECOND
             ranges = tuple(OffsetRange(partition, seq, seq + 60) for partition in range(8))
-            tallies = tuple(Tally(f"{node}.{side}", start, told, seq, lags, ranges) for side in ("in", "out"))
+            tallies = tuple(Tally(f"{node}.{side}", start, count, seq, lags, ranges) for side in ("in", "out"))
             progress = (Progress(f"{node}.in", f"topic/{emitter}", int(now * 1000)),)
             report = EmitterReport(
                 "live", node, names[emitter], "bench", seq, started_ms, int(now * 1000), False, start, progress, tallies
@@ -108,7 +108,7 @@ class Traffic:
 
 
 def next_window_s(now_s: float) -> int:
-    """The next minute: a window that stays open for two minutes to come."""
+    """Return the start of the next minute: a window that stays open for two minutes to come."""
     return (int(now_s) // WINDOW_S + 1) * WINDOW_S
 
 

@@ -22,7 +22,7 @@ def run() -> None:
     with serving(lambda store: fill(store, names, NODES, minutes_days=1, rollup_days=30)) as served:
 
         def bare() -> None:
-            """The newest window of each pipeline, its last day by the hour and its last month by the day."""
+            """Read the newest window of each pipeline, its last day by the hour and its last month by the day."""
             now_s = int(time.time())
             with served.store.engine.connect() as connection:
                 newest = 'SELECT DISTINCT ON (pipeline) document FROM "window" WHERE window_start > :since'

@@ -23,7 +23,7 @@ from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.ops.processes import spawn, terminate
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
-from tests.window_documents import CHAIN, document, store_window
+from tests.support.window_documents import CHAIN, document, store_window
 
 PIPELINES = 20
 HOURS = 24
@@ -60,10 +60,10 @@ class Pager:
                 self.changed.notify_all()
 
     def wait(self, pipeline: str, state: str, before: int) -> float:
-        """When the message came that followed these many."""
+        """Return when the message came that followed this many."""
         with self.changed:
             if not self.changed.wait_for(lambda: len(self.came.get((pipeline, state), ())) > before, timeout=60):
-                raise TimeoutError(f"nobody was told within a minute that {pipeline} is {state}")
+                raise TimeoutError(f"expected a message within a minute that {pipeline} is {state}, found none")
             return self.came[pipeline, state][before]
 
     def count(self, pipeline: str, state: str) -> int:
@@ -111,7 +111,7 @@ def _pager() -> Iterator[Pager]:
 
 
 def _fill(store: Store, definitions: list[Definition]) -> int:
-    """A day of windows for each; where the next one starts."""
+    """Write a day of windows for each; return the start of the next one."""
     next_s = int(time.time()) // WINDOW_S * WINDOW_S - 2 * 3_600
     for definition in definitions:
         store.apply(definition)
@@ -122,18 +122,18 @@ def _fill(store: Store, definitions: list[Definition]) -> int:
 
 
 def _bare(database_url: str, pager: Pager) -> list[float]:
-    """What a notification and a request cost without an alerter between them."""
+    """Measure a notification and a request without an alerter between them."""
     took_s = []
     body = {"incident": {"rule": "loss", "pipeline": "bare", "state": "open"}}
     with (
         psycopg.connect(database_url, autocommit=True) as listening,
-        psycopg.connect(database_url, autocommit=True) as telling,
+        psycopg.connect(database_url, autocommit=True) as notifying,
         httpx.Client() as client,
     ):
         listening.execute("LISTEN bench")
         for number in range(PAGES):
             began = time.time()
-            telling.execute("NOTIFY bench")
+            notifying.execute("NOTIFY bench")
             list(listening.notifies(timeout=5, stop_after=1))
             client.post(pager.url, json=body)
             took_s.append(pager.wait("bare", "open", number) - began)
@@ -141,7 +141,7 @@ def _bare(database_url: str, pager: Pager) -> list[float]:
 
 
 def _pages(store: Store, definitions: list[Definition], next_s: int, pager: Pager) -> list[float]:
-    """Pages and their ends, one after the other, of one pipeline after the other."""
+    """Time pages and their ends, one after the other, of one pipeline after the other."""
     took_s: list[float] = []
     while len(took_s) < PAGES:
         for definition in definitions:
@@ -154,7 +154,7 @@ def _pages(store: Store, definitions: list[Definition], next_s: int, pager: Page
 
 
 def _page(store: Store, definition: Definition, start_s: int, pager: Pager, verdict: str) -> float:
-    """Commits a window and waits for the message that follows from it, if one does; the seconds between."""
+    """Commit a window and wait for the message that follows from it, if one does; return the seconds between."""
     state = "open" if verdict == "loss" else "resolved"
     before = pager.count(definition.name, state)
     lost = {"src->mid": (400, 400)} if verdict == "loss" else None

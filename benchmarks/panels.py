@@ -34,7 +34,7 @@ def run() -> None:
 
 
 def _bare(served: Served, of_s: int) -> Callable[[], None]:
-    """Reads the rows of a range: its windows up to a day, else its hours."""
+    """Read the rows of a range: its windows up to a day, else its hours."""
     windows = 'SELECT window_start, document FROM "window" WHERE pipeline = :pipeline AND window_start >= :since'
     hours = "SELECT start, packed FROM rollup WHERE pipeline = :pipeline AND period = 'hour' AND start >= :since"
 

@@ -11,12 +11,12 @@ import numpy as np
 from confluent_kafka import Producer
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.kernel.session import start_session
 from aggregator.kernel.spark_reader import BlockReader
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.consumer import ReportConsumer
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire.format import (
     BeaconBlock,
@@ -60,15 +60,15 @@ def run(pipelines: int = PIPELINES) -> None:
             store.apply(_definition(name), 0)
         now_ms = int(time.time() * 1000)
         start = now_ms // 60_000 * 60 - 300
-        follower = ReportFollower(store.engine, REPORTS, "bench")
+        follower = ReportConsumer(store.engine, REPORTS, "bench")
         traffic = Traffic(kafka.bootstrap, follower, now_ms)
         traffic.send(names, start, lost=0)
         traffic.send(names, start + 60, lost=1)
         spark = start_session("local[2]", "2g", Path(folder) / "spark")
         try:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
-            metrics = Metrics()
-            watch = Watch(store.engine, store, metrics)
+            metrics = AggregatorMetrics()
+            watch = DefinitionRegistry(store.engine, store, metrics)
             closer = Closer(store.engine, watch, reader, beacons, metrics)
             began = time.perf_counter()
             watch.refresh()
@@ -95,7 +95,7 @@ def run(pipelines: int = PIPELINES) -> None:
 
 
 def _jobs(spark: object) -> int:
-    """How many jobs Spark has run so far."""
+    """Return how many jobs Spark has run so far."""
     return len(spark.sparkContext.statusTracker().getJobIdsForGroup(None))  # type: ignore[attr-defined]
 
 
@@ -112,7 +112,7 @@ def _definition(name: str) -> Definition:
 class Traffic:
     """Sends blocks to the broker and gives reports to the follower, as an emitter a node would."""
 
-    def __init__(self, bootstrap: str, follower: ReportFollower, now_ms: int) -> None:
+    def __init__(self, bootstrap: str, follower: ReportConsumer, now_ms: int) -> None:
         self._producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
         self._follower = follower
         self._now_ms = now_ms

@@ -90,7 +90,7 @@ def timed_s(work: Callable[[], object]) -> float:
 
 
 def measure_answer(served: Served, path: str, bare: Callable[[], object], budget_s: float) -> str | None:
-    """Prints how long an answer of the API takes beside a bare read of its rows, in turns; what is wrong with that."""
+    """Print the time of an API answer beside that of a bare read of its rows, in turns; return what is too slow."""
     with httpx.Client(base_url=served.url, timeout=60) as client:
         first_s = timed_s(lambda: client.get(path))
         answer = client.get(path)
@@ -112,7 +112,7 @@ def measure_answer(served: Served, path: str, bare: Callable[[], object], budget
 
 
 def measure_pages(served: Served, paths: list[str], shows: str, budget_s: float) -> list[str]:
-    """Prints how long each page takes in a browser until it has what the selector `shows` finds and nothing is added to
+    """Print how long each page takes in a browser until it has what the selector `shows` finds and nothing is added to
     it any more, beside our bare shell and beside Dash with one chart, in turns; what is wrong with that: slower than
     asked for and than Dash itself, where that alone takes longer. Each load begins with an empty cache."""
     with _bare_dash() as bare_url, sync_playwright() as playwright:
@@ -130,8 +130,8 @@ def measure_pages(served: Served, paths: list[str], shows: str, budget_s: float)
         browser.close()
     middle_s = {name: statistics.median(runs) for name, runs in took_s.items()}
     for name, runs in took_s.items():
-        told = ", ".join(f"{each:.2f}" for each in runs)
-        print(f"{name}: usable after {middle_s[name]:.2f} s (runs {told}; asked for: {budget_s:g} s)", flush=True)
+        each_s = ", ".join(f"{each:.2f}" for each in runs)
+        print(f"{name}: usable after {middle_s[name]:.2f} s (runs {each_s}; asked for: {budget_s:g} s)", flush=True)
     allowed_s = max(budget_s, _OVER_BARE * middle_s["Dash with one chart"])
     return [
         f"page {path} took {middle_s[f'page {path}']:.2f} s, {allowed_s:.2f} s are allowed for"
@@ -142,7 +142,7 @@ def measure_pages(served: Served, paths: list[str], shows: str, budget_s: float)
 
 @contextmanager
 def _bare_dash() -> Iterator[str]:
-    """Its URL, once it answers."""
+    """Start a bare Dash, and yield its URL once it answers."""
     with tempfile.TemporaryDirectory(prefix="lagloss-bench-") as folder:
         port, log = choose_port("Dash"), Path(folder) / "dash.log"
         process = spawn([sys.executable, "-m", "benchmarks.bare_dash", str(port)], log)
@@ -168,7 +168,7 @@ def _whole_after_s(page: Page, url: str, shows: str) -> float:
 
 
 def verdict(problems: list[str | None]) -> None:
-    """Ends the benchmark where something is slower than asked for."""
+    """End the benchmark with an error if something is slower than asked for."""
     found = [problem for problem in problems if problem]
     if found:
         raise SystemExit("; ".join(found))

@@ -16,12 +16,12 @@ import numpy as np
 import psutil
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.kernel.session import start_session
 from aggregator.kernel.spark_reader import BlockReader
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import ReportFollower
+from aggregator.reports.consumer import ReportConsumer
 from benchmarks.closing import everything, read_plan
 from benchmarks.traffic import NODES, chain, send
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
@@ -79,7 +79,7 @@ def _read_sizes(sizes: Sequence[int]) -> None:
 
 @contextmanager
 def _peak_memory() -> Iterator[list[int]]:
-    """The largest resident set (bytes) of any of Spark's Python workers, looked at ten times a second."""
+    """Yield the largest resident set (bytes) of any of Spark's Python workers, looked at ten times a second."""
     found, stop = [0], threading.Event()
 
     def watch() -> None:
@@ -113,13 +113,13 @@ def _proven_sizes(windows: int = 200) -> None:
         now_ms = int(time.time() * 1000)
         first_s = now_ms // 60_000 * 60 - 60 * (windows * len(PROVEN_SIZES) + 5)
         store.apply(chain(), 0)
-        follower = ReportFollower(store.engine, REPORTS, "bench")
+        follower = ReportConsumer(store.engine, REPORTS, "bench")
         for at, size in enumerate(PROVEN_SIZES):
             _follow(follower, size // 10, first_s + 60 * windows * at, windows, now_ms)
         # no Spark: what tallies prove is never read
         reader = BlockReader(None, kafka.bootstrap, BEACONS, PARTITIONS)  # type: ignore[arg-type]
-        metrics = Metrics()
-        watch = Watch(store.engine, store, metrics)
+        metrics = AggregatorMetrics()
+        watch = DefinitionRegistry(store.engine, store, metrics)
         closer = Closer(store.engine, watch, reader, beacons, metrics)
         watch.refresh()
         for at, size in enumerate(PROVEN_SIZES):
@@ -139,8 +139,8 @@ def _proven_sizes(windows: int = 200) -> None:
         store.close()
 
 
-def _follow(follower: ReportFollower, messages: int, first_s: int, windows: int, now_ms: int) -> None:
-    """Reports of five nodes that were all final in these windows, with so many messages each."""
+def _follow(follower: ReportConsumer, messages: int, first_s: int, windows: int, now_ms: int) -> None:
+    """Follow reports of five nodes that were all final in these windows, with this many messages each."""
     lags, positions = _lags(messages), follower.positions()
     for number, node in enumerate(NODES):
         offset = positions.get(number, 0)
@@ -166,6 +166,6 @@ def _follow(follower: ReportFollower, messages: int, first_s: int, windows: int,
 
 
 def _lags(messages: int) -> Sketch:
-    """The sketch of so many lags; of over 100,000 the shape does not change any more."""
+    """Return the sketch of this many lags; of over 100,000 the shape does not change any more."""
     sketch = Sketch.of(np.random.default_rng(1).exponential(100, min(messages, 100_000)))
     return Sketch(sketch.keys, sketch.counts * (messages // sketch.count))

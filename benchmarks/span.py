@@ -96,7 +96,7 @@ def _price(subject: Subject, a_flush: int) -> Price:
 
 @contextmanager
 def _subjects() -> Iterator[dict[str, Subject]]:
-    """The spans and beacons to compare."""
+    """Yield the spans and beacons to compare."""
     session = requests.Session()
     session.mount("http://", _Answers())
     inner = Emitter("bench", "mid", outlet=_Acknowledges)
@@ -175,7 +175,7 @@ class _Answers(BaseAdapter):
         return response
 
     def close(self) -> None:
-        """Holds nothing."""
+        """Do nothing: there is nothing to close."""
 
 
 class _Nowhere(SpanExporter):

@@ -20,7 +20,7 @@ STEPS = 600
 
 
 def chain() -> Definition:
-    """The benchmark's pipeline."""
+    """Return the benchmark's pipeline."""
     nodes = [{"name": name, "to": [after]} for name, after in itertools.pairwise(NODES)]
     return Definition.model_validate(
         {
@@ -52,8 +52,8 @@ def send(
     *,
     shuffled: bool = False,
 ) -> Sent:
-    """Fill the beacons topic with these windows' blocks, made in so many flushes a window. `shuffled`: each checkpoint
-    sees a flush's messages in an order of its own."""
+    """Fill the beacons topic with these windows' blocks, made in this many flushes per window. `shuffled`: each
+    checkpoint sees a flush's messages in an order of its own."""
     producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 20, "batch.size": 1_000_000})
     rng = np.random.default_rng(seed)
     emitters = {f"{node}.{side}": uuid.UUID(int=at).bytes for at, node in enumerate(NODES) for side in ("in", "out")}

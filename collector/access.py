@@ -13,7 +13,7 @@ from limits import RateLimitItemPerSecond
 from limits.aio.storage import MemoryStorage
 from limits.aio.strategies import SlidingWindowCounterRateLimiter
 
-from collector.metadata_cache import ASK_AGAIN_S, Knowledge, Known, Snapshot
+from collector.metadata_cache import ASK_AGAIN_S, KnownPipeline, MetadataCache, Snapshot
 from lagloss_server.net.problem_details import Problem, busy
 from lagloss_server.store.tokens import Scope, Token, recognise
 
@@ -23,7 +23,7 @@ RATE_WINDOW_S: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request: the holder of a token, or somebody on this machine."""
+    """Who sent a request: the holder of a token, or a process of this machine."""
 
     token: Token | None
 
@@ -36,12 +36,12 @@ class Caller:
 class Access:
     """Answers whether a request may be served, by what is known."""
 
-    def __init__(self, knowledge: Knowledge) -> None:
+    def __init__(self, knowledge: MetadataCache) -> None:
         self._knowledge = knowledge
         self._limiter = SlidingWindowCounterRateLimiter(MemoryStorage())
 
     async def caller(self, request: Request) -> Caller:
-        """Who asks.
+        """Return the caller that the request's token names.
 
         Raises:
             Problem: 401 without a token that holds, unless the peer is on this machine; 503 while nothing is known.
@@ -62,7 +62,7 @@ class Access:
         return Caller(token)
 
     async def admit(self, caller: Caller, pipeline: str, needs: Scope = "intake") -> None:
-        """Whether this caller may act on the pipeline.
+        """Return whether this caller may act on the pipeline.
 
         Raises:
             Problem: 403 for another token's pipeline or scope, 401 without the token that the pipeline asks for.
@@ -76,8 +76,9 @@ class Access:
         if needs == "admin" and caller.token.scope != "admin":
             raise Problem(403, "Not allowed", "expected a token of scope admin")
 
-    async def pipeline(self, caller: Caller, name: str) -> Known | None:
-        """The pipeline that an admitted caller sends beacons of; None where there is no database to know it from.
+    async def pipeline(self, caller: Caller, name: str) -> KnownPipeline | None:
+        """Return the pipeline that an admitted caller sends beacons of; None where there is no database to know it
+        from.
 
         Raises:
             Problem: 404 for an unknown one, and those of `admit`.

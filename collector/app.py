@@ -20,12 +20,12 @@ from collector.bodies import Bodies
 from collector.emitters import MAX_WAITING_BEACONS, Emitters
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
-from collector.metadata_cache import Knowledge
-from collector.metrics import Metrics
-from collector.services import Services, json_answer
+from collector.metadata_cache import MetadataCache
+from collector.metrics import CollectorMetrics
+from collector.services import CollectorServices, json_answer
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.outlets.kafka import KafkaOutlet
-from lagloss.sdk.spool.recovery import Successor
+from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss_server.net import problem_details as problems
 from lagloss_server.store.store import Store
 
@@ -37,7 +37,7 @@ CLOSE_S: Final = 2.0
 def create_app(
     bootstrap: str, store: Store | None = None, *, spool_dir: str = "", ack_timeout_s: float = ACK_TIMEOUT_S
 ) -> FastAPI:
-    """The application, on the broker at `bootstrap` and the database of `store`.
+    """Return the application, on the broker at `bootstrap` and the database of `store`.
 
     Args:
         store: where tokens and definitions are; without one, clients on this machine alone are served, whatever
@@ -52,7 +52,7 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await services.knowledge.refresh()
         keeping = asyncio.create_task(services.knowledge.keep_fresh())
-        successor = Successor(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
+        successor = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
         if successor is not None:
             successor.start()  # of all nodes: theirs need not send anything for what was promised to arrive
         yield
@@ -78,14 +78,14 @@ def create_app(
 
     @app.get("/metrics", response_class=PlainTextResponse)
     async def show_metrics() -> Response:
-        """For Prometheus."""
+        """Expose the metrics for Prometheus."""
         return Response(generate_latest(services.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
 
 
-def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s: float) -> Services:
-    metrics, knowledge = Metrics(), Knowledge(store)
+def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s: float) -> CollectorServices:
+    metrics, knowledge = CollectorMetrics(), MetadataCache(store)
 
     def make_emitter(pipeline: str, node: str, first: bool) -> Emitter:
         return Emitter(
@@ -99,7 +99,7 @@ def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s
             close_on_sigterm=False,
         )
 
-    services = Services(
+    services = CollectorServices(
         knowledge,
         Access(knowledge),
         Bodies(),

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from collector.log_writer import Position
-from collector.metadata_cache import Known
+from collector.log_writer import LogPosition
+from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.account import Account
 from lagloss.sdk.emitter import event_time_fits
-from lagloss.sdk.packing import Extras, PackedBlock, Packer, Reader, Refused, is_placeable
+from lagloss.sdk.packing import BeaconReader, Extras, PackedBlock, Packer, RefusedBeacons, is_placeable
 from lagloss.wire.format import Tally
 from lagloss_server.net.problem_details import Problem
 
@@ -42,7 +42,7 @@ class Numbered:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BeaconBatch:
     """Beacons of one node of one pipeline; `first`: its first node."""
 
     pipeline: str
@@ -52,8 +52,8 @@ class Batch:
     numbered: Numbered | None = None
 
 
-def check(batch: Batch, known: Known | None, positions: Sequence[int] | None = None) -> None:
-    """Whether all of the batch can be taken.
+def check(batch: BeaconBatch, known: KnownPipeline | None, positions: Sequence[int] | None = None) -> None:
+    """Return whether all of the batch can be taken.
 
     Args:
         known: the pipeline's definition; checkpoints are not looked at without.
@@ -76,8 +76,9 @@ def check(batch: Batch, known: Known | None, positions: Sequence[int] | None = N
             raise Problem(422, "Bad beacon", detail, position=position, field="checkpoint")
 
 
-def pack(batch: Batch, partitions: int) -> list[PackedBlock]:
-    """A numbered batch as blocks: the same for the same batch, so that each counts once however often it is sent.
+def pack(batch: BeaconBatch, partitions: int) -> list[PackedBlock]:
+    """Return a numbered batch as blocks: the same for the same batch, so that each counts once however often it is
+    sent.
 
     A block's seq holds the batch's, the number of partitions (another number makes other blocks), and its place in the
     batch.
@@ -88,7 +89,7 @@ def pack(batch: Batch, partitions: int) -> list[PackedBlock]:
     for seen in batch.seen:
         reason = seen.reason or UNSPECIFIED if seen.place in ("filtered", "dead") else None
         flat += (seen.place, seen.message_id, seen.event_ms, clock_ns, Extras(seen.observed_ms, seen.replay, reason))
-    reader, refused = Reader(keep_ids=batch.first), Refused()
+    reader, refused = BeaconReader(keep_ids=batch.first), RefusedBeacons()
     observed = reader.read(flat, clock_ns / 1e6, refused)
     if observed is None or refused.dropped or refused.unplaced:
         raise AssertionError("a checked batch must read")
@@ -97,8 +98,8 @@ def pack(batch: Batch, partitions: int) -> list[PackedBlock]:
     return list(packer.pack(observed, reader.kinds, partitions))
 
 
-def tallied(node: str, blocks: Sequence[PackedBlock], positions: Sequence[Position]) -> list[Tally]:
-    """What these acknowledged blocks add to their tallies."""
+def tallied(node: str, blocks: Sequence[PackedBlock], positions: Sequence[LogPosition]) -> list[Tally]:
+    """Return what these acknowledged blocks add to their tallies."""
     account = Account(node)
     for block, position in zip(blocks, positions, strict=True):
         account.add(block.increment, position.partition, position.offset, time.time())

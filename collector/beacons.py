@@ -10,18 +10,18 @@ from fastapi import FastAPI, Request, Response
 from collector import cloud_events
 from collector import otlp as spans
 from collector.access import Caller
-from collector.batches import Batch, check, pack, tallied
+from collector.batches import BeaconBatch, check, pack, tallied
 from collector.bodies import MAX_BATCH_BYTES
-from collector.log_writer import Record
+from collector.log_writer import RecordToWrite
 from collector.models import BATCH, Accepted, as_batch, read_batch
-from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
+from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import tally_record
 from lagloss_server.net.problem_details import Problem, documented
 
 
-def add_routes(app: FastAPI, services: Services) -> None:
-    """Adds the routes, on these services."""
+def add_routes(app: FastAPI, services: CollectorServices) -> None:
+    """Add the routes, on these services."""
     beacons = Beacons(services)
     otlp = {spans.PROTOBUF: {"schema": BINARY}, spans.JSON: {"schema": {"type": "object"}}}
 
@@ -33,7 +33,7 @@ def add_routes(app: FastAPI, services: Services) -> None:
         openapi_extra=body_document(_bodies()),
     )
     async def post_beacons(request: Request) -> Response:
-        """Takes a batch whole or not at all; 202 once the broker has acknowledged every beacon of it."""
+        """Take a batch whole or not at all; 202 once the broker has acknowledged every beacon of it."""
         return await services.answered("beacons", request, beacons.post_batch)
 
     @app.post(
@@ -42,14 +42,14 @@ def add_routes(app: FastAPI, services: Services) -> None:
         openapi_extra={"requestBody": {"content": otlp}},  # of no bytes is a request of no spans
     )
     async def post_traces(request: Request) -> Response:
-        """OTLP/HTTP: messaging spans as beacons. Those that cannot be used are told in `partial_success`."""
+        """Take messaging spans (OTLP/HTTP) as beacons. Unusable ones are reported in `partial_success`."""
         return await services.answered("traces", request, beacons.post_spans)
 
 
 class Beacons:
     """Handles batches, whatever they come as."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
     async def post_batch(self, request: Request) -> Response:
@@ -92,22 +92,24 @@ class Beacons:
 
             return await services.repeats.answer(caller.scope, key, body, put)
 
-    async def _batches(self, caller: Caller, found: list[spans.NodeSpans], rejected: spans.Rejected) -> list[Batch]:
-        """What can be taken of these spans; nothing is put before all pipelines are known to be the caller's."""
+    async def _batches(
+        self, caller: Caller, found: list[spans.NodeSpans], rejected: spans.Rejected
+    ) -> list[BeaconBatch]:
+        """Turn the acceptable spans into batches; nothing is put before all pipelines are known to be the caller's."""
         known = [await self._services.access.pipeline(caller, place.pipeline) for place in found]
         batches = [place.batch(each, rejected) for place, each in zip(found, known, strict=True)]
         good = [batch for batch in batches if batch is not None]
         await self._services.access.spend(caller, sum(len(batch.seen) for batch in good))
         return good
 
-    async def _put(self, batch: Batch) -> dict[str, Any]:
+    async def _put(self, batch: BeaconBatch) -> dict[str, Any]:
         services, started = self._services, time.perf_counter()
         answer: dict[str, Any] = {"accepted": len(batch.seen)}
         if batch.numbered is None:
             await services.emitters.put(batch)
         else:
             blocks = pack(batch, services.partitions())
-            records = [Record(BEACONS, block.key, block.value, block.partition) for block in blocks]
+            records = [RecordToWrite(BEACONS, block.key, block.value, block.partition) for block in blocks]
             positions = await services.writer.put(records)
             answer["tallies"] = [tally_record(tally) for tally in tallied(batch.node, blocks, positions)]
         services.metrics.acknowledgement.observe(time.perf_counter() - started)

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from collector.log_writer import MAX_RECORD_BYTES, Record
+from collector.log_writer import MAX_RECORD_BYTES, RecordToWrite
 from lagloss.broker.topics import BEACONS, REPORTS
 from lagloss.sdk.packing import AHEAD_S, KEPT_S
 from lagloss.wire.format import (
@@ -43,16 +43,16 @@ class Block:
     value: bytes
     content: BeaconBlock
 
-    def record(self, partitions: int) -> Record:
-        """Where it goes: to the partition of its ids, or, if the topic has fewer than it was made for, to one that
-        exists."""
+    def record(self, partitions: int) -> RecordToWrite:
+        """Return where it goes: to the partition of its ids, or, if the topic has fewer than it was made for, to one
+        that exists."""
         content = self.content
         partition = partition_of(int(content.id_hash[0]), content.partitions) % partitions
-        return Record(BEACONS, block_key(content.pipeline, content.window_start), self.value, partition)
+        return RecordToWrite(BEACONS, block_key(content.pipeline, content.window_start), self.value, partition)
 
 
 def read_blocks(body: bytes) -> list[Block]:
-    """The blocks of a body, each after its length; a Problem that names the first that is none.
+    """Return the blocks of a body, each after its length; a Problem that names the first that is none.
 
     Raises:
         Problem: 400 for a body that ends in the middle of a block, 422 for a block that no part of lagloss could use.
@@ -88,7 +88,7 @@ def _decoded(position: int, value: bytes) -> BeaconBlock:
 
 
 def _check(position: int, block: BeaconBlock) -> None:
-    """What the aggregator would set aside is refused here, where somebody can still hear of it."""
+    """Refuse what the aggregator would set aside, while its sender can still react."""
     now_s = time.time()
     labels = (block.pipeline, block.checkpoint, block.replay or "", block.reason or "")
     if not all(map(name_fits, labels)):
@@ -112,7 +112,7 @@ def _bad(position: int, field: str | None, detail: str) -> Problem:
 
 
 def read_report(body: bytes) -> EmitterReport:
-    """The report in Avro bytes; a Problem (422) where they are none."""
+    """Return the report in Avro bytes; a Problem (422) where they are none."""
     try:
         return decode_report(body)
     except (BadRecord, OverflowError) as bad:  # a sketch's keys may not fit an int32
@@ -120,7 +120,8 @@ def read_report(body: bytes) -> EmitterReport:
 
 
 def check_report(report: EmitterReport) -> None:
-    """Whether this report can be followed; a Problem (422) that names field and, of a tally or lane, its position."""
+    """Return whether this report can be followed; a Problem (422) that names field and, of a tally or lane, its
+    position."""
     texts = {report.pipeline, report.node, report.host}
     if not all(map(name_fits, texts)):
         raise Problem(422, "Bad report", f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
@@ -139,9 +140,9 @@ def check_report(report: EmitterReport) -> None:
             raise Problem(422, "Bad report", detail, position=at, field="tallies")
 
 
-def report_record(report: EmitterReport) -> Record:
-    """The report on its way; all of an emitter's go to one partition, in order."""
+def report_record(report: EmitterReport) -> RecordToWrite:
+    """Return the report on its way; all of an emitter's go to one partition, in order."""
     value = encode_report(report)
     if len(value) > MAX_RECORD_BYTES:
         raise Problem(413, "Report too large", f"expected at most {MAX_RECORD_BYTES} bytes of Avro; send several")
-    return Record(REPORTS, report.emitter, value)
+    return RecordToWrite(REPORTS, report.emitter, value)

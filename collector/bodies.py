@@ -31,7 +31,7 @@ class Bodies:
 
     @asynccontextmanager
     async def read(self, request: Request, max_bytes: int) -> AsyncIterator[bytes]:
-        """The body, unpacked as its Content-Encoding says; it counts as held until the block ends.
+        """Return the body, unpacked as its Content-Encoding says; it counts as held until the block ends.
 
         Raises:
             Problem: 413 for one that is too large, as sent or unpacked, 415 for an unknown encoding, 400 for one that
@@ -73,7 +73,7 @@ async def _chunks(request: Request) -> AsyncIterator[bytes]:
 
 
 def _refuse_announced(request: Request, max_bytes: int) -> None:
-    """Where its length is told beforehand, a body that is too long need not be read at all."""
+    """Refuse a body that is too long by its Content-Length, without reading it."""
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdecimal() and int(length) > max_bytes:
         raise too_large(max_bytes)
@@ -101,7 +101,7 @@ def _unzstd(packed: bytearray, max_bytes: int) -> bytes:
     try:
         if len(unpacker.stream_reader(bytes(packed)).read(max_bytes + 1)) > max_bytes:
             raise too_large(max_bytes)
-        whole = unpacker.decompressobj()  # only it tells a frame that is cut short, but it has no limit of its own
+        whole = unpacker.decompressobj()  # it alone detects a truncated frame, but it has no limit of its own
         body: bytes = whole.decompress(bytes(packed))
     except zstandard.ZstdError as error:
         raise _broken("zstd", error) from None

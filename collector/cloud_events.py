@@ -35,7 +35,7 @@ _EXTENSIONS: Final = ("reason", "replay")
 
 
 def read_events(body: bytes, media_type: str) -> tuple[BatchJson, str]:
-    """The events of a body as a batch, and a key that is the same for the same events.
+    """Return the events of a body as a batch, and a key that is the same for the same events.
 
     Raises:
         Problem: 422 that names the first event that is none, and its attribute.
@@ -68,7 +68,7 @@ def _event(position: int, raw: object) -> CloudEvent:
 
 
 def _time(value: object) -> object:
-    """As the library wants it; what is no time is left for it to refuse."""
+    """Return a time as the library wants it; anything else is left for it to refuse."""
     try:
         return datetime.fromisoformat(value) if isinstance(value, str) else value
     except ValueError:
@@ -92,7 +92,7 @@ def _batch(events: Sequence[CloudEvent]) -> BatchJson:
 
 
 def renamed(problem: Problem) -> Problem:
-    """The problem of a beacon, told of the event's attribute."""
+    """Return the problem of a beacon, as one of the event's attribute."""
     field = problem.document.field or ""
     problem.document.field = _ATTRIBUTE_OF.get(field, problem.document.field)
     return problem

@@ -12,8 +12,8 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from collector.access import Caller
 from collector.bodies import MAX_DEFINITION_BYTES
-from collector.services import JSON, Services, body_document, json_answer, media_type
-from lagloss.errors import BadDefinition, UnknownPipeline
+from collector.services import JSON, CollectorServices, body_document, json_answer, media_type
+from lagloss_server.errors import BadDefinition, UnknownPipeline
 from lagloss_server.fields import Name
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, parse_definition
 from lagloss_server.model.window_result import rfc3339
@@ -33,24 +33,24 @@ class PipelineJson(BaseModel):
     definition: dict[str, Any]
 
 
-def add_routes(app: FastAPI, services: Services) -> None:
-    """Adds the routes, on these services."""
+def add_routes(app: FastAPI, services: CollectorServices) -> None:
+    """Add the routes, on these services."""
     api = Definitions(services)
     refused = documented(401, 403, 404, 422, 503)
 
     @app.get("/v1/pipelines", response_model=list[PipelineJson], responses=documented(401, 503))
     async def list_pipelines(request: Request) -> Response:
-        """The newest versions of the pipelines that this caller may see."""
+        """Return the newest versions of the pipelines that this caller may see."""
         return await services.answered("definitions", request, api.list_all)
 
     @app.get("/v1/pipelines/{name}", response_model=PipelineJson, responses=refused)
     async def get_pipeline(name: Name, request: Request) -> Response:
-        """The newest version."""
+        """Return the newest version."""
         return await services.answered("definitions", request, lambda asked: api.get(asked, name))
 
     @app.get("/v1/pipelines/{name}/versions", response_model=list[PipelineJson], responses=refused)
     async def get_versions(name: Name, request: Request) -> Response:
-        """All versions, oldest first."""
+        """Return all versions, oldest first."""
         return await services.answered("definitions", request, lambda asked: api.versions(asked, name))
 
     @app.put(
@@ -61,12 +61,12 @@ def add_routes(app: FastAPI, services: Services) -> None:
         openapi_extra=body_document({YAML: {"type": "string"}, JSON: _schema()}),
     )
     async def put_pipeline(name: Name, request: Request) -> Response:
-        """Stores a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
+        """Store a definition, as `lagloss apply` does: 201 with the new version, 200 if nothing changed."""
         return await services.answered("definitions", request, lambda asked: api.put(asked, name))
 
     @app.delete("/v1/pipelines/{name}", status_code=204, responses=refused)
     async def delete_pipeline(name: Name, request: Request) -> Response:
-        """Deletes a pipeline. Its windows stay until retention takes them; PUT makes its next version."""
+        """Delete a pipeline. Its windows stay until retention takes them; PUT makes its next version."""
         return await services.answered("definitions", request, lambda asked: api.delete(asked, name))
 
     @app.get("/v1/schemas/pipeline.json")
@@ -78,7 +78,7 @@ def add_routes(app: FastAPI, services: Services) -> None:
 class Definitions:
     """Handles definitions."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
     async def list_all(self, request: Request) -> Response:
@@ -131,7 +131,7 @@ class Definitions:
         return True
 
     async def _ask(self, question: Callable[[Store], T]) -> T:
-        """The database's answer; a Problem (503) without one, or 404."""
+        """Return the database's answer; a Problem (503) without one, or 404."""
         store = self._services.knowledge.store
         if store is None:
             raise busy("definitions are in PostgreSQL, and this collector was given none (LAGLOSS_DATABASE_URL)")
@@ -144,7 +144,7 @@ class Definitions:
 
 
 def parsed(body: bytes) -> Definition:
-    """The definition in a body; a Problem (422) with the line where it is none."""
+    """Return the definition in a body; a Problem (422) with the line where it is none."""
     try:
         return parse_definition(body.decode(), "body")
     except UnicodeDecodeError:

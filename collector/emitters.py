@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from collector.batches import UNSPECIFIED, Batch, Seen
+from collector.batches import UNSPECIFIED, BeaconBatch, Seen
 from lagloss.sdk.emitter import Emitter
 from lagloss_server.net.problem_details import busy
 
@@ -61,8 +61,8 @@ class Emitters:
     def __len__(self) -> int:
         return len(self._served)
 
-    async def put(self, batch: Batch) -> None:
-        """Returns when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
+    async def put(self, batch: BeaconBatch) -> None:
+        """Return when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
 
         Raises:
             Problem: 503 where there is no room, and nothing was taken; or the broker was too slow, and the beacons may
@@ -86,7 +86,7 @@ class Emitters:
             raise busy("the broker did not acknowledge in time; send the batch again later") from None
 
     async def close(self) -> None:
-        """Closes them all, each within 2 s, side by side."""
+        """Close them all, each within 2 s, side by side."""
         served = list(self._served.values())
         self._served.clear()
         for each in served:

@@ -45,8 +45,8 @@ class Repeats:
     async def answer(
         self, caller: str, key: str | None, body: bytes, respond: Callable[[], Awaitable[Response]]
     ) -> Response:
-        """What `respond` answers, or answered the first time. One that comes while the first is being answered waits
-        for it. What was not answered 2xx was not done, and is tried again.
+        """Return what `respond` answers, or its first answer to the same request. A repetition that arrives while the
+        first is being answered waits for it. A request not answered 2xx was not done, and is tried again.
 
         Raises:
             Problem: 422 for the key of another body, 400 for one that is none; and those of `respond`.
@@ -79,7 +79,7 @@ class Repeats:
                 del self._answers[key]
 
     def _forget(self) -> None:
-        """Makes room; what is being answered at this moment stays."""
+        """Make room; what is being answered at this moment stays."""
         horizon = time.monotonic() - self._kept_s
         while self._answers:
             key, oldest = next(iter(self._answers.items()))

@@ -10,15 +10,15 @@ from pydantic import ValidationError
 from collector.blocks import check_report, read_blocks, read_report, report_record
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
-from collector.services import BINARY, JSON, Services, body_document, json_answer, media_type
+from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
 from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL, EmitterReport
 from lagloss_server.fields import Name
 from lagloss_server.net.problem_details import documented
 
 
-def add_routes(app: FastAPI, services: Services) -> None:
-    """Adds the routes, on these services."""
-    intake = Intake(services)
+def add_routes(app: FastAPI, services: CollectorServices) -> None:
+    """Add the routes, on these services."""
+    intake = BeaconIntake(services)
 
     @app.get(
         "/v1/pipelines/{name}/intake",
@@ -26,7 +26,7 @@ def add_routes(app: FastAPI, services: Services) -> None:
         responses=documented(401, 403, 404, 422, 503),
     )
     async def get_intake(name: Name, request: Request) -> Response:
-        """What an emitter must know: how many partitions there are, and which ids to send."""
+        """Return what an emitter must know: the number of partitions, and which ids to send."""
 
         async def answer(request: Request) -> Response:
             known = await services.access.pipeline(await services.access.caller(request), name)
@@ -55,14 +55,14 @@ def add_routes(app: FastAPI, services: Services) -> None:
         openapi_extra=body_document({REPORT_TYPE: BINARY, JSON: ReportJson.model_json_schema()}),
     )
     async def post_report(request: Request) -> Response:
-        """One emitter report; 202 once the broker has acknowledged it."""
+        """Take one emitter report; 202 once the broker has acknowledged it."""
         return await services.answered("reports", request, intake.post_report)
 
 
-class Intake:
+class BeaconIntake:
     """Handles blocks and reports."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: CollectorServices) -> None:
         self._services = services
 
     async def post_blocks(self, request: Request) -> Response:
@@ -93,7 +93,7 @@ class Intake:
 
 
 def report_of_json(body: bytes) -> EmitterReport:
-    """The report in a JSON body; a Problem (422) where it is none."""
+    """Return the report in a JSON body; a Problem (422) where it is none."""
     try:
         return ReportJson.model_validate_json(body).report()
     except ValidationError as error:

@@ -29,7 +29,7 @@ IDLE_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class RecordToWrite:
     """What to put where; without a partition the key decides."""
 
     topic: str
@@ -43,7 +43,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class LogPosition:
     """Where the log holds a record."""
 
     partition: int
@@ -54,10 +54,10 @@ class Position:
 class _Group:
     """Records that are acknowledged together, and who waits for that."""
 
-    records: Sequence[Record]
-    tell: Callable[[list[Position | None]], None]
+    records: Sequence[RecordToWrite]
+    report: Callable[[list[LogPosition | None]], None]
     left: int = 0
-    positions: list[Position | None] = field(default_factory=list)
+    positions: list[LogPosition | None] = field(default_factory=list)
 
 
 class Writer:
@@ -85,17 +85,17 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="lagloss-writer", daemon=True)
         self._thread.start()
 
-    async def put(self, records: Sequence[Record]) -> list[Position]:
-        """Returns once the broker has acknowledged them all.
+    async def put(self, records: Sequence[RecordToWrite]) -> list[LogPosition]:
+        """Return once the broker has acknowledged them all.
 
         Raises:
             Problem: 503 where there is no room and nothing was taken, or the broker was too slow: then the records may
                 arrive all the same, which does no harm to those that name their emitter and seq.
         """
         loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[list[Position | None]] = loop.create_future()
+        waiter: asyncio.Future[list[LogPosition | None]] = loop.create_future()
 
-        def settle(positions: list[Position | None]) -> None:
+        def settle(positions: list[LogPosition | None]) -> None:
             if not waiter.done():
                 waiter.set_result(positions)
 
@@ -111,7 +111,7 @@ class Writer:
         return positions
 
     def close(self, timeout_s: float) -> None:
-        """Sends what is waiting, for at most this long, and ends the thread."""
+        """Send what is waiting, for at most this long, and ends the thread."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -140,7 +140,7 @@ class Writer:
         outlet.close()
 
     def _turn(self, outlet: Outlet) -> bool:
-        """Sends what came in, listens for what is in flight. True once it is closing and all is done."""
+        """Send what came in, listens for what is in flight. True once it is closing and all is done."""
         with self._condition:
             if not self._incoming and not self._in_flight and not self._closing:
                 self._condition.wait(IDLE_S)
@@ -164,15 +164,16 @@ class Writer:
             with self._condition:
                 self.waiting_bytes -= group.records[at].held_bytes
             if partition is not None:
-                group.positions[at] = Position(partition, offset)
+                group.positions[at] = LogPosition(partition, offset)
             group.left -= 1
             if not group.left:
-                group.tell(group.positions)
+                group.report(group.positions)
 
         return done
 
     def _look_at_partitions(self, outlet: Outlet) -> None:
-        """The topic may be made, or widened, while we run. Asking can take seconds while the broker is away."""
+        """Read the number of partitions, since the topic may be created or widened at any time. This can take seconds
+        while the broker is away."""
         if time.monotonic() >= self._look_at:
             self.partitions = outlet.partitions()
             self._look_at = time.monotonic() + (LOOK_AGAIN_S if self.partitions else TRY_AGAIN_S)
@@ -180,10 +181,10 @@ class Writer:
 
 def _call(
     loop: asyncio.AbstractEventLoop,
-    settle: Callable[[list[Position | None]], None],
-    positions: list[Position | None],
+    settle: Callable[[list[LogPosition | None]], None],
+    positions: list[LogPosition | None],
 ) -> None:
     try:
         loop.call_soon_threadsafe(settle, positions)
     except RuntimeError:
-        log.debug("nobody waits any more", why="the server has ended")
+        log.debug("no request waits any more", why="the server has ended")

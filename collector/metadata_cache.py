@@ -27,7 +27,7 @@ TRUSTED_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class KnownPipeline:
     """A pipeline in its newest version; `checkpoints` are those of all versions together."""
 
     name: str
@@ -40,17 +40,17 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What the database said at one moment (`taken_at`, monotonic seconds)."""
+    """The database's answer of one moment (`taken_at`, monotonic seconds)."""
 
     taken_at: float
     tokens: Mapping[str, Token] = field(default_factory=dict)
     """Those that hold, by id."""
     guarded: frozenset[str] = frozenset()
     """Pipelines that have, or ever had, a token."""
-    pipelines: Mapping[str, Known] = field(default_factory=dict)
+    pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
 
 
-class Knowledge:
+class MetadataCache:
     """Keeps the newest snapshot. Without a store there are no tokens, and every pipeline is taken as it is named."""
 
     def __init__(self, store: Store | None, trusted_s: float = TRUSTED_S) -> None:
@@ -74,11 +74,11 @@ class Knowledge:
         return time.monotonic() - self._snapshot.taken_at if self._snapshot else float("inf")
 
     def snapshot(self) -> Snapshot | None:
-        """The newest, None while there is none to be trusted."""
+        """Return the newest snapshot; None while there is none to be trusted."""
         return self._snapshot if self.age_s <= self._trusted_s else None
 
     async def refresh(self, pause_s: float = 0.0) -> None:
-        """Asks the database, at least `pause_s` after the last time, unless somebody did since this was called."""
+        """Asks the database, at least `pause_s` after the last time, unless that was done since the call."""
         called_at = time.monotonic()
         async with self._asking:
             if self.store is None or self._asked_at >= called_at:
@@ -95,7 +95,7 @@ class Knowledge:
                 self.error = None
 
     async def keep_fresh(self) -> None:
-        """Refreshes for as long as it is not cancelled."""
+        """Refresh until cancelled."""
         while self.store is not None:
             await self.refresh()
             await asyncio.sleep(REFRESH_S)
@@ -118,13 +118,13 @@ class Knowledge:
         )
 
 
-def _pipelines(versions: list[StoredPipeline]) -> dict[str, Known]:
-    """The pipelines of these versions, which are in ascending order."""
-    found: dict[str, Known] = {}
+def _pipelines(versions: list[StoredPipeline]) -> dict[str, KnownPipeline]:
+    """Return the pipelines of these versions, which are in ascending order."""
+    found: dict[str, KnownPipeline] = {}
     for stored in versions:
         graph = Graph(stored.definition)
         before = found[stored.name].checkpoints if stored.name in found else frozenset()
-        found[stored.name] = Known(
+        found[stored.name] = KnownPipeline(
             stored.name,
             stored.version,
             graph.first_node,

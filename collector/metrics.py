@@ -5,7 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
-class Metrics:
+class CollectorMetrics:
     """The collector's metrics, in a registry of their own."""
 
     def __init__(self) -> None:

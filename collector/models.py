@@ -20,8 +20,8 @@ from pydantic import (
 )
 from typing_extensions import TypedDict  # pydantic asks for this one before Python 3.12
 
-from collector.batches import Batch, Numbered, Seen
-from collector.metadata_cache import Known
+from collector.batches import BeaconBatch, Numbered, Seen
+from collector.metadata_cache import KnownPipeline
 from lagloss.sdk.packing import MAX_REASON_CHARS, epoch_ms
 from lagloss.wire.format import (
     MAX_ID_BYTES,
@@ -91,19 +91,19 @@ BATCH: Final = TypeAdapter(BatchJson)
 
 
 def read_batch(body: bytes) -> BatchJson:
-    """The batch in a body; a Problem (422) that names position and field where it is none."""
+    """Return the batch in a body; a Problem (422) that names position and field where it is none."""
     try:
         return BATCH.validate_json(body)
     except ValidationError as error:
         raise invalid(error, "batch", "beacon", "beacons") from None
 
 
-def as_batch(raw: BatchJson, known: Known | None) -> Batch:
-    """The batch in the form that is checked and put; a Problem (422) for times and ids that are none."""
+def as_batch(raw: BatchJson, known: KnownPipeline | None) -> BeaconBatch:
+    """Return the batch in the form that is checked and put; a Problem (422) for times and ids that are none."""
     if ("emitter" in raw) != ("seq" in raw):
         raise Problem(422, "Bad batch", "expected emitter and seq, or neither", field="seq")
     node = raw["node"]
-    return Batch(
+    return BeaconBatch(
         raw["pipeline"],
         node,
         raw.get("first", False) if known is None else node == known.first_node,
@@ -113,7 +113,7 @@ def as_batch(raw: BatchJson, known: Known | None) -> Batch:
 
 
 def as_seen(at: int, beacon: BeaconJson) -> Seen:
-    """The beacon at this position of a batch; see `as_batch`."""
+    """Return the beacon at this position of a batch; see `as_batch`."""
     message_id = beacon["message_id"]
     if not message_id.isascii() and not _id_fits(message_id):
         detail = f"expected 1 to {MAX_ID_BYTES} bytes of UTF-8"
@@ -137,7 +137,7 @@ def _id_fits(message_id: str) -> bool:
 
 
 def time_ms(value: object, position: int, field: str) -> float:
-    """A time as clients spell it, in epoch ms; a Problem (422) for what is none."""
+    """Return a time as clients spell it, in epoch ms; a Problem (422) for what is none."""
     if type(value) is int and 0 <= value < 10**15:  # nearly all of them
         return value
     try:

@@ -20,8 +20,8 @@ from opentelemetry.proto.common.v1.common_pb2 import KeyValue
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 from pydantic import TypeAdapter, ValidationError
 
-from collector.batches import Batch, Seen, check
-from collector.metadata_cache import Known
+from collector.batches import BeaconBatch, Seen, check
+from collector.metadata_cache import KnownPipeline
 from collector.models import BeaconJson, as_seen
 from lagloss_server.fields import Name
 from lagloss_server.net.problem_details import Problem
@@ -58,22 +58,22 @@ class NodeSpans:
     seen: list[Seen] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
-    def batch(self, known: Known | None, rejected: Rejected) -> Batch | None:
-        """What of them can be taken, if anything; the rest is rejected."""
+    def batch(self, known: KnownPipeline | None, rejected: Rejected) -> BeaconBatch | None:
+        """Make a batch of the acceptable spans, if there are any; reject the others."""
         first = known is not None and self.node == known.first_node
         good = []
         for seen, span in zip(self.seen, self.spans, strict=True):
             try:
-                check(Batch(self.pipeline, self.node, first, (seen,)), known)
+                check(BeaconBatch(self.pipeline, self.node, first, (seen,)), known)
             except Problem as problem:
                 rejected.add(span, str(problem))
             else:
                 good.append(seen)
-        return Batch(self.pipeline, self.node, first, good) if good else None
+        return BeaconBatch(self.pipeline, self.node, first, good) if good else None
 
 
 def read_request(body: bytes, media_type: str) -> ExportTraceServiceRequest:
-    """The request in a body; a Problem (400) where it is none."""
+    """Return the request in a body; a Problem (400) where it is none."""
     request = ExportTraceServiceRequest()
     try:
         if media_type == JSON:
@@ -97,7 +97,7 @@ def write_response(rejected: Rejected, media_type: str) -> bytes:
 
 
 def beacons_of(request: ExportTraceServiceRequest, rejected: Rejected) -> list[NodeSpans]:
-    """The beacons of a request by pipeline and node, in the order in which they come."""
+    """Return the beacons of a request by pipeline and node, in the order in which they come."""
     found: dict[tuple[str, str], NodeSpans] = {}
     for resource_spans in request.resource_spans:
         resource = dict(_plain(resource_spans.resource.attributes))

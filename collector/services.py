@@ -14,8 +14,8 @@ from collector.bodies import Bodies
 from collector.emitters import Emitters
 from collector.idempotency import Repeats
 from collector.log_writer import Writer
-from collector.metadata_cache import Knowledge
-from collector.metrics import Metrics
+from collector.metadata_cache import MetadataCache
+from collector.metrics import CollectorMetrics
 from lagloss_server.net.problem_details import Problem, busy
 
 JSON: Final = "application/json"
@@ -25,25 +25,25 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 @dataclass(frozen=True, slots=True)
-class Services:
+class CollectorServices:
     """One of each a process."""
 
-    knowledge: Knowledge
+    knowledge: MetadataCache
     access: Access
     bodies: Bodies
     writer: Writer
     emitters: Emitters
     repeats: Repeats
-    metrics: Metrics
+    metrics: CollectorMetrics
 
     def partitions(self) -> int:
-        """Of the beacons topic; a Problem (503) while nobody knows."""
+        """Return the number of partitions of the beacons topic; a Problem (503) while it is unknown."""
         if not self.writer.partitions:
             raise busy("the broker cannot be asked how many partitions lagloss.beacons has")
         return self.writer.partitions
 
     async def answered(self, route: str, request: Request, handler: Handler) -> Response:
-        """The handler's answer, or its problem's; counted by status."""
+        """Return the handler's answer, or its problem's; counted by status."""
         try:
             response = await handler(request)
         except Problem as problem:
@@ -53,7 +53,7 @@ class Services:
 
 
 def media_type(request: Request, *expected: str) -> str:
-    """The body's type, without parameters; the first of those expected where none is said.
+    """Return the body's type, without parameters; the first of those expected if it names none.
 
     Raises:
         Problem: 415 for another.
@@ -69,13 +69,13 @@ def json_answer(content: Any, status: int = 200) -> Response:
 
 
 def body_document(schemas: dict[str, Any]) -> dict[str, Any]:
-    """For OpenAPI: what bodies a route takes, by their type."""
+    """Describe for OpenAPI the bodies that a route takes, by their type."""
     content = {kind: {"schema": _inlined(schema, schema.get("$defs", {}))} for kind, schema in schemas.items()}
     return {"requestBody": {"required": True, "content": content}}
 
 
 def _inlined(part: Any, definitions: dict[str, Any]) -> Any:
-    """A schema without references into itself, which would lead nowhere in a larger document."""
+    """Return a schema without references into itself, which would lead nowhere in a larger document."""
     if isinstance(part, list):
         return [_inlined(each, definitions) for each in part]
     if not isinstance(part, dict):

@@ -7,10 +7,10 @@ import sys
 import uvicorn
 
 from dashboard.login import check_binding
+from dashboard.queries.services import Services
 from dashboard.reports.schedule_file import load_reports
 from dashboard.reports.scheduler import Scheduler
 from dashboard.web.server import create_server
-from dashboard.web.services import Services
 from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.ops.processes import choose_port

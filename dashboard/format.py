@@ -13,7 +13,7 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class VerdictLook:
     """How a verdict is shown: never by colour alone. `colour` is a Mantine colour name, `hex` for charts."""
 
     word: str
@@ -24,17 +24,17 @@ class Look:
     meaning: str
 
 
-VERDICTS: Final[dict[str, Look]] = {
-    "ok": Look("OK", "✔", "teal", "#12a07c", "circle", "what was lost or is late is within the target"),
-    "loss": Look("LOSS", "✖", "red", "#e03131", "x", "more was lost for certain than the target allows"),
-    "unknown": Look("UNKNOWN", "?", "orange", "#e8890c", "diamond", "the evidence does not allow a verdict yet"),
-    "idle": Look("IDLE", "○", "gray", "#868e96", "circle-open", "no messages, and every emitter says so"),
-    "open": Look("OPEN", "…", "blue", "#4a90d9", "line-ew-open", "not closed yet: live numbers, no verdict"),
+VERDICTS: Final[dict[str, VerdictLook]] = {
+    "ok": VerdictLook("OK", "✔", "teal", "#12a07c", "circle", "what was lost or is late is within the target"),
+    "loss": VerdictLook("LOSS", "✖", "red", "#e03131", "x", "more was lost for certain than the target allows"),
+    "unknown": VerdictLook("UNKNOWN", "?", "orange", "#e8890c", "diamond", "the evidence does not allow a verdict yet"),
+    "idle": VerdictLook("IDLE", "○", "gray", "#868e96", "circle-open", "no messages, and every emitter says so"),
+    "open": VerdictLook("OPEN", "…", "blue", "#4a90d9", "line-ew-open", "not closed yet: live numbers, no verdict"),
 }
 
 
 def verdict_of(window: Document) -> str:
-    """A key of VERDICTS: the verdict, or `open` where there is none yet."""
+    """Return a key of VERDICTS: the verdict, or `open` where there is none yet."""
     return window["verdict"] or "open"
 
 
@@ -44,7 +44,7 @@ def parse_utc_s(text: str) -> int:
 
 
 def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
-    """The verdict with its numbers and places, in one or two sentences."""
+    """Return the verdict with its numbers and places, in one or two sentences."""
     verdict = verdict_of(window)
     total = window["messages"]
     if verdict == "open":
@@ -53,7 +53,7 @@ def verdict_sentence(window: Document, max_loss_ratio: float) -> str:
     if verdict == "idle":
         return "No messages in this minute, and every emitter of the first node says so."
     if not total:
-        return "Nobody has told whether any message came in: that is not enough to call it idle."
+        return "No reports for this minute, so it cannot be called idle."
     lost = window["lost"]
     parts = [_certain(window, lost["min"], total, max_loss_ratio)]
     if lost["max"] > lost["min"]:
@@ -91,7 +91,7 @@ def _where(window: Document, which: str) -> str:
 
 
 def places(window: Document) -> list[tuple[str, dict[str, int]]]:
-    """Every node and link with what was lost there: (`at node mid`, {min, max})."""
+    """Yield every node and link with its losses: (`at node mid`, {min, max})."""
     nodes = [(f"at node {node['name']}", node["lost"]) for node in window["nodes"]]
     links = [(f"on link {link['from']} → {link['to']}", link["lost"]) for link in window["links"]]
     return [(name, lost) for name, lost in nodes + links if lost]
@@ -107,7 +107,7 @@ _REASONS: Final[dict[str, str]] = {
 
 
 def reason(code: str) -> str:
-    """A reason code of rule 10 in words."""
+    """Return a reason code of rule 10 in words."""
     if code.startswith("evidence:"):
         return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
     return _REASONS.get(code, code)
@@ -123,5 +123,5 @@ FATES: Final = {
 
 
 def place_label(place: str) -> str:
-    """A place as it is read: `link src → mid`, `node mid`, `retrier again`."""
+    """Return a place as it is read: `link src → mid`, `node mid`, `retrier again`."""
     return place.replace("->", " → ")

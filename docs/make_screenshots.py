@@ -67,7 +67,7 @@ def chromium_path() -> str:
 
 @contextmanager
 def demo() -> Iterator[str]:
-    """A demo of its own; the dashboard's URL once it runs."""
+    """Run a demo, and yield the dashboard's URL once it is up."""
     with tempfile.TemporaryDirectory(prefix="lagloss-pictures-") as folder:
         Path(folder).chmod(0o711)  # PostgreSQL's user is another one than root
         words = [sys.executable, "-m", "lagloss_server.cli.main", "demo"]
@@ -86,7 +86,7 @@ def _text(path: Path) -> str | None:
 
 
 def _awaited(look: Callable[[], Any], what: str) -> Any:
-    """What `look` finds, once it finds something."""
+    """Wait until `look` finds something, and return it."""
     deadline = time.monotonic() + WAIT_S
     while (found := look()) is None:
         if time.monotonic() > deadline:
@@ -96,7 +96,7 @@ def _awaited(look: Callable[[], Any], what: str) -> Any:
 
 
 def _lossy_window(url: str) -> dict[str, Any] | None:
-    """The newest full live window that lost something."""
+    """Return the newest full live window that lost something."""
     answer = httpx.get(f"{url}/api/v1/pipelines/{PIPELINE}/windows", params={"from": "-10m"}, timeout=30)
     found = [
         window

@@ -13,7 +13,7 @@ from lagloss.sink import batch
 
 
 def post(rows: list[bytes]) -> None:
-    """One acknowledged request to a warehouse, say."""
+    """Stand in for one acknowledged request, to a warehouse, say."""
     print(f"posted {len(rows)} rows")
 
 

@@ -1,4 +1,4 @@
-"""What every example needs and none is about: its arguments, topics, orders to handle, and when to end."""
+"""Code that all examples share: arguments, topics, orders to handle, and the end."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ STOPPING = threading.Event()
 
 @dataclass(frozen=True)
 class Options:
-    """What the command line says."""
+    """Options of the command line."""
 
     pipeline: str
     messages: int
-    """How many to handle before the example ends; 0: until Ctrl-C or SIGTERM."""
+    """Number of messages after which the example ends; 0: never, until Ctrl-C or SIGTERM."""
     feeds: bool
 
     @property
     def orders(self) -> str:
-        """The topic that orders come in by."""
+        """Topic of incoming orders."""
         return f"{self.pipeline}.orders"
 
     @property
     def enriched(self) -> str:
-        """The topic that they go out by."""
+        """Topic of enriched orders."""
         return f"{self.pipeline}.enriched"
 
     @property
     def dead(self) -> str:
-        """The dead-letter queue."""
+        """Dead-letter queue."""
         return f"{self.pipeline}.dead"
 
 
 def options(about: str | None) -> Options:
-    """Reads the command line, makes the topics, and puts orders into the first."""
+    """Parse the command line, and stop at SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description=about)
     parser.add_argument("--pipeline", default="orders", help="topics and groups begin with it")
     parser.add_argument("--messages", type=int, default=100, help="how many to handle; 0: until Ctrl-C or SIGTERM")
@@ -60,7 +60,7 @@ def options(about: str | None) -> Options:
 
 
 def make_topics(chosen: Options) -> None:
-    """The topics of lagloss and of the example; append times tell best how far a consumer is."""
+    """Create the topics of lagloss and of the example. Append times give the most exact progress of consumers."""
     create_topics(BOOTSTRAP)
     config = {"message.timestamp.type": "LogAppendTime"}
     topics = [NewTopic(name, 2, config=config) for name in (chosen.orders, chosen.enriched, chosen.dead)]
@@ -74,7 +74,7 @@ def make_topics(chosen: Options) -> None:
 
 
 def feed(chosen: Options) -> None:
-    """Orders to handle, sent by the pipeline's first node, `shop`."""
+    """Create the topics, and send orders to handle as the pipeline's first node, `shop`."""
     make_topics(chosen)
     if chosen.feeds:
         with KafkaNode(chosen.pipeline, "shop", first=True) as node:
@@ -85,7 +85,7 @@ def feed(chosen: Options) -> None:
 
 
 def consumer_config(chosen: Options) -> dict[str, str | int]:
-    """Of a service that begins with the oldest order; its successor takes over 6 s after it was killed."""
+    """Configure a consumer that begins at the oldest order; if it is killed, another takes over after 6 s."""
     return {
         "bootstrap.servers": BOOTSTRAP,
         "group.id": chosen.pipeline,
@@ -95,7 +95,7 @@ def consumer_config(chosen: Options) -> dict[str, str | int]:
 
 
 def polled(consumer: NodeConsumer, chosen: Options) -> Iterator[Message]:
-    """Messages one by one, until the example is to end."""
+    """Poll messages, and yield them one by one until the example ends."""
     count = 0
     while not STOPPING.is_set() and (not chosen.messages or count < chosen.messages):
         message = consumer.poll(0.5)

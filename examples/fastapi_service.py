@@ -1,5 +1,6 @@
-"""The first node as a web service: POST /orders is a message, and a producer says when the next topic has it."""
+"""The first node as a web service: POST /orders is a message, and is out once the producer has it acknowledged."""
 
+import socket
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,6 @@ from pydantic import BaseModel
 from lagloss.asgi import BeaconMiddleware, current_identity
 from lagloss.identity import Identity
 from lagloss.kafka import KafkaNode
-from lagloss_server.ops.processes import choose_port
 
 chosen = options(__doc__)
 make_topics(chosen)
@@ -23,7 +23,7 @@ producer = node.producer({"bootstrap.servers": BOOTSTRAP}, polls=True)
 
 
 class Order(BaseModel):
-    """What a client posts."""
+    """Body of POST /orders."""
 
     number: int
 
@@ -45,9 +45,10 @@ def take_order(order: Order, identity: Annotated[Identity, Depends(current_ident
 
 
 def main() -> None:
-    """Serves, and is its own client."""
-    port = choose_port("the example")
-    server = uvicorn.Server(uvicorn.Config(app, port=port, log_level="warning"))
+    """Serve, and post orders from a thread."""
+    listening = socket.create_server(("127.0.0.1", 0))  # on any free port
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
 
     def post_orders() -> None:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
@@ -58,7 +59,7 @@ def main() -> None:
         server.should_exit = True
 
     threading.Thread(target=post_orders).start()
-    server.run()
+    server.run(sockets=[listening])
     print(f"shop: {node.emitter.stats()}")
 
 

@@ -19,7 +19,7 @@ async def serve() -> None:
         async def enrich(message: Message) -> None:
             with consumer.handling(message):
                 order = json.loads(message.value() or b"")
-                await asyncio.sleep(0)  # asks somebody for the price
+                await asyncio.sleep(0)  # stands in for a request for the price
                 producer.produce(chosen.enriched, json.dumps({**order, "price": 10}))
 
         consumer.subscribe([chosen.orders])

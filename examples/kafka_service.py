@@ -1,4 +1,4 @@
-"""A service between two topics: every order is enriched, but for robots' (filtered) and unreadable ones (dead)."""
+"""A service between two topics: enriches orders, filters out those of robots, and sends unreadable ones to a DLQ."""
 
 import json
 

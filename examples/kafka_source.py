@@ -1,6 +1,6 @@
 """The first node of a pipeline: makes orders and sends them to a topic.
 
-`produce` draws an id and takes the present as event time, or takes what it is given.
+`produce` draws an id and takes the present as event time, unless they are given.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A service that hands its messages to threads: `handling` says which message a thread handles, and when it is done."""
+"""A service that hands its messages to threads: `handling` marks the message of a thread, and when it is done."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor

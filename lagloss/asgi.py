@@ -14,8 +14,8 @@ from collections.abc import Awaitable, Callable, Collection, MutableMapping
 from typing import Any, Final, Literal
 
 from lagloss.identity import Carrier, Identities, Missing, Source, from_headers
+from lagloss.kafka.in_flight import InFlightMessage, current_identity, handling_now
 from lagloss.sdk.emitter import Emitter
-from lagloss.sdk.in_flight import Handling, current_identity, handling_now
 
 __all__ = ["BeaconMiddleware", "current_identity"]
 
@@ -81,7 +81,7 @@ class BeaconMiddleware:
         return self.identities.skipped
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        """Serves one connection."""
+        """Serve one connection."""
         if scope["type"] == "lifespan":
             await self.app(scope, receive, self._closing(send))
         elif scope["type"] == "http" and self._is_message(scope):
@@ -110,12 +110,12 @@ class BeaconMiddleware:
         if identity is None:
             await self.app(scope, receive, send)
             return
-        handling = Handling(self.emitter, identity)
+        handling = InFlightMessage(self.emitter, identity)
         exchange = _Exchange(handling, receive, send, self._answered)
         with handling_now(handling):
             await exchange.run(self.app, scope)
 
-    def _answered(self, handling: Handling, failure: str | None) -> None:
+    def _answered(self, handling: InFlightMessage, failure: str | None) -> None:
         if handling.identity is None:
             return
         if failure is not None:
@@ -128,12 +128,16 @@ class _Exchange:
     """One request and its answer."""
 
     def __init__(
-        self, handling: Handling, receive: Receive, send: Send, answered: Callable[[Handling, str | None], None]
+        self,
+        handling: InFlightMessage,
+        receive: Receive,
+        send: Send,
+        answered: Callable[[InFlightMessage, str | None], None],
     ) -> None:
         self._handling = handling
         self._receive = receive
         self._send = send
-        self._tell = answered
+        self._report = answered
         self._is_in = False
         self._is_answered = False
 
@@ -166,13 +170,14 @@ class _Exchange:
     def _answer(self, failure: str | None) -> None:
         if not self._is_answered:
             self._is_answered = True
-            self._take_in()  # of a request whose body nobody read
-            self._tell(self._handling, failure)
+            self._take_in()  # of a request whose body was never read
+            self._report(self._handling, failure)
             self._handling.over()
 
 
 async def _read_ahead(receive: Receive, max_bytes: int) -> tuple[bytes, Receive]:
-    """The body, empty if it is larger than that or never ends; and what gives the application every event again."""
+    """Read the body. Return it, empty if it is too large or never ends, and a `receive` that gives the application
+    every event again."""
     events: deque[Event] = deque()
     body = bytearray()
     is_whole = False

@@ -38,16 +38,16 @@ class Identity(NamedTuple):
     """The replay's name; None for live traffic."""
 
     def headers(self) -> list[tuple[str, str | bytes]]:
-        """What to send along with the message."""
-        told: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
-        return told if self.replay is None else [*told, (REPLAY_HEADER, self.replay)]
+        """Return the headers to send with the message."""
+        own: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
+        return own if self.replay is None else [*own, (REPLAY_HEADER, self.replay)]
 
     def tell(self, say: Callable[..., bool], **more: Any) -> bool:
-        """Calls a method of an emitter for this message: `identity.tell(emitter.filtered, reason="robot")`."""
+        """Call a method of an emitter for this message: `identity.tell(emitter.filtered, reason="robot")`."""
         return say(self.message_id, self.event_time_ms, replay=self.replay, **more)
 
     def is_same_message(self, other: Identity) -> bool:
-        """Whether it is this message, whatever brought it."""
+        """Return whether it is the same message, whichever replay brought it."""
         return self[:2] == other[:2]
 
 
@@ -69,13 +69,13 @@ Missing = Literal["skip", "draw"] | Callable[[Carrier], Identity | None]
 
 
 def from_headers(carrier: Carrier) -> Identity | None:
-    """The identity in the headers `lagloss-id` and `lagloss-event-time`."""
+    """Return the identity in the headers `lagloss-id` and `lagloss-event-time`."""
     return Identity(carrier.headers[ID_HEADER].decode(), int(carrier.headers[TIME_HEADER]))
 
 
 def from_json(id_field: str, time_field: str) -> Source:
-    """The identity in two fields of a JSON object, `a.b` for a field within a field. The time is epoch ms or RFC 3339
-    with a zone; a number is taken as text where the id is one."""
+    """Return a source that reads two fields of a JSON object, `a.b` for a nested field. The time is epoch ms or RFC
+    3339 with a zone; a numeric id is taken as text."""
 
     def source(carrier: Carrier) -> Identity | None:
         content = json.loads(carrier.body)
@@ -90,7 +90,7 @@ def from_json(id_field: str, time_field: str) -> Source:
 
 
 def replay_of(headers: Mapping[str, bytes]) -> str | None:
-    """The name of the replay that a message with these headers is part of; None for live traffic."""
+    """Return the name of the replay that a message with these headers belongs to; None for live traffic."""
     value = headers.get(REPLAY_HEADER)
     if value is None:
         return None
@@ -105,7 +105,7 @@ def _field(content: Any, path: str) -> Any:
 
 
 def drawn() -> Identity:
-    """A fresh id, and now as event time: for the first node only."""
+    """Return a fresh id with the present as event time: for the first node only."""
     return Identity(str(uuid.uuid4()), time.time_ns() // 1_000_000)
 
 
@@ -149,14 +149,15 @@ class Identities:
         return self._skipped.read()
 
     def find(self, carrier: Carrier) -> Identity | None:
-        """The identity that the message carries; None where it has no usable one. Raises nothing, counts nothing."""
+        """Return the identity that the message carries, or None if it has no usable one. Raises nothing, counts
+        nothing."""
         try:
             return _checked(self._source(carrier), carrier)
         except Exception:
             return None
 
     def of(self, carrier: Carrier) -> Identity | None:
-        """The message's identity; None where it has none, which counts. Raises what a `missing` function raises."""
+        """Return the message's identity, or None, which is counted. Raises what a `missing` function raises."""
         found = self.find(carrier)
         if found is None:
             if self._missing == "draw":
@@ -168,19 +169,19 @@ class Identities:
         return found
 
     def count_skipped(self) -> None:
-        """A message of which no beacon will speak."""
+        """Count a message that no beacon will be sent for."""
         self._skipped.add()
 
 
 def _checked(found: Identity | None, carrier: Carrier) -> Identity | None:
-    """The identity if emitters would take it. Raises what comes of an identity that is none."""
+    """Return the identity if emitters would take it; raise whatever an unusable one leads to."""
     if found is None or not 1 <= len(found.message_id.encode()) <= MAX_ID_BYTES:
         return None
     return _with_replay(found._replace(event_time_ms=int(epoch_ms(found.event_time_ms))), carrier)
 
 
 def _with_replay(found: Identity | None, carrier: Carrier) -> Identity | None:
-    """The identity with the replay that the headers name, where it does not name one itself."""
+    """Add the replay named in the headers, unless the identity names one itself."""
     if found is None or found.replay is not None:
         return found
     return found._replace(replay=replay_of(carrier.headers))

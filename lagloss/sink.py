@@ -14,34 +14,35 @@ from contextlib import contextmanager
 from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.packing import EventTime
 
-Told = tuple[str, EventTime] | tuple[str, EventTime, str | None]
+ObservedMessage = tuple[str, EventTime] | tuple[str, EventTime, str | None]
 """Id, event time and, if one brought it, the replay: an `Identity`, too."""
 
 
 class Batch:
     """Messages that will leave together."""
 
-    def __init__(self, emitter: Emitter, messages: Iterable[Told]) -> None:
+    def __init__(self, emitter: Emitter, messages: Iterable[ObservedMessage]) -> None:
         self._emitter = emitter
         self.messages = list(messages)
 
     def take(self, message_id: str, event_time: EventTime, replay: str | None = None) -> None:
-        """This message has come in, by that replay if one is named, and will leave with the others."""
+        """Take a message into the batch; it will leave with the others. `replay` names the replay that brought it, if
+        one did."""
         self._emitter.taken_in(message_id, event_time, replay=replay)
         self.messages.append((message_id, event_time, replay))
 
 
 @contextmanager
-def batch(emitter: Emitter, messages: Iterable[Told] = (), *, to: str | None = None) -> Iterator[Batch]:
+def batch(emitter: Emitter, messages: Iterable[ObservedMessage] = (), *, to: str | None = None) -> Iterator[Batch]:
     """Work in hand while the block lasts; at its end, all of its messages are out.
 
     Put collecting and sending into one block, retries too: then a batch held back for two minutes is late and not lost.
-    Where the block raises, nothing is said of any message, and nothing is in hand any more: until the host sends them
+    If the block raises, no message is observed as out, and nothing is in hand any more: until the host sends them
     out in another batch, or calls `filtered` or `dead` for them, they count as lost at this node, which they are.
 
     Args:
         emitter: of this node.
-        messages: those that the emitter was told of by `taken_in` already; more come in by `take`.
+        messages: those that the emitter has observed by `taken_in` already; more come in by `take`.
         to: the next node, where there are several.
     """
     with emitter.processing():

@@ -25,7 +25,7 @@ CLOSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class SparkObservation:
     """What a task needs to send the beacons of its rows."""
 
     pipeline: str
@@ -82,13 +82,13 @@ def emit(
     _expect(df, id_column, (StringType,), "text")
     _expect(df, time_column, (TimestampType, LongType), "a timestamp or a long of epoch ms")
     address = bootstrap or os.environ.get(BOOTSTRAP_VARIABLE)
-    telling = Telling(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
-    return df.mapInArrow(partial(tell, telling), df.schema)
+    observation = SparkObservation(pipeline, node, kind, id_column, time_column, address, to, reason, skipped, options)
+    return df.mapInArrow(partial(observe_partition, observation), df.schema)
 
 
 def emit_now(df: DataFrame, pipeline: str, node: str, kind: Kind, **options: Any) -> int:
-    """Sends the beacons of these rows now: once a sink has them, say. Takes the arguments of `emit`; gives how many
-    rows there were. Persist `df` first, or its rows are computed again, beacons of an earlier `emit` and all."""
+    """Send the beacons of these rows now, for example once a sink has them. Takes the arguments of `emit`; returns the
+    number of rows. Persist `df` first, or its rows are computed again, with the beacons of an earlier `emit`."""
     return emit(df, pipeline, node, kind, **options).count()
 
 
@@ -100,32 +100,34 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
     raise ValueError(f"expected a column {column} of {what}, found {kind}")
 
 
-def tell(telling: Telling, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
-    """One task: the batches, unchanged, each after its beacons were handed to the emitter."""
-    emitter = Emitter(telling.pipeline, telling.node, telling.bootstrap, **telling.options)
-    observe = _observer(emitter, telling)
+def observe_partition(
+    observation: SparkObservation, batches: Iterable[pa.RecordBatch]
+) -> Generator[pa.RecordBatch, None, None]:
+    """Run one task: return the batches unchanged, each after its beacons were handed to the emitter."""
+    emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
+    observe = _observer(emitter, observation)
     try:
         for batch in batches:
             skipped = 0
-            times = _epoch_ms(batch.column(telling.time_column)).to_pylist()
-            for message_id, event_time in zip(batch.column(telling.id_column).to_pylist(), times, strict=True):
+            times = _epoch_ms(batch.column(observation.time_column)).to_pylist()
+            for message_id, event_time in zip(batch.column(observation.id_column).to_pylist(), times, strict=True):
                 if message_id is None or event_time is None:
                     skipped += 1
                 else:
                     observe(message_id, event_time)
-            if skipped and telling.skipped is not None:
-                telling.skipped.add(skipped)
+            if skipped and observation.skipped is not None:
+                observation.skipped.add(skipped)
             yield batch
     finally:
         emitter.close(CLOSE_S)
 
 
-def _observer(emitter: Emitter, telling: Telling) -> Callable[[str, int], bool]:
-    if telling.kind == "in":
+def _observer(emitter: Emitter, observation: SparkObservation) -> Callable[[str, int], bool]:
+    if observation.kind == "in":
         return emitter.taken_in
-    if telling.kind == "out":
-        return partial(emitter.sent_out, to=telling.to)
-    return partial(emitter.filtered if telling.kind == "filtered" else emitter.dead, reason=telling.reason)
+    if observation.kind == "out":
+        return partial(emitter.sent_out, to=observation.to)
+    return partial(emitter.filtered if observation.kind == "filtered" else emitter.dead, reason=observation.reason)
 
 
 def _epoch_ms(times: pa.Array) -> pa.Array:

@@ -63,8 +63,8 @@ Zone = Annotated[str, AfterValidator(_zone)]
 
 
 def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
-    """Raises pydantic's ValidationError of these, if there are any: each the place in the whole file, and what was
-    expected and found there. For what no part of a file can tell by itself."""
+    """Raise pydantic's ValidationError of these, if there are any: each the place in the whole file, and what was
+    expected and found there. For checks across several parts of a file."""
     found = [
         InitErrorDetails(
             type=PydanticCustomError("misplaced", "{problem}", {"problem": problem}), loc=place, input=None

@@ -39,7 +39,7 @@ def percent(ratio: float | None, more_digits: int = 0) -> str:
 
 
 def duration(ms: float | None, more_digits: int = 0) -> str:
-    """A signed lag or duration: `0.42 ms`, `340 ms`, `1.2 s`, `3.5 min`, `2 h`, `3 d`."""
+    """Return a signed lag or duration: `0.42 ms`, `340 ms`, `1.2 s`, `3.5 min`, `2 h`, `3 d`."""
     if ms is None:
         return NOTHING
     size = abs(ms)
@@ -62,7 +62,7 @@ def ago(seconds: float) -> str:
 
 
 def amount(value: float, unit: str) -> str:
-    """A number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
+    """Return a number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
     match unit:
         case "ratio":
             return percent(value)
@@ -74,7 +74,7 @@ def amount(value: float, unit: str) -> str:
 
 
 def against(say: Callable[[float, int], str], value: float, target: float) -> tuple[str, str]:
-    """A value and its target, with further digits where they would read the same and are not."""
+    """Return a value and its target, with further digits where they would read the same and are not."""
     pairs = [(say(value, more), say(target, more)) for more in range(5)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
@@ -90,7 +90,7 @@ def counted(number: int, noun: str) -> str:
 
 
 def interval(say: Callable[[float], str], low: float, high: float, dash: str = " – ") -> str:
-    """Both bounds, or one where they read the same."""
+    """Return both bounds, or one where they read the same."""
     return say(low) if say(low) == say(high) else f"{say(low)}{dash}{say(high)}"
 
 
@@ -109,7 +109,7 @@ def percent_interval(bounds: Bounds | None) -> str:
 
 
 def sampled(sample: float | None) -> str:
-    """`sampled 10 %`; a window that was stored before results had a sample is just `sampled`."""
+    """Return `sampled 10 %`, or just `sampled` for a window stored before results had a sample."""
     return "sampled" if sample is None else f"sampled {percent(sample)}"
 
 

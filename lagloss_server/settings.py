@@ -13,8 +13,8 @@ from typing import Any, Final, Literal, Self
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from lagloss.errors import NotConfigured, SeveralRunning
-from lagloss_server.ops.instances import default_data_dir, find_running, read_endpoints
+from lagloss_server.errors import NotConfigured, SeveralRunning
+from lagloss_server.instances import default_data_dir, find_running, read_endpoints
 
 ENV_PREFIX: Final = "LAGLOSS_"
 _FROM_ENDPOINTS: Final = {
@@ -54,7 +54,7 @@ class Settings(BaseSettings):
 
     login: Literal["", "local", "oidc", "proxy"] = Field("", description="how people log in to the dashboard")
     login_operators: str = Field("", description="a,b,…: groups whose members may act, with login oidc or proxy")
-    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: whoever is logged in")
+    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: everyone who is logged in")
     session_hours: int = Field(72, ge=1, description="hours after which one has to log in again")
     session_idle_hours: int = Field(8, ge=1, description="hours without a request after which one has to log in again")
     oidc_issuer: str = Field("", description="https://… of the OpenID provider, as its metadata spell it")
@@ -63,8 +63,8 @@ class Settings(BaseSettings):
     oidc_name_claim: str = Field("preferred_username", description="claim with a person's name; without it, sub")
     oidc_role_claim: str = Field("groups", description="claim with a person's groups; a.b: within another")
     proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the proxies whose headers are believed")
-    proxy_user_header: str = Field("X-Forwarded-User", description="header by which the proxy tells who asks")
-    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header by which it tells their groups")
+    proxy_user_header: str = Field("X-Forwarded-User", description="header in which the proxy names the user")
+    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header in which it names their groups")
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
     alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")
@@ -114,13 +114,13 @@ class Settings(BaseSettings):
         return settings.model_copy(update={**unset, "data_dir": running[0]})
 
     def require_kafka(self) -> str:
-        """The bootstrap servers. Raises NotConfigured if none are known."""
+        """Return the bootstrap servers. Raises NotConfigured if none are known."""
         if not self.kafka_bootstrap:
             raise self._not_configured("Kafka", "LAGLOSS_KAFKA_BOOTSTRAP")
         return self.kafka_bootstrap
 
     def require_database(self) -> str:
-        """The database's URL. Raises NotConfigured if none is known."""
+        """Return the database's URL. Raises NotConfigured if none is known."""
         if not self.database_url:
             raise self._not_configured("PostgreSQL", "LAGLOSS_DATABASE_URL")
         return self.database_url
@@ -130,7 +130,7 @@ class Settings(BaseSettings):
         return NotConfigured(what=what, where=where, variable=variable)
 
     def printable(self) -> dict[str, str]:
-        """Every setting as text, secrets blanked."""
+        """Return every setting as text, secrets blanked."""
         return {
             name: "***" if name in _SECRET_FIELDS and value else blank_password(str(value))
             for name, value in self.model_dump().items()
@@ -143,5 +143,5 @@ class Settings(BaseSettings):
 
 
 def blank_password(url: str) -> str:
-    """A URL with `***` for its password, for a log or a message."""
+    """Return a URL with `***` for its password, for a log or a message."""
     return re.sub(r"(://[^:/@\s]*):[^@/\s]*@", r"\1:***@", url)

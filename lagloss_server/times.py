@@ -6,7 +6,7 @@ import re
 import time
 from datetime import UTC, datetime
 
-from lagloss.errors import BadTime
+from lagloss_server.errors import BadTime
 from lagloss_server.fields import parse_duration_ms
 
 _RELATIVE = re.compile(r"-(\d.*)")

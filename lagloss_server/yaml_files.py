@@ -9,13 +9,13 @@ from typing import TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from lagloss.errors import BadDefinition
+from lagloss_server.errors import BadDefinition
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_yaml(model: type[Model], text: str, source: str) -> Model:
-    """The model in this YAML text.
+    """Return the model in this YAML text.
 
     Raises:
         BadDefinition: with file (`source`), line and what was expected.
@@ -37,7 +37,7 @@ def parse_yaml(model: type[Model], text: str, source: str) -> Model:
 
 
 def load_yaml(model: type[Model], path: Path) -> Model:
-    """The model in this file; `BadDefinition` where it cannot be read or is none."""
+    """Return the model in this file; `BadDefinition` where it cannot be read or is none."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -46,7 +46,7 @@ def load_yaml(model: type[Model], path: Path) -> Model:
 
 
 def _line_of(tree: yaml.Node | None, steps: Sequence[int | str]) -> int:
-    """The line, from 1, of the deepest node of the YAML tree on this path."""
+    """Return the line, from 1, of the deepest node of the YAML tree on this path."""
     line = 1
     for step in steps:
         child, mark = _child(tree, step)

@@ -1,4 +1,4 @@
-"""The command `pipeline`: runs the reference pipeline or a process of it, breaks it, and tells what became of it."""
+"""The command `pipeline`: runs the reference pipeline or a process of it, breaks it, and compares it with lagloss."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from confluent_kafka import KafkaException
 
 from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE, LaglossError
 from pipeline_under_test.commands import faults, judging, past, processes, running
-from pipeline_under_test.schema import NotReadable
+from pipeline_under_test.events.schema import NotReadable
 from pipeline_under_test.settings import NotThere
 
 app = typer.Typer(name="pipeline", help=__doc__, no_args_is_help=True, pretty_exceptions_enable=False)
@@ -22,7 +22,7 @@ for group in (running, processes, faults, past, judging):
 
 @contextmanager
 def _said() -> Iterator[None]:
-    """Errors that a user can do something about, in a sentence and with their exit code."""
+    """Print errors that a user can do something about as one sentence, and exit with their code."""
     try:
         yield
     except (NotThere, NotReadable) as problem:
@@ -37,7 +37,7 @@ def _said() -> Iterator[None]:
 
 
 def main() -> None:
-    """Runs a command; ends with its exit code."""
+    """Run a command, and exit with its code."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     with _said():
         app()

@@ -1,8 +1,8 @@
 """The ledger: what truly became of every event, written beside the pipeline as plain files that are synced to disk.
 
 Nothing in here knows lagloss or Kafka: this is the other witness. Each process appends to a JSONL file of its own; a
-line is written *before* what it tells takes effect, so a crash can leave a line too many (the event is processed again
-and meets the same fate) but never one too few. Lines are facts about ids, so repeated ones change nothing.
+line is written *before* what it records takes effect, so a crash can leave a line too many (the event is processed
+again and meets the same fate) but never one too few. Lines are facts about ids, so repeated ones change nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final, Literal, Self
 
-from pipeline_under_test.followed import FollowedFile
+from pipeline_under_test.file_tail import FollowedFile
 
 Fate = Literal[
     "generated",  # the load has made it and is about to send it
     "answered",  # col-service said that it has it
     "refused",  # col-service said that it does not want it: 4xx
-    "unanswered",  # nobody knows: no answer, or none but 5xx, however often it was sent
+    "unanswered",  # unknown: no answer, or none but 5xx, however often it was sent
     "lost",  # about to be lost on purpose at `place`
     "filtered",
     "dead",
@@ -37,7 +37,7 @@ WINDOW_MS: Final = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LedgerEntry:
     """One fact: this came of the event `id` at `place` ("link A->B", "node N" or "vendor V"; empty for the load)."""
 
     fate: Fate
@@ -55,8 +55,8 @@ class Ledger:
         self.path = directory / f"{name}-{time.time_ns()}-{os.getpid()}.jsonl"
         self._file: IO[bytes] = self.path.open("ab", buffering=0)
 
-    def write(self, entries: Iterable[Entry]) -> None:
-        """Appends these facts and returns once they are on disk."""
+    def write(self, entries: Iterable[LedgerEntry]) -> None:
+        """Append these facts, and return once they are on disk."""
         text = "".join(_line(entry) for entry in entries)
         if text:
             self._file.write(text.encode())
@@ -74,7 +74,7 @@ class Ledger:
         self.close()
 
 
-def _line(entry: Entry) -> str:
+def _line(entry: LedgerEntry) -> str:
     fields: dict[str, Any] = {"fate": entry.fate, "id": entry.id, "event_time_ms": entry.event_time_ms}
     if entry.place:
         fields["place"] = entry.place
@@ -84,14 +84,14 @@ def _line(entry: Entry) -> str:
 
 
 class LedgerReader:
-    """Reads the ledger files of a directory as they grow; each call of `new_entries` goes on where the last stopped."""
+    """Reader of a directory's ledger files as they grow: `new_entries` continues where the last call stopped."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._files: dict[Path, FollowedFile] = {}
 
-    def new_entries(self) -> Iterator[Entry]:
-        """The facts written since the last call. A torn last line (its writer was killed) waits for its end."""
+    def new_entries(self) -> Iterator[LedgerEntry]:
+        """Return the facts written since the last call. A torn last line (its writer was killed) waits for its end."""
         for path in sorted(self._directory.glob("*.jsonl")):
             for line in self._files.setdefault(path, FollowedFile(path)).new_lines():
-                yield Entry(**json.loads(line))
+                yield LedgerEntry(**json.loads(line))

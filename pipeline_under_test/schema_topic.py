@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from pipeline_under_test.schema import Reader, Schema, packaged
-from pipeline_under_test.settings import Settings
-from pipeline_under_test.table_topic import TableTopic
+from pipeline_under_test.events.schema import Schema, SchemaReader, packaged
+from pipeline_under_test.events.table_topic import TableTopic
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import schemas_topic
 
 WAIT_S: Final = 5.0
@@ -23,7 +23,7 @@ class SchemaTopic:
         self._schemas: dict[bytes, Schema] = {}
 
     def find(self, fingerprint: bytes) -> Schema | None:
-        """The schema with this fingerprint; None if nobody made it known within WAIT_S."""
+        """Return the schema with this fingerprint; None if it was not published within WAIT_S."""
         deadline = time.monotonic() + WAIT_S
         while fingerprint not in self._schemas:
             for _, text in self._table.changes():
@@ -36,10 +36,10 @@ class SchemaTopic:
         return self._schemas.get(fingerprint)
 
     def publish(self, schema: Schema) -> None:
-        """Makes a schema known; before the first event that is written with it."""
+        """Publish a schema. Call it before the first event that is written with it."""
         self._table.write(schema.fingerprint.hex(), schema.text.encode())
 
 
-def reader_of(settings: Settings) -> Reader:
-    """Reads events of this pipeline as the packaged schema has them, whatever schema they were written with."""
-    return Reader(packaged(), SchemaTopic(settings.bootstrap, settings.pipeline).find)
+def reader_of(settings: ReferenceSettings) -> SchemaReader:
+    """Read events of this pipeline as the packaged schema has them, whatever schema they were written with."""
+    return SchemaReader(packaged(), SchemaTopic(settings.bootstrap, settings.pipeline).find)

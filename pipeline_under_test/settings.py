@@ -1,4 +1,4 @@
-"""What every process of the reference pipeline is told: a file in its data directory, written once at start."""
+"""Settings of every process of the reference pipeline: a file in its data directory, written once at start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class NotThere(RuntimeError):
     """The directory has no pipeline; the message says what to do."""
 
 
-class Settings(BaseModel):
+class ReferenceSettings(BaseModel):
     """Where Kafka is, what the pipeline is called (topics and groups begin with it), and how its nodes go about it."""
 
     model_config = ConfigDict(frozen=True)
@@ -30,10 +30,10 @@ class Settings(BaseModel):
     bootstrap: str = ""
     pipeline: str = PIPELINE
     seed: int = 0
-    """Of faults and traffic."""
+    """Seed of faults and traffic."""
     receiver_url: str = ""
     collector_url: str = ""
-    """Of col-service."""
+    """URL of col-service."""
     exactly_once: bool = False
     """event-norm works in transactions."""
     shadow: bool = False
@@ -71,15 +71,15 @@ class Settings(BaseModel):
         return Ledger(self.ledger_dir, process)
 
     def save(self) -> None:
-        """Writes the file that `load` reads."""
+        """Write the file that `load` reads."""
         self.data_dir.mkdir(parents=True, exist_ok=True)
         fresh = self.data_dir / f"{FILE}.new"
         fresh.write_text(self.model_dump_json(indent=1))
         fresh.replace(self.data_dir / FILE)
 
     @classmethod
-    def load(cls, data_dir: Path) -> Settings:
-        """The settings of the pipeline that runs, or ran, in this directory.
+    def load(cls, data_dir: Path) -> ReferenceSettings:
+        """Return the settings of the pipeline that runs, or ran, in this directory.
 
         Raises:
             NotThere: if there is none.

@@ -14,7 +14,7 @@ MAX_DIFFERENCES: Final = 20
 
 
 def show_verdict(document: Mapping[str, Any]) -> None:
-    """Prints window by window what was injected and measured, and what they disagree about."""
+    """Print window by window what was injected and measured, and what they disagree about."""
     console = out()
     right = [Column(title, justify="right") for title in ("messages", "delivered", "dead", "filtered", "pending")]
     table = Table("window", *right, "lost: injected", "measured", box=None)
@@ -38,7 +38,7 @@ def show_verdict(document: Mapping[str, Any]) -> None:
 
 
 def show_outcomes(documents: Iterable[Mapping[str, Any]]) -> None:
-    """Prints a row for each scenario, and what was not as expected below."""
+    """Print a row for each scenario, and what was not as expected below."""
     console = out()
     titles = ("messages", "lost: injected", "measured", "duplicates", "false loss", "max lag")
     table = Table("scenario", *(Column(title, justify="right") for title in titles), "result", box=None)

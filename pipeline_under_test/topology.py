@@ -1,6 +1,6 @@
-"""Which nodes the reference pipeline has, who sends to whom, and what their topics are called.
+"""Nodes of the reference pipeline, their links, and the names of their topics.
 
-clicks.yaml tells lagloss the same.
+clicks.yaml defines the same for lagloss.
 """
 
 from __future__ import annotations
@@ -46,42 +46,42 @@ TIERS_S: Final = (10, 60, 300)
 
 
 def topic_of(pipeline: str, node: str) -> str:
-    """The topic that `node` takes its events from."""
+    """Return the topic that `node` takes its events from."""
     return f"{pipeline}.{node}"
 
 
 def tier_topic(pipeline: str, seconds: float) -> str:
-    """Where the global retrier keeps events for so long."""
+    """Return the topic in which the global retrier keeps events for this delay."""
     return f"{pipeline}.{GLOBAL_RETRIER}.{seconds:g}s"
 
 
 def dead_topic(pipeline: str) -> str:
-    """The dead-letter queue that all nodes share."""
+    """Return the dead-letter queue that all nodes share."""
     return f"{pipeline}.dead"
 
 
 def routes_topic(pipeline: str) -> str:
-    """The compacted topic of event-router's routes."""
+    """Return the compacted topic of event-router's routes."""
     return f"{pipeline}.routes"
 
 
 def schemas_topic(pipeline: str) -> str:
-    """The compacted topic of the schemas that events were written with."""
+    """Return the compacted topic of the schemas that events were written with."""
     return f"{pipeline}.schemas"
 
 
 def group_of(pipeline: str, node: str) -> str:
-    """The consumer group of `node`'s processes."""
+    """Return the consumer group of `node`'s processes."""
     return f"{pipeline}.{node}"
 
 
 def tiers_group(pipeline: str) -> str:
-    """The consumer group of what waits in the global retrier's tiers."""
+    """Return the consumer group of what waits in the global retrier's tiers."""
     return f"{group_of(pipeline, GLOBAL_RETRIER)}.tiers"
 
 
 def redrive_group(pipeline: str) -> str:
-    """The consumer group that takes letters out of the dead-letter queue."""
+    """Return the consumer group that takes letters out of the dead-letter queue."""
     return f"{dead_topic(pipeline)}.redrive"
 
 

@@ -33,7 +33,7 @@ hypothesis.settings.load_profile("lagloss")
 os.environ["JAVA_TOOL_OPTIONS"] = f"{os.environ.get('JAVA_TOOL_OPTIONS', '')} -XX:TieredStopAtLevel=1".strip()
 
 TEMPLATE = "migrated_template"
-QUICK_IN_A_BROWSER = "test_dashboard_shell.py"
+QUICK_IN_A_BROWSER = "test_shell.py"
 """Of the tests in a browser, those that `make test` runs, too: five to twenty seconds each is too long for all."""
 
 

@@ -12,33 +12,33 @@ from sqlalchemy import Engine
 from aggregator.closing import unfinished
 from aggregator.closing import window_store as closings
 from aggregator.closing.audit import Audit, advanced, unseen
-from aggregator.closing.definitions import Watch
-from aggregator.closing.judge import Known, close, looks_whole, nothing_missing
+from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.closing.judge import JudgementContext, close, looks_whole, nothing_missing
 from aggregator.closing.prover import Prover
-from aggregator.closing.report_state import Windows, newest_with_beacons, read_sketches, read_told
+from aggregator.closing.report_state import Windows, load_report_state, newest_with_beacons, read_sketches
 from aggregator.closing.silence import SilenceWatch
 from aggregator.closing.window_store import Closing
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import BlockReader, Reading
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import block_key
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.emitters import last_words
 from lagloss_server.queries.offset_ranges import clamp, merge_ranges
-from lagloss_server.rules.arithmetic import Straddled, horizon
+from lagloss_server.rules.arithmetic import CutInsidePattern, horizon
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.tally_proof import proven_facts
 
 log = structlog.get_logger()
 
 WINDOWS_AT_ONCE = 4_000
-"""How many windows are judged and committed together at the most."""
-BEACONS_A_READ = 50_000_000
-"""One Spark read closes windows with about so many beacons, but at least one: more would be lost in a crash."""
+"""Maximum number of windows that are judged and committed together."""
+BEACONS_PER_READ = 50_000_000
+"""Beacons per Spark read, of one window at least: a crash repeats no more than that."""
 
 
 class Closer:
-    """Keeps the windows of all pipelines closed. `tick` does what is due; call it again and again.
+    """Closer of the windows of all pipelines. `tick` closes due ones; call it repeatedly.
 
     `verify_share`: which share of the windows that tallies prove is read all the same, to see that the beacons agree.
     """
@@ -46,10 +46,10 @@ class Closer:
     def __init__(
         self,
         engine: Engine,
-        watch: Watch,
+        watch: DefinitionRegistry,
         reader: BlockReader,
         beacons: BeaconLog,
-        metrics: Metrics,
+        metrics: AggregatorMetrics,
         verify_share: float = 0.0,
     ) -> None:
         self.reader = reader
@@ -63,15 +63,15 @@ class Closer:
         self._lows: Mapping[int, int] = {}
 
     def tick(self, caught_up_ms: int, now_ms: int) -> bool:
-        """Close what is due or dirty, judge what time may have changed. Whether there was anything to do.
+        """Close due and dirty windows, judge again those past their deadline. Return whether there were any.
 
         `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
         """
         self._watch.refresh()
         due = [
             (pipeline, start)
-            for pipeline, agenda in self._watch.agendas.items()
-            for start in agenda.to_close(caught_up_ms, now_ms)
+            for pipeline, schedule in self._watch.schedules.items()
+            for start in schedule.to_close(caught_up_ms, now_ms)
         ]
         if due:
             self.close_windows(due[:WINDOWS_AT_ONCE], caught_up_ms)
@@ -92,10 +92,10 @@ class Closer:
         known = self._known(windows, now_ms)
         return self._close(known, windows, set() if from_log else self._proven(known, windows))
 
-    def _proven(self, known: Known, windows: Windows) -> set[tuple[str, int]]:
+    def _proven(self, known: JudgementContext, windows: Windows) -> set[tuple[str, int]]:
         return {window for window in windows if self._prover.is_proven(known, window)}
 
-    def _close(self, known: Known, windows: Windows, proven: set[tuple[str, int]]) -> int:
+    def _close(self, known: JudgementContext, windows: Windows, proven: set[tuple[str, int]]) -> int:
         """Close windows, of which these are proven; how many beacons were read."""
         checked = self._prover.to_verify(proven)
         self._close_proven(known, sorted(proven - checked))
@@ -122,19 +122,19 @@ class Closer:
         with self._engine.begin() as connection:
             gone = unfinished.seal_gone(connection, held)
         for pipeline, start in gone:
-            if pipeline in self._watch.agendas:
-                self._watch.agendas[pipeline].sealed(start)
+            if pipeline in self._watch.schedules:
+                self._watch.schedules[pipeline].sealed(start)
         self._lows = lows
 
     def seal_before(self, before_s: int, at_most: int) -> None:
-        """Seal closed windows that start before, but for dirty ones: nothing that tells of them comes any more."""
+        """Seal closed windows that start before this, except dirty ones: no report about them can arrive any more."""
         with self._engine.begin() as connection:
             old = unfinished.seal_before(connection, before_s, at_most)
         for pipeline, start in old:
-            if pipeline in self._watch.agendas:
-                self._watch.agendas[pipeline].sealed(start)
+            if pipeline in self._watch.schedules:
+                self._watch.schedules[pipeline].sealed(start)
 
-    def _close_proven(self, known: Known, windows: Windows) -> None:
+    def _close_proven(self, known: JudgementContext, windows: Windows) -> None:
         """Close windows that their tallies prove: no block is read, and they cost the same whatever their size."""
         if not windows:
             return
@@ -144,12 +144,13 @@ class Closer:
         facts = {
             window: proven_facts(known.graph(*window), sketches[window])
             for window in windows
-            if {tally for tally, _ in sketches[window]} == set(known.told.tallies[window])  # else one has just changed
+            if {tally for tally, _ in sketches[window]}
+            == set(known.reports.tallies[window])  # else one has just changed
         }
         made = self._commit(known, facts)
         log.info("proven", windows=len(facts), seconds=round(time.monotonic() - started, 2), changed=made)
 
-    def _close_read(self, known: Known, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
+    def _close_read(self, known: JudgementContext, windows: Windows, checked: Iterable[tuple[str, int]] = ()) -> int:
         """Read, judge and commit these windows in one go; how many beacons were read."""
         started = time.monotonic()
         reading, position = self._read(known, windows)
@@ -166,7 +167,7 @@ class Closer:
 
     def _commit(
         self,
-        known: Known,
+        known: JudgementContext,
         facts: Mapping[tuple[str, int], WindowFacts],
         reading: Reading | None = None,
         position: Mapping[int, int] | None = None,
@@ -185,46 +186,46 @@ class Closer:
     def _committed(self, found: Iterable[Closing], made: Iterable[tuple[Closing, int]]) -> None:
         for closing in found:
             pipeline, start = closing.window
-            agenda = self._watch.agendas[pipeline]
-            self._metrics.waited(time.time() * 1000 - agenda.ready_ms(start))
-            agenda.closed(start, closing.basis, closing.deadline)
+            schedule = self._watch.schedules[pipeline]
+            self._metrics.waited(time.time() * 1000 - schedule.ready_ms(start))
+            schedule.closed(start, closing.basis, closing.deadline)
         for closing, revision in made:
             self._metrics.window(closing.result, revision)
 
-    def _known(self, windows: Windows, now_ms: int) -> Known:
-        """What the reports tell of these windows, as of one moment."""
+    def _known(self, windows: Windows, now_ms: int) -> JudgementContext:
+        """Read the state of reports for these windows, as of one moment."""
         with self._engine.connect().execution_options(isolation_level="REPEATABLE READ") as connection:
-            return Known(read_told(connection, windows, now_ms), self._watch.versions, {}, now_ms)
+            return JudgementContext(load_report_state(connection, windows, now_ms), self._watch.versions, {}, now_ms)
 
-    def _with_newest(self, known: Known, windows: Windows) -> Known:
-        """With what stands in for progress where nobody reports any (rule 4)."""
+    def _with_newest(self, known: JudgementContext, windows: Windows) -> JudgementContext:
+        """Add the rule-4 fallback: for places without progress reports, the newest later window that has beacons."""
         asked: dict[str, tuple[int, int]] = {}
         for pipeline, start in windows:
-            reported = {lane.checkpoint for lane in known.told.lanes[pipeline]}
+            reported = {lane.checkpoint for lane in known.reports.lanes[pipeline]}
             if any(place.progress not in reported for place in known.graph(pipeline, start).places):
-                due = self._watch.agendas[pipeline].newest_due_s(known.now_ms)
+                due = self._watch.schedules[pipeline].newest_due_s(known.now_ms)
                 asked[pipeline] = min(start, asked.get(pipeline, (start, due))[0]), due
         if not asked:
             return known
         with self._engine.connect() as connection:
             return replace(known, newest=newest_with_beacons(connection, asked))
 
-    def _batches(self, known: Known, windows: Windows) -> Iterator[Windows]:
-        """The windows in reads of bounded size, by what their tallies tell."""
+    def _batches(self, known: JudgementContext, windows: Windows) -> Iterator[Windows]:
+        """Split the windows into reads of bounded size, by the beacons in their tallies."""
         batch: list[tuple[str, int]] = []
         beacons = 0
         for window in windows:
-            told = sum(tally.beacons for tally in known.told.tallies[window])
-            if batch and beacons + told > BEACONS_A_READ:
+            of_window = sum(tally.beacons for tally in known.reports.tallies[window])
+            if batch and beacons + of_window > BEACONS_PER_READ:
                 yield batch
                 batch, beacons = [], 0
             batch.append(window)
-            beacons += told
+            beacons += of_window
         if batch:
             yield batch
 
-    def _read(self, known: Known, windows: Windows) -> tuple[Reading, dict[int, int]]:
-        """The facts of the windows, and where the audit stands after that."""
+    def _read(self, known: JudgementContext, windows: Windows) -> tuple[Reading, dict[int, int]]:
+        """Read the facts of the windows; return them and the position of the audit after the read."""
         held = self._beacons.watermarks()
         position = self._audit.position(held)
         plans = []
@@ -232,7 +233,7 @@ class Closer:
             graph, evidence = known.graph(pipeline, start), known.evidence(pipeline, start)
             others = self._watch.versions[pipeline].checkpoints
             plans.append(WindowPlan(graph, start, horizon(graph, evidence).cuts, evidence.sample, others))
-        wanted = [place for window in windows for place in known.told.ranges[window]]
+        wanted = [place for window in windows for place in known.reports.ranges[window]]
         silent = [state for window in windows for state in known.evidence(*window).silent()]
         wanted += last_words(self._beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
@@ -244,11 +245,12 @@ class Closer:
         return ReadPlan({plan.key: plan for plan in plans}, frozenset(self._watch.versions), position)
 
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
-        """Windows that are over, where everybody is final and nothing is missing, need not wait for their grace."""
+        """Close windows that are over before their grace ends, if all their emitters are final and nothing is
+        missing."""
         over = [
             (pipeline, start)
-            for pipeline, agenda in self._watch.agendas.items()
-            for start in agenda.maybe_early(caught_up_ms, now_ms)
+            for pipeline, schedule in self._watch.schedules.items()
+            for start in schedule.maybe_early(caught_up_ms, now_ms)
         ][:WINDOWS_AT_ONCE]
         if not over:
             return
@@ -258,11 +260,11 @@ class Closer:
         for window in set(over) - proven:
             self._try_reading_early(known, window, now_ms)
 
-    def _try_reading_early(self, known: Known, window: tuple[str, int], now_ms: int) -> None:
-        """A window that tallies do not prove, but where they look whole, is read; the result is kept only if it is."""
+    def _try_reading_early(self, known: JudgementContext, window: tuple[str, int], now_ms: int) -> None:
+        """Read a window that tallies do not prove, if it looks whole; keep the result only if nothing is missing."""
         pipeline, start = window
-        agenda = self._watch.agendas[pipeline]
-        entry = agenda.entry(start)
+        schedule = self._watch.schedules[pipeline]
+        entry = schedule.entry(start)
         worth_it = entry.read_early != entry.changed_at and looks_whole(known.graph(*window), known.evidence(*window))
         if worth_it:
             known = self._with_newest(known, [window])
@@ -271,14 +273,14 @@ class Closer:
             if nothing_missing(close(known, pipeline, start, facts).result):
                 self._commit(known, {window: facts}, reading, position)
                 return
-        agenda.tried_early(start, now_ms, read=worth_it)
+        schedule.tried_early(start, now_ms, read=worth_it)
 
     def _judge_again(self, caught_up_ms: int) -> None:
-        """Windows whose deadline has passed, or whose emitters fell silent or came back: no block is read, unless a cut
-        falls inside a pattern."""
-        agendas = self._watch.agendas
-        windows = {(name, start) for name, agenda in agendas.items() for start in agenda.to_judge(caught_up_ms)}
-        touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in agendas]
+        """Judge again windows whose deadline has passed, or whose emitters fell silent or came back: no block is read,
+        unless a cut falls inside a pattern."""
+        schedules = self._watch.schedules
+        windows = {(name, start) for name, schedule in schedules.items() for start in schedule.to_judge(caught_up_ms)}
+        touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in schedules]
         if not windows and not touched:
             return
         with self._engine.connect() as connection:
@@ -290,11 +292,11 @@ class Closer:
         found, straddled = [], []
         with self._engine.begin() as connection:
             for window, (facts, basis) in closings.read_facts(connection, batch).items():
-                if known.told.changed.get(window, 0) > basis:
+                if known.reports.changed.get(window, 0) > basis:
                     continue  # its tallies changed since it was read: it is closed again once they stand still
                 try:
                     found.append(close(known, *window, facts))
-                except Straddled:
+                except CutInsidePattern:
                     straddled.append(window)
             made = closings.commit(connection, found)
         self._committed(found, made)

@@ -1,4 +1,4 @@
-"""Watching: which pipelines there are, and what there is to do about the windows of each, as PostgreSQL says."""
+"""Registry of pipelines: their definitions and the schedules of their windows, as PostgreSQL has them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from sqlalchemy import Engine
 
 from aggregator.closing import unfinished
 from aggregator.closing.judge import Versions
-from aggregator.closing.schedule import Agenda, Entry
-from aggregator.consumer_lag.lag import NodeGroup
-from aggregator.metrics import Metrics
+from aggregator.closing.schedule import WindowEntry, WindowSchedule
+from aggregator.metrics import AggregatorMetrics
+from aggregator.node_groups import NodeGroup
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.store import Store, read_basis
 
 
-class Watch:
-    """Definitions and agendas of all pipelines; `refresh` brings both up to date."""
+class DefinitionRegistry:
+    """Definitions and schedules of all pipelines; `refresh` brings both up to date."""
 
-    def __init__(self, engine: Engine, store: Store, metrics: Metrics) -> None:
+    def __init__(self, engine: Engine, store: Store, metrics: AggregatorMetrics) -> None:
         self.versions: dict[str, Versions] = {}
-        self.agendas: dict[str, Agenda] = {}
+        self.schedules: dict[str, WindowSchedule] = {}
         self.checkpoints: Mapping[str, frozenset[str]] = {}
         """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
         self.groups: Collection[NodeGroup] = ()
@@ -37,7 +37,7 @@ class Watch:
             with self._engine.connect() as connection:
                 self._seen_basis = read_basis(connection)
         self._refresh_definitions()
-        self._seen_basis = self._refresh_agendas(self._seen_basis)
+        self._seen_basis = self._refresh_schedules(self._seen_basis)
 
     def _refresh_definitions(self) -> None:
         changes = self._store.count_changes()
@@ -45,14 +45,14 @@ class Watch:
             return
         self._changes_seen = changes
         for name in self.versions.keys() - set(self._store.names()):
-            del self.versions[name], self.agendas[name]
+            del self.versions[name], self.schedules[name]
         known = {name: len(versions) for name, versions in self.versions.items()}
         fresh = self._store.versions(known)
         for stored in fresh:
             self.versions.setdefault(stored.name, Versions()).add(stored)
         for name in {stored.name for stored in fresh}:
             grace_ms = self.versions[name].newest.definition.spec.grace
-            self.agendas.setdefault(name, Agenda(grace_ms)).grace_ms = grace_ms
+            self.schedules.setdefault(name, WindowSchedule(grace_ms)).grace_ms = grace_ms
         self._resume({stored.name for stored in fresh} - known.keys())
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
         self.groups = [
@@ -62,22 +62,22 @@ class Watch:
         ]
 
     def _resume(self, pipelines: Collection[str]) -> None:
-        """Put on the agenda what is left to do about pipelines that were not known before."""
+        """Put the unfinished windows of newly known pipelines on the schedule."""
         if not pipelines:
             return
         with self._engine.connect() as connection:
             for span in unfinished.read_spans(connection, pipelines):
-                agenda = self.agendas[span.pipeline]
-                agenda.resume(span.first, span.last + WINDOW_S)
+                schedule = self.schedules[span.pipeline]
+                schedule.resume(span.first, span.last + WINDOW_S)
                 if span.windows < (span.last - span.first) // WINDOW_S + 1:
                     for start in unfinished.read_gaps(connection, span.pipeline, span.first, span.last):
-                        agenda.put(start, Entry())
+                        schedule.put(start, WindowEntry())
             for row in unfinished.read_deadlines(connection, pipelines):
-                self.agendas[row.pipeline].put(row.window_start, Entry(row.basis, deadline=row.deadline))
+                self.schedules[row.pipeline].put(row.window_start, WindowEntry(row.basis, deadline=row.deadline))
             for row in unfinished.read_changes(connection, 0, pipelines):
                 self._take_change(row)
 
-    def _refresh_agendas(self, seen_basis: int) -> int:
+    def _refresh_schedules(self, seen_basis: int) -> int:
         """Take in what changed after this basis; the basis up to which that is known now."""
         with self._engine.connect() as connection:
             changes = unfinished.read_changes(connection, seen_basis)
@@ -86,8 +86,8 @@ class Watch:
         self._metrics.late_for_sealed.inc(sum(change.state == "sealed" for change in changes))
         return max((change.basis for change in changes), default=seen_basis)
 
-    def _take_change(self, change: unfinished.Change) -> None:
-        agenda = self.agendas.get(change.pipeline)
-        if agenda is not None and change.state != "sealed":
-            known = None if change.closed_basis is None else Entry(change.closed_basis)
-            agenda.tally_changed(change.window_start, change.basis, change.changed_at, known)
+    def _take_change(self, change: unfinished.TallyChange) -> None:
+        schedule = self.schedules.get(change.pipeline)
+        if schedule is not None and change.state != "sealed":
+            known = None if change.closed_basis is None else WindowEntry(change.closed_basis)
+            schedule.tally_changed(change.window_start, change.basis, change.changed_at, known)

@@ -1,11 +1,11 @@
-"""Judging: from facts and what was told to a closing. Pure; the closer reads before it and commits after it."""
+"""Judgement of windows: from facts and the state of reports to a closing. Pure; the closer reads and commits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from aggregator.closing.report_state import Told
+from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing, Missing
 from lagloss.wire.format import WINDOW_S, OffsetRange
 from lagloss_server.model.definition import StoredPipeline, in_force
@@ -33,7 +33,7 @@ class Versions:
         return len(self._stored)
 
     def add(self, version: StoredPipeline) -> None:
-        """The next version."""
+        """Append the next version."""
         self._stored.append(version)
         self._graphs.append(Graph(version.definition))
 
@@ -47,11 +47,11 @@ class Versions:
         return frozenset(name for graph in self._graphs for name in graph.checkpoints)
 
     def at(self, window_start_s: int) -> Graph:
-        """The version in force at a window's start; the first holds for all windows before it, too."""
+        """Return the version in force at a window's start; the first holds for all windows before it, too."""
         return self._graphs[in_force(self._stored, window_start_s)]
 
     def changed_in(self, window_start_s: int) -> tuple[bool, frozenset[str]]:
-        """Whether a version came into force within this window, and the nodes that this makes unsure."""
+        """Return whether a version came into force within this window, and the nodes that this makes unsure."""
         start_ms, end_ms = window_start_s * 1000, (window_start_s + WINDOW_S) * 1000
         before, changed = self.at(window_start_s), frozenset[str]()
         within = [
@@ -65,10 +65,10 @@ class Versions:
 
 
 @dataclass(frozen=True)
-class Known:
+class JudgementContext:
     """Everything a judgement needs besides facts, as of `now_ms`; `newest` is by pipeline and checkpoint (rule 4)."""
 
-    told: Told
+    reports: ReportState
     versions: Mapping[str, Versions]
     newest: Mapping[str, Mapping[str, int]]
     now_ms: int
@@ -82,20 +82,20 @@ class Known:
         return Evidence(
             window_start_s=window_start_s,
             now_ms=self.now_ms,
-            emitters=self.told.emitters[pipeline],
-            tallies=self.told.tallies[pipeline, window_start_s],
-            lanes=self.told.lanes[pipeline],
+            emitters=self.reports.emitters[pipeline],
+            tallies=self.reports.tallies[pipeline, window_start_s],
+            lanes=self.reports.lanes[pipeline],
             later_due=frozenset(name for name, start in newest.items() if start > window_start_s),
             changed=changed,
             version_changed=version_changed,
         )
 
 
-def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
+def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: WindowFacts) -> Closing:
     """Judge a window and make its closing.
 
     Raises:
-        Straddled: a cut falls inside a pattern of these facts.
+        CutInsidePattern: a cut falls inside a pattern of these facts.
     """
     graph, evidence = known.graph(pipeline, window_start_s), known.evidence(pipeline, window_start_s)
     result = judge(graph, facts, evidence)
@@ -103,16 +103,16 @@ def close(known: Known, pipeline: str, window_start_s: int, facts: WindowFacts) 
         result=result,
         facts=facts,
         missing=_name_missing(graph, facts, evidence),
-        basis=known.told.basis,
+        basis=known.reports.basis,
         judged_at=known.now_ms,
         deadline=_deadline(graph, result, evidence),
         history=is_history(evidence),
-        log_start=_log_start(known.told.ranges[pipeline, window_start_s]),
+        log_start=_log_start(known.reports.ranges[pipeline, window_start_s]),
     )
 
 
 def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[Missing]:
-    """The missing messages, lost ones first, each with where it is so and the last checkpoint it reached."""
+    """Return the missing messages, lost ones first, each with its places and the last checkpoint it reached."""
     if not facts.missing:
         return []
     ahead, incomplete = horizon(graph, evidence), evidence.incomplete(graph, facts.read, facts.quarantined)
@@ -131,8 +131,8 @@ def _name_missing(graph: Graph, facts: WindowFacts, evidence: Evidence) -> list[
 
 
 def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | None:
-    """When to judge again though no tally changes (epoch ms): progress and emitters' states may have moved on, or
-    maxWait have passed. The older the window, the less often."""
+    """Return when to judge again though no tally changes (epoch ms): progress and emitters' states may have moved on,
+    or maxWait have passed. The older the window, the less often."""
     unsure = result.verdict == "unknown" or any(
         reason in ("pending", "overdue") or reason.startswith("evidence:") for reason in result.reasons
     )
@@ -148,10 +148,10 @@ def _deadline(graph: Graph, result: WindowResult, evidence: Evidence) -> int | N
 
 
 def is_history(evidence: Evidence) -> bool:
-    """Whether the window was filled in afterwards: everybody who told of it started after its end. Where nobody has
-    told of it yet (a closing met blocks ahead of their tallies), everybody there is."""
-    told = {tally.emitter for tally in evidence.tallies}
-    started = [state.started_at for state in evidence.emitters if not told or state.emitter in told]
+    """Return whether the window was filled in afterwards: every emitter with a tally in it started after its end.
+    Without tallies (a closing met blocks ahead of them), all emitters of the pipeline count."""
+    reporting = {tally.emitter for tally in evidence.tallies}
+    started = [state.started_at for state in evidence.emitters if not reporting or state.emitter in reporting]
     return bool(started) and min(started) > evidence.window_end_ms
 
 
@@ -163,7 +163,7 @@ def _log_start(ranges: Sequence[OffsetRange]) -> list[tuple[int, int]]:
 
 
 def nothing_missing(result: WindowResult) -> bool:
-    """Whether a window may be closed before it is due: everybody is final and nothing is missing."""
+    """Return whether a window can be closed before it is due: every emitter is final and nothing is missing."""
     return (
         result.verdict in ("ok", "idle")
         and result.lost is not None
@@ -174,8 +174,8 @@ def nothing_missing(result: WindowResult) -> bool:
 
 
 def looks_whole(graph: Graph, evidence: Evidence) -> bool:
-    """Whether it is worth reading a window early: every expected emitter is final, and no link lets fewer beacons out
-    than it took in. A cheap guess from the tallies; the reading decides."""
+    """Return whether an early read of a window is worthwhile: every expected emitter is final, and no link lets fewer
+    beacons out than it took in. A cheap guess from the tallies; the read decides."""
     if any(not evidence.is_final(state) for state in evidence.expected()):
         return False
     counts: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Proving: which windows are closed from their tallies alone, and the alarm where beacons tell otherwise."""
+"""Prover: selects the windows to close from their tallies alone, and raises an alarm if beacons contradict a proof."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import structlog
 from confluent_kafka import KafkaException
 from sqlalchemy import Engine, select
 
-from aggregator.closing.judge import Known, close
-from aggregator.metrics import Metrics
+from aggregator.closing.judge import JudgementContext, close
+from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import BadRecord, OffsetRange, decode_block
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.offset_ranges import clamp
@@ -28,13 +28,13 @@ class Prover:
     """Decides which windows are proven. `verify_share`: which share of these is read all the same, to see that the
     beacons agree."""
 
-    def __init__(self, engine: Engine, beacons: BeaconLog, metrics: Metrics, verify_share: float) -> None:
+    def __init__(self, engine: Engine, beacons: BeaconLog, metrics: AggregatorMetrics, verify_share: float) -> None:
         self._checksums = ChecksumWatch(engine, beacons)
         self._metrics = metrics
         self._verify_share = verify_share
 
-    def is_proven(self, known: Known, window: tuple[str, int]) -> bool:
-        """Whether the tallies prove that nothing is missing, and nothing else has to be looked up in the blocks."""
+    def is_proven(self, known: JudgementContext, window: tuple[str, int]) -> bool:
+        """Return whether the tallies prove that nothing is missing, and no block has to be read for anything else."""
         graph, evidence = known.graph(*window), known.evidence(*window)
         if not proves(graph, evidence):
             return False
@@ -42,10 +42,10 @@ class Prover:
         return not links or not self._checksums.are_used(*window, links, known.now_ms)
 
     def to_verify(self, proven: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
-        """Those of these windows that are read all the same."""
+        """Choose the windows that are read although they are proven."""
         return {window for window in proven if random.random() < self._verify_share}
 
-    def verify(self, known: Known, window: tuple[str, int], facts: WindowFacts) -> None:
+    def verify(self, known: JudgementContext, window: tuple[str, int], facts: WindowFacts) -> None:
         """Raise the alarm where the beacons of a proven window say that a message is missing, or hold fewer than the
         tallies."""
         result = close(known, *window, facts).result
@@ -69,8 +69,8 @@ class ChecksumWatch:
         self._answers: dict[str, tuple[int, bool]] = {}
 
     def are_used(self, pipeline: str, window_start_s: int, links: Iterable[tuple[str, str]], now_ms: int) -> bool:
-        """Whether both sides of one of these links (out, in) carry checksums in this window, as far as a block of each
-        tells; true where that cannot be found out."""
+        """Return whether both sides of one of these links (out, in) carry checksums in this window, judged by a block
+        of each; true where no block could be read."""
         asked_ms, used = self._answers.get(pipeline, (0, False))
         if now_ms - asked_ms >= CHECKSUMS_KNOWN_MS:
             used = any(
@@ -80,7 +80,7 @@ class ChecksumWatch:
         return used
 
     def _carries(self, pipeline: str, window_start_s: int, checkpoint: str) -> bool:
-        tally = tables.Tally
+        tally = tables.TallyRow
         with self._engine.connect() as connection:
             ranges = connection.execute(
                 select(tally.ranges)

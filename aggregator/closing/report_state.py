@@ -1,4 +1,4 @@
-"""What was told: the state of reports that a judgement of some windows needs, as PostgreSQL holds it."""
+"""State of reports that a judgement of some windows needs, as PostgreSQL holds it."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def chunks(windows: Windows, size: int = 1_000) -> Iterator[list[tuple[str, int]
 
 
 @dataclass(frozen=True)
-class Told:
-    """What the reports told of some windows, all as of one position (`basis`). `changed`: the basis of the last change
+class ReportState:
+    """State of reports for some windows, all as of one position (`basis`). `changed`: the basis of the last change
     of any tally of a window."""
 
     basis: int
@@ -38,25 +38,25 @@ class Told:
 
 
 def largest_skew_ms(connection: Connection, now_ms: int) -> int:
-    """How far the clock of any emitter that is neither closed nor silent is from the broker's."""
-    emitter = tables.Emitter
+    """Return the largest clock difference (ms) between the broker and an emitter that is neither closed nor silent."""
+    emitter = tables.EmitterRow
     largest = select(func.coalesce(func.max(func.abs(emitter.skew_ms)), 0)).where(~emitter.closed, is_heard(now_ms))
     return int(connection.execute(largest).scalar_one())
 
 
-def read_told(connection: Connection, windows: Windows, now_ms: int) -> Told:
-    """What is known of these windows; the connection must be in a REPEATABLE READ transaction."""
+def load_report_state(connection: Connection, windows: Windows, now_ms: int) -> ReportState:
+    """Load the state of reports for these windows; the connection must be in a REPEATABLE READ transaction."""
     pipelines = sorted({pipeline for pipeline, _ in windows})
     tallies: dict[tuple[str, int], list[TallyState]] = {window: [] for window in windows}
     ranges: dict[tuple[str, int], list[OffsetRange]] = {window: [] for window in windows}
     changed: dict[tuple[str, int], int] = {}
-    tally = tables.table_of(tables.Tally)
+    tally = tables.table_of(tables.TallyRow)
     for row in _tally_rows(connection, windows, [column for column in tally.c if column.name != "sketch"]):
         window = (row.pipeline, row.window_start)
         tallies[window].append(_tally_state(row))
         ranges[window].extend(OffsetRange(*place) for place in row.ranges)
         changed[window] = max(row.changed_basis, changed.get(window, 0))
-    return Told(
+    return ReportState(
         basis=read_basis(connection),
         emitters=read_emitters(connection, pipelines, now_ms),
         lanes=_read_lanes(connection, pipelines),
@@ -81,7 +81,7 @@ def _tally_state(row: Any) -> TallyState:
 
 
 def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Column[Any]]) -> Iterator[Any]:
-    table, columns = tables.table_of(tables.Tally), list(columns)
+    table, columns = tables.table_of(tables.TallyRow), list(columns)
     for wanted in chunks(windows):
         yield from connection.execute(
             select(*columns).where(
@@ -92,7 +92,7 @@ def _tally_rows(connection: Connection, windows: Windows, columns: Iterable[Colu
 
 
 def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, list[LaneState]]:
-    lane = tables.Lane
+    lane = tables.LaneRow
     rows = connection.execute(
         select(lane.pipeline, lane.checkpoint, lane.until, lane.holder, lane.lane, lane.reporter).where(
             is_any(lane.pipeline, pipelines)
@@ -105,8 +105,8 @@ def _read_lanes(connection: Connection, pipelines: Sequence[str]) -> dict[str, l
 
 
 def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, int]]) -> dict[str, dict[str, int]]:
-    """By pipeline and checkpoint, the newest window with a beacon of it that is later than the first and at most the
-    second of the two windows asked about."""
+    """Return, by pipeline and checkpoint, the newest window with beacons that is later than the first and at most the
+    second of the two given windows."""
     found: dict[str, dict[str, int]] = {pipeline: {} for pipeline in asked}
     if asked:
         rows = connection.execute(
@@ -128,8 +128,8 @@ def newest_with_beacons(connection: Connection, asked: Mapping[str, tuple[int, i
 
 
 def read_sketches(connection: Connection, windows: Windows) -> dict[tuple[str, int], list[tuple[TallyState, Sketch]]]:
-    """The tallies of these windows with their lag sketches."""
+    """Read the tallies of these windows with their lag sketches."""
     found: dict[tuple[str, int], list[tuple[TallyState, Sketch]]] = {window: [] for window in windows}
-    for row in _tally_rows(connection, windows, tables.table_of(tables.Tally).c):
+    for row in _tally_rows(connection, windows, tables.table_of(tables.TallyRow).c):
         found[row.pipeline, row.window_start].append((_tally_state(row), Sketch.unpacked(row.sketch)))
     return found

@@ -1,5 +1,4 @@
-"""The agenda: which windows of a pipeline are due or dirty, and when. Pure bookkeeping, rebuilt from PostgreSQL at
-every start.
+"""Schedule of a pipeline's windows that are due or dirty. Pure bookkeeping, rebuilt from PostgreSQL at every start.
 
 A window is closed for the first time when it is due; again when its tallies changed after the closing and have stood
 still since, or when time alone may have changed its result (its deadline). See docs/closing.md. Windows with nothing
@@ -24,7 +23,7 @@ CALM_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class WindowEntry:
     """What is known of one window. Times in epoch ms; a basis is a position in the reports.
 
     `basis` is 0 before the first closing. `changed_at`, `dirty_since`: the last and first change of a tally that the
@@ -43,19 +42,19 @@ class Entry:
     read_early: int | None = None
 
     def is_settled(self, now_ms: int) -> bool:
-        """Whether a dirty window has waited long enough to be closed again."""
+        """Return whether a dirty window has waited long enough to be closed again."""
         if self.dirty_since is None or self.changed_at is None:
             return False
         return now_ms - self.changed_at >= self.settle_ms or now_ms - self.dirty_since >= PATIENCE * self.settle_ms
 
     def is_done(self, now_ms: int) -> bool:
-        """Whether there is nothing to do, nor to remember, until a tally changes."""
+        """Return whether the window needs no action and no entry until a tally changes."""
         calm = self.calm_since is None or now_ms - self.calm_since >= CALM_MS
         return self.basis > 0 and self.dirty_since is None and self.deadline is None and calm
 
-    def changed(self, changed_at: int) -> Entry:
-        """A tally changed: the first time since the closing, the settle time starts anew or, if it was not calm in
-        between, doubles."""
+    def changed(self, changed_at: int) -> WindowEntry:
+        """Note a change of a tally; the first one since the closing restarts the settle time or, if the tallies had not
+        stood still before it, doubles it."""
         if self.dirty_since is not None:
             return replace(self, changed_at=max(changed_at, self.changed_at or 0))
         calm = self.calm_since is None or changed_at - self.calm_since >= CALM_MS
@@ -63,39 +62,40 @@ class Entry:
         return replace(self, changed_at=changed_at, dirty_since=changed_at, settle_ms=settle_ms)
 
 
-class Agenda:
+class WindowSchedule:
     """The windows of one pipeline that there is something to do about, from its first tally to the newest due one."""
 
     def __init__(self, grace_ms: int) -> None:
         self.grace_ms = grace_ms
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, WindowEntry] = {}
         self._first: int | None = None
         self._listed_to = 0
 
     @property
     def size(self) -> int:
-        """How many windows are held."""
+        """Number of windows held."""
         return len(self._entries)
 
     def resume(self, first_s: int, listed_to_s: int) -> None:
-        """From `first_s` to before `listed_to_s` every window is closed, but those that are put on the agenda."""
+        """Treat every window from `first_s` to before `listed_to_s` as closed, except those that are put on the
+        schedule."""
         self._first, self._listed_to = first_s, listed_to_s
 
-    def put(self, window_start_s: int, entry: Entry) -> None:
-        """A window, as the database knows it."""
+    def put(self, window_start_s: int, entry: WindowEntry) -> None:
+        """Put a window on the schedule, as the database has it."""
         self._reach(window_start_s)
         self._entries[window_start_s] = entry
 
-    def tally_changed(self, window_start_s: int, basis: int, changed_at: int, known: Entry | None = None) -> None:
-        """A tally of this window changed; `basis` is the position of the report that brought it. `known` is what the
-        database knows of a window that is not on the agenda; None if it was never closed."""
+    def tally_changed(self, window_start_s: int, basis: int, changed_at: int, known: WindowEntry | None = None) -> None:
+        """Note that a tally of this window changed; `basis` is the position of the report that brought it. `known`: the
+        database's state of a window that is not on the schedule; None if it was never closed."""
         self._reach(window_start_s)
-        entry = self._entries.get(window_start_s) or known or Entry()
+        entry = self._entries.get(window_start_s) or known or WindowEntry()
         if basis > entry.basis:
             self._entries[window_start_s] = entry.changed(changed_at)
 
     def closed(self, window_start_s: int, basis: int, deadline: int | None) -> None:
-        """The window was closed (or judged again) knowing the reports up to `basis`."""
+        """Note that the window was closed (or judged again) with the reports up to `basis`."""
         entry = self.entry(window_start_s)
         self._reach(window_start_s)
         self._entries[window_start_s] = replace(
@@ -108,21 +108,21 @@ class Agenda:
         )
 
     def sealed(self, window_start_s: int) -> None:
-        """The log no longer holds the window's blocks: it stays as it is."""
-        self._entries[window_start_s] = Entry(basis=max(1, self.entry(window_start_s).basis))
+        """Note that the log no longer holds the window's blocks: its result stays as it is."""
+        self._entries[window_start_s] = WindowEntry(basis=max(1, self.entry(window_start_s).basis))
 
     def tried_early(self, window_start_s: int, now_ms: int, *, read: bool) -> None:
-        """The window could not be closed early; the older it is, the later that is tried again."""
+        """Note that the window could not be closed early; the older it is, the later the next try."""
         entry = self.entry(window_start_s)
         age_ms = now_ms - (window_start_s + WINDOW_S) * 1000
         read_early = entry.changed_at if read else entry.read_early
         self._entries[window_start_s] = replace(entry, early_at=now_ms + max(500, age_ms // 4), read_early=read_early)
 
-    def entry(self, window_start_s: int) -> Entry:
-        return self._entries.get(window_start_s, Entry())
+    def entry(self, window_start_s: int) -> WindowEntry:
+        return self._entries.get(window_start_s, WindowEntry())
 
     def ready_ms(self, window_start_s: int) -> int:
-        """When a window that is closed now became due, or last changed: what it waited from."""
+        """Return when (epoch ms) a window that is closed now became due, or last changed."""
         return max(due_ms(window_start_s, self.grace_ms), self.entry(window_start_s).changed_at or 0)
 
     def newest_due_s(self, caught_up_ms: int) -> int:
@@ -130,7 +130,7 @@ class Agenda:
         return newest_due_s(caught_up_ms, self.grace_ms)
 
     def to_close(self, caught_up_ms: int, now_ms: int) -> Iterator[int]:
-        """Windows to read now, oldest first: due for the first time, or dirty and settled."""
+        """Return the windows to read now, oldest first: due for the first time, or dirty and settled."""
         self._list_gaps(caught_up_ms)
         due = self.newest_due_s(caught_up_ms)
         for start in sorted(self._entries):
@@ -146,7 +146,7 @@ class Agenda:
                 yield start
 
     def maybe_early(self, caught_up_ms: int, now_ms: int) -> Iterator[int]:
-        """Windows that are over and not due yet: they may be closed early if everything is final and nothing
+        """Return windows that are over but not due yet: they can be closed early if everything is final and nothing
         missing."""
         due = self.newest_due_s(caught_up_ms)
         for start, entry in sorted(self._entries.items()):
@@ -155,30 +155,30 @@ class Agenda:
                 yield start
 
     def to_judge(self, now_ms: int) -> Iterator[int]:
-        """Closed windows whose deadline has passed."""
+        """Return closed windows whose deadline has passed."""
         for start, entry in sorted(self._entries.items()):
             if entry.deadline is not None and entry.deadline <= now_ms:
                 yield start
 
     def _reach(self, window_start_s: int) -> None:
-        """Windows are listed from this one on, if they were not."""
+        """List windows from this one on, if they were not listed."""
         if self._first is None or window_start_s < self._first:
             first = self._first
             self._first = window_start_s
             self._listed_to = window_start_s if first is None else self._listed_to
             for start in range(window_start_s, min(first or window_start_s, self._listed_to), WINDOW_S):
-                self._entries.setdefault(start, Entry())
+                self._entries.setdefault(start, WindowEntry())
 
-    def _is_filled_in_late(self, window_start_s: int, entry: Entry) -> bool:
-        """Whether the first tally of a window came when it was due already (a back-fill): more are on their way then,
-        and closing it before they stand still would only be done again."""
+    def _is_filled_in_late(self, window_start_s: int, entry: WindowEntry) -> bool:
+        """Return whether the first tally of a window came when it was due already (a back-fill): more are on their way
+        then, and a closing before they stand still would have to be repeated."""
         return entry.dirty_since is not None and entry.dirty_since > due_ms(window_start_s, self.grace_ms)
 
     def _list_gaps(self, caught_up_ms: int) -> None:
-        """Every minute between the first tally and the newest due window has its entry, once."""
+        """Add an entry for every minute between the first tally and the newest due window, once."""
         if self._first is None:
             return
         stop = self.newest_due_s(caught_up_ms) + WINDOW_S
         for start in range(self._listed_to, stop, WINDOW_S):
-            self._entries.setdefault(start, Entry())
+            self._entries.setdefault(start, WindowEntry())
         self._listed_to = max(self._listed_to, stop)

@@ -11,15 +11,16 @@ from lagloss_server.store.schema import core as tables
 
 
 class SilenceWatch:
-    """Remembers who was silent at the last look. Forgetting it (a restart) only makes a few windows be judged again."""
+    """Set of emitters that were silent at the last look. Losing it (a restart) only has a few windows judged again."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._silent: dict[tuple[str, bytes], int] = {}
 
     def touched(self, caught_up_ms: int) -> set[tuple[str, int]]:
-        """Windows in which an emitter has fallen silent, or speaks again, since the last look: (pipeline, start)."""
-        emitter = tables.Emitter
+        """Return the windows in which an emitter has fallen silent, or reports again, since the last call: (pipeline,
+        start)."""
+        emitter = tables.EmitterRow
         with self._engine.connect() as connection:
             rows = connection.execute(
                 select(emitter.pipeline, emitter.emitter, emitter.appended_at).where(is_silent(caught_up_ms))
@@ -32,8 +33,9 @@ class SilenceWatch:
 
 
 def _windows_around(connection: Connection, pipeline: str, emitter: bytes, last_ms: int) -> set[tuple[str, int]]:
-    """From the oldest window it changed shortly before its last report to the last in which it is still expected."""
-    tally = tables.Tally
+    """Return the windows from the oldest that it changed shortly before its last report to the last in which it is
+    still expected."""
+    tally = tables.TallyRow
     disturbed = connection.execute(
         select(func.min(tally.window_start)).where(
             tally.pipeline == pipeline, tally.emitter == emitter, tally.changed_at >= last_ms - DISTURBED_MS

@@ -1,4 +1,4 @@
-"""Unfinished: what PostgreSQL knows of windows that were closed, and of those that there is something to do about."""
+"""Statements about unfinished windows: changed tallies, gaps, deadlines, and sealing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import is_any
 
 
-class Change(NamedTuple):
+class TallyChange(NamedTuple):
     """A window with a tally that changed. `closed_basis`, `state` are of the window's row, None if there is none."""
 
     pipeline: str
@@ -24,9 +24,11 @@ class Change(NamedTuple):
     changed_at: int
 
 
-def read_changes(connection: Connection, after_basis: int, pipelines: Collection[str] | None = None) -> list[Change]:
-    """Windows with a tally that changed after this basis, and after their own."""
-    tally, window = tables.table_of(tables.Tally), tables.table_of(tables.Window)
+def read_changes(
+    connection: Connection, after_basis: int, pipelines: Collection[str] | None = None
+) -> list[TallyChange]:
+    """Read the windows with a tally that changed after this basis, and after their own."""
+    tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
     basis = func.max(tally.c.changed_basis)
     query = (
         select(
@@ -44,12 +46,12 @@ def read_changes(connection: Connection, after_basis: int, pipelines: Collection
     )
     if pipelines is not None:
         query = query.where(is_any(tally.c.pipeline, pipelines))
-    return [Change(*row) for row in connection.execute(query)]
+    return [TallyChange(*row) for row in connection.execute(query)]
 
 
 def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
-    """For each pipeline with closed windows: pipeline, the first and last of them, and how many there are."""
-    table = tables.Window
+    """Read the pipelines with closed windows: pipeline, the first and last of these windows, and their number."""
+    table = tables.WindowRow
     return list(
         connection.execute(
             select(
@@ -65,7 +67,7 @@ def read_spans(connection: Connection, pipelines: Collection[str]) -> list[Any]:
 
 
 def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) -> list[int]:
-    """The windows between these two that were never closed."""
+    """Read the windows between these two that were never closed."""
     found = connection.execute(
         text(
             "SELECT start FROM generate_series(CAST(:first AS bigint), :last, 60) start WHERE NOT EXISTS"
@@ -77,8 +79,8 @@ def read_gaps(connection: Connection, pipeline: str, first_s: int, last_s: int) 
 
 
 def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[Any]:
-    """Closed windows that time alone may change: pipeline, window_start, basis, deadline."""
-    table = tables.Window
+    """Read closed windows that time alone can change: pipeline, window_start, basis, deadline."""
+    table = tables.WindowRow
     return list(
         connection.execute(
             select(table.pipeline, table.window_start, table.basis, table.deadline).where(
@@ -89,8 +91,8 @@ def read_deadlines(connection: Connection, pipelines: Collection[str]) -> list[A
 
 
 def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int], str]:
-    """closed or sealed, of those of these windows that were ever closed."""
-    table = tables.Window
+    """Read the state, closed or sealed, of those of these windows that were ever closed."""
+    table = tables.WindowRow
     states: dict[tuple[str, int], str] = {}
     for some in chunks(windows):
         rows = connection.execute(
@@ -103,8 +105,8 @@ def read_states(connection: Connection, windows: Windows) -> dict[tuple[str, int
 
 
 def read_closed(connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[tuple[str, int]]:
-    """The windows with from <= start < to that were ever closed, oldest first."""
-    table = tables.Window
+    """Read the windows with from <= start < to that were ever closed, oldest first."""
+    table = tables.WindowRow
     rows = connection.execute(
         select(table.pipeline, table.window_start)
         .where(table.pipeline == pipeline, table.window_start >= from_s, table.window_start < to_s)
@@ -129,9 +131,9 @@ def seal_gone(connection: Connection, held: Mapping[int, Watermarks]) -> list[tu
 
 
 def seal_before(connection: Connection, before_s: int, at_most: int) -> list[tuple[str, int]]:
-    """Seal closed windows that start before and whose tallies have not changed since, oldest first; which they are.
+    """Seal closed windows that start before this and whose tallies have not changed since, oldest first; return them.
 
-    Those of a deleted pipeline, too, changed or not: nobody closes them any more.
+    Those of a deleted pipeline, too, changed or not: they are never closed again.
     """
     # tallies before windows, as following locks them where it makes a day's partitions
     connection.execute(text("LOCK TABLE tally IN ACCESS SHARE MODE"))

@@ -9,8 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator.closing import rollup_marks
 from aggregator.closing.report_state import Windows, chunks
-from aggregator.maintenance import rollups
 from lagloss.wire.format import signed64
 from lagloss_server.model.window_result import WindowResult
 from lagloss_server.rules.facts import MissingId, WindowFacts
@@ -19,7 +19,7 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
 
 KEPT_REVISIONS = 50
-NAMES_A_WINDOW = 1_000
+NAMES_PER_WINDOW = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +51,8 @@ class Closing:
 
 
 def read_facts(connection: Connection, windows: Windows) -> dict[tuple[str, int], tuple[WindowFacts, int]]:
-    """The stored facts of these windows, with their missing ids, and the basis up to which they hold."""
-    table, names = tables.table_of(tables.Window), tables.table_of(tables.MissingMessage)
+    """Read the stored facts of these windows, with their missing ids, and the basis up to which they hold."""
+    table, names = tables.table_of(tables.WindowRow), tables.table_of(tables.MissingMessageRow)
     missing: dict[tuple[str, int], list[MissingId]] = {}
     found_facts: dict[tuple[str, int], tuple[WindowFacts, int]] = {}
     for some in chunks(windows):
@@ -91,9 +91,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
         if old is not None and changed:
             replaced.append(old)
     if rows:
-        upsert = insert(tables.table_of(tables.Window))
+        upsert = insert(tables.table_of(tables.WindowRow))
         everything = {name: upsert.excluded[name] for name in rows[0]}
-        table = tables.table_of(tables.Window)
+        table = tables.table_of(tables.WindowRow)
         newer = func.row(upsert.excluded.basis, upsert.excluded.judged_at) >= func.row(table.c.basis, table.c.judged_at)
         connection.execute(
             upsert.on_conflict_do_update(
@@ -105,7 +105,9 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
     written = {(row["pipeline"], row["window_start"]) for row in rows}
     _replace_missing(connection, [closing for closing in found if closing.window in written], before)
     if made:
-        rollups.mark(connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made))
+        rollup_marks.put_hours(
+            connection, [closing.window for closing, _ in made], min(closing.judged_at for closing, _ in made)
+        )
         connection.execute(
             text("SELECT count(pg_notify(:channel, payload)) FROM unnest(CAST(:payloads AS text[])) payload"),
             {
@@ -117,8 +119,8 @@ def commit(connection: Connection, found: Sequence[Closing]) -> list[tuple[Closi
 
 
 def _lock(connection: Connection, windows: Windows) -> dict[tuple[str, int], Any]:
-    """The rows of these windows as they are, locked, always in the same order."""
-    table = tables.table_of(tables.Window)
+    """Read and lock the rows of these windows, always in the same order."""
+    table = tables.table_of(tables.WindowRow)
     before: dict[tuple[str, int], Any] = {}
     for some in chunks(sorted(windows)):
         rows = connection.execute(
@@ -160,7 +162,7 @@ def _row(closing: Closing, document: dict[str, Any], revision: int, closed_at: i
 
 
 def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
-    history = tables.table_of(tables.WindowRevision)
+    history = tables.table_of(tables.WindowRevisionRow)
     if not replaced:
         return
     rows = [
@@ -180,7 +182,7 @@ def _keep_revisions(connection: Connection, replaced: Sequence[Any]) -> None:
 
 
 def _replace_missing(connection: Connection, found: Sequence[Closing], before: Collection[tuple[str, int]]) -> None:
-    table = tables.table_of(tables.MissingMessage)
+    table = tables.table_of(tables.MissingMessageRow)
     for some in chunks([closing.window for closing in found if closing.window in before]):
         connection.execute(delete(table).where(tuple_(table.c.pipeline, table.c.window_start).in_(some)))
     rows = [
@@ -196,7 +198,7 @@ def _replace_missing(connection: Connection, found: Sequence[Closing], before: C
             "last_seen_ms": missing.id.last_seen_ms,
         }
         for closing in found
-        for missing in closing.missing[:NAMES_A_WINDOW]
+        for missing in closing.missing[:NAMES_PER_WINDOW]
     ]
     if rows:
         connection.execute(insert(table), rows)

@@ -10,59 +10,39 @@ from typing import Any, Final, NamedTuple
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient
 
-from aggregator.consumer_lag.record_times import Place, Waiting, WaitingRecords
+from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
+from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.broker.partition_bounds import Key, LogBounds
 from lagloss.broker.topics import kafka_error
-from lagloss_server.queries.consumer_groups import Groups
+from lagloss_server.queries.consumer_groups import ConsumerGroups
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For the answers to one kind of question, all together."""
 
 
-class NodeGroup(NamedTuple):
-    """A node of a pipeline and the consumer group that its definition names."""
-
-    pipeline: str
-    node: str
-    group: str
-
-
 class Log(NamedTuple):
-    """What a partition holds: [start, end)."""
+    """Offsets that a partition holds: [start, end)."""
 
     start: int
     end: int
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionLag:
-    """How far a node's group is behind in one partition: `offsets` from the next record it has to take in to the log's
-    end, and for how long that record has been under way (`behind_ms`, signed, by its event time; 0 where nothing
-    waits). None: not known."""
-
-    group: NodeGroup
-    topic: str
-    partition: int
-    offsets: int | None
-    behind_ms: int | None
-
-
 def next_offset(committed: int | None, log: Log) -> int:
-    """Where the group goes on: what the log has dropped is taken in by nobody, and where nothing was committed (a
-    partition that was added, say), all that the log holds waits."""
+    """Return the offset at which the group continues: offsets that the log has dropped are skipped, and where nothing
+    was committed (a partition that was added, say), all that the log holds waits."""
     return log.start if committed is None else max(committed, log.start)
 
 
 def offset_lag(committed: int | None, log: Log) -> int | None:
-    """How many offsets are left to the log's end, markers of transactions among them. None where more was committed
-    than the log holds: it lost its tail, and what the group makes of that is not known."""
+    """Return the number of offsets to the log's end, markers of transactions among them. None where more was committed
+    than the log holds: the log lost its tail, and the group's reaction to that is unknown."""
     lag = log.end - next_offset(committed, log)
     return lag if lag >= 0 else None
 
 
-def told(lag: int, end: int, waiting: Waiting | None, asked_ms: int) -> tuple[int, int | None]:
-    """(offsets, behind_ms) where something waits: `lag` offsets up to `end`, and `waiting` is what a reader found
-    first. Where nothing but markers of transactions is left, nothing waits."""
+def offsets_and_delay(lag: int, end: int, waiting: WaitingRecord | None, asked_ms: int) -> tuple[int, int | None]:
+    """Return (offsets, behind_ms) of a partition: `lag` offsets up to `end`, and `waiting` is the record that a reader
+    found first. If nothing but markers of transactions is left, nothing waits."""
     if waiting is None:
         return lag, None
     if waiting.is_end:
@@ -85,33 +65,35 @@ class Input:
         return None if self.log is None else offset_lag(self.committed, self.log)
 
     @property
-    def place(self) -> Place | None:
-        """Where the group goes on, if anything waits there."""
-        return Place(self.key, next_offset(self.committed, self.log)) if self.log is not None and self.lag else None
+    def place(self) -> RecordPlace | None:
+        """The place where the group continues, if anything waits there."""
+        return (
+            RecordPlace(self.key, next_offset(self.committed, self.log)) if self.log is not None and self.lag else None
+        )
 
-    def judged(self, waiting: Mapping[Place, Waiting], asked_ms: int) -> PartitionLag:
-        """By what was found where the groups go on."""
+    def judged(self, waiting: Mapping[RecordPlace, WaitingRecord], asked_ms: int) -> PartitionLag:
+        """Judge the lag by the record found where the group continues."""
         if self.log is None or not self.lag:
             return PartitionLag(self.group, *self.key, self.lag, self.lag)  # nothing is behind where nothing waits
-        found = waiting.get(Place(self.key, next_offset(self.committed, self.log)))
-        return PartitionLag(self.group, *self.key, *told(self.lag, self.log.end, found, asked_ms))
+        found = waiting.get(RecordPlace(self.key, next_offset(self.committed, self.log)))
+        return PartitionLag(self.group, *self.key, *offsets_and_delay(self.lag, self.log.end, found, asked_ms))
 
 
 class ConsumerLags:
-    """Asks the brokers. One that does not answer costs some seconds: for a thread of its own."""
+    """Reader of consumer lags from the brokers. One that does not answer costs seconds: use it in its own thread."""
 
     def __init__(self, bootstrap: str) -> None:
         config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}
         self._admin = AdminClient(config)
-        self._groups = Groups(bootstrap, "lagloss-consumer-lag")
+        self._groups = ConsumerGroups(bootstrap, "lagloss-consumer-lag")
         self._bounds = LogBounds(config)
         self._records = WaitingRecords(config)
         self.trouble: str | None = None
         """Why something was left out of the last reading."""
 
     def read(self, groups: Collection[NodeGroup]) -> tuple[int, list[PartitionLag]]:
-        """When it was asked (epoch ms), and the lag of every partition of the topics that these groups have committed
-        offsets of. Of groups and topics that do not exist there is none.
+        """Return the time of the request (epoch ms), and the lag of every partition of the topics in which these groups
+        have committed offsets. Groups and topics that do not exist have none.
 
         Raises:
             KafkaException, TimeoutError: the brokers did not answer.
@@ -138,8 +120,8 @@ class ConsumerLags:
         self._records.close()
 
     def _committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
-        """What each group has committed, by partition; one that does not exist has nothing. One whose coordinator does
-        not answer is left out, unless none does."""
+        """Return the committed offsets of each group, by partition; a group that does not exist has none. Groups whose
+        coordinator does not answer are left out, unless none does."""
         try:
             return self._groups.committed(groups)
         except KafkaException as error:
@@ -157,7 +139,7 @@ class ConsumerLags:
         return found
 
     def _partitions(self, topics: Collection[str]) -> dict[str, list[Key]]:
-        """The partitions of each topic that exists, however many were committed to."""
+        """Return the partitions of each topic that exists, whether or not they have committed offsets."""
         if not topics:
             return {}
         asked = TopicCollection(sorted(topics))
@@ -168,7 +150,7 @@ class ConsumerLags:
         }
 
     def _logs(self, keys: Collection[Key]) -> dict[Key, Log]:
-        """What these partitions hold; those whose leader does not answer are left out."""
+        """Return the offsets that these partitions hold; those whose leader does not answer are left out."""
         if not keys:
             return {}
         starts, ends = self._bounds.begins(keys), self._bounds.ends(keys)
@@ -178,7 +160,8 @@ class ConsumerLags:
         return found
 
     def _answers(self, futures: Mapping[str, Any]) -> dict[str, Any]:
-        """What was answered, without what does not exist; trouble is told, and raised if that is all there is."""
+        """Return the answers, without those for groups and topics that do not exist; keep an error as the trouble, and
+        raise it if there is no answer at all."""
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         found: dict[str, Any] = {}
         trouble: KafkaException | TimeoutError | None = None
@@ -195,5 +178,5 @@ class ConsumerLags:
 
 
 def _is_unknown(error: Exception) -> bool:
-    """Whether it says that there is no such topic."""
+    """Return whether the error says that the topic does not exist."""
     return isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.UNKNOWN_TOPIC_OR_PART

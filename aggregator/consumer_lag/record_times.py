@@ -18,13 +18,13 @@ MAX_PLACES: Final = 100
 """Read in one call: a fetch of some ten KB each."""
 
 
-class Place(NamedTuple):
+class RecordPlace(NamedTuple):
     key: Key
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingRecord:
     """What a committed reader finds first at a place: a record, or (`is_end`) no more than the end of what it may read.
     `event_time_ms` (epoch ms) is None where the record has no lagloss headers, or is one that a replay brought back."""
 
@@ -53,12 +53,12 @@ class WaitingRecords:
             }
         )
 
-    def read(self, places: Iterable[Place]) -> dict[Place, Waiting]:
-        """What waits at each of these places, of the first 100 of them; those that could not be read within 2 s are
-        left out, whatever kept them."""
+    def read(self, places: Iterable[RecordPlace]) -> dict[RecordPlace, WaitingRecord]:
+        """Read the record that waits at each of these places, of the first 100 of them; places that could not be read
+        within 2 s are left out, for any reason."""
         deadline = time.monotonic() + READ_TIMEOUT_S
         left = list(islice(places, MAX_PLACES))
-        found: dict[Place, Waiting] = {}
+        found: dict[RecordPlace, WaitingRecord] = {}
         while left and time.monotonic() < deadline:
             # two groups may go on at two places of one partition, which are read one after the other
             turn = {place.key: place for place in reversed(left)}
@@ -69,8 +69,8 @@ class WaitingRecords:
     def close(self) -> None:
         self._consumer.close()
 
-    def _read(self, turn: Mapping[Key, Place], deadline: float) -> dict[Place, Waiting]:
-        left, found = dict(turn), dict[Place, Waiting]()
+    def _read(self, turn: Mapping[Key, RecordPlace], deadline: float) -> dict[RecordPlace, WaitingRecord]:
+        left, found = dict(turn), dict[RecordPlace, WaitingRecord]()
         self._consumer.assign([TopicPartition(*place.key, place.offset) for place in turn.values()])
         try:
             while left and (rest_s := deadline - time.monotonic()) > 0:
@@ -84,11 +84,11 @@ class WaitingRecords:
             self._consumer.unassign()
         return found
 
-    def _waiting(self, message: Message) -> Waiting | None:
+    def _waiting(self, message: Message) -> WaitingRecord | None:
         error, offset = message.error(), message.offset() or 0
         if error is not None:
-            return Waiting(offset, is_end=True) if error.code() == KafkaError._PARTITION_EOF else None
+            return WaitingRecord(offset, is_end=True) if error.code() == KafkaError._PARTITION_EOF else None
         headers = mapping_of(message.headers())
         identity = self._identities.find(Carrier(headers, b"", message))
         is_live = identity is not None and REPLAY_HEADER not in headers
-        return Waiting(offset, identity.event_time_ms if identity is not None and is_live else None)
+        return WaitingRecord(offset, identity.event_time_ms if identity is not None and is_live else None)

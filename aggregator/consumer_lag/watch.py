@@ -1,4 +1,4 @@
-"""Watching consumer lag: a thread that asks for it each 10 s, and keeps it by the minute in which it was asked."""
+"""Watch of consumer lag: a thread that reads it every 10 s, and stores it by the minute of the reading."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from sqlalchemy import Connection, Engine, func
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import DBAPIError
 
-from aggregator.consumer_lag.lag import ConsumerLags, NodeGroup, PartitionLag
-from aggregator.metrics import Metrics
+from aggregator.consumer_lag.lag import ConsumerLags
+from aggregator.metrics import AggregatorMetrics
+from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import make_days_ahead
@@ -28,14 +29,14 @@ CLOSE_S: Final = 1.0
 
 
 class ConsumerLagWatch:
-    """Closing windows never waits for it; trouble is logged when it is news, and the next round tries again.
+    """Thread that reads consumer lags. Closing never waits for it; a new error is logged, the next round tries again.
 
     Args:
-        groups: tells what to ask about now; called from the thread.
+        groups: returns the consumer groups to read now; called from the thread.
     """
 
     def __init__(
-        self, bootstrap: str, engine: Engine, groups: Callable[[], Collection[NodeGroup]], metrics: Metrics
+        self, bootstrap: str, engine: Engine, groups: Callable[[], Collection[NodeGroup]], metrics: AggregatorMetrics
     ) -> None:
         self._bootstrap = bootstrap
         self._engine = engine
@@ -46,19 +47,20 @@ class ConsumerLagWatch:
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
 
     def start(self) -> None:
-        """Makes the first days' partitions, which upkeep goes on with, before there are others who would; then asks."""
+        """Create the first days' partitions, which maintenance continues, before other writers start; then read
+        lags."""
         make_days_ahead(self._engine, time.time())
         self._thread.start()
 
     def close(self) -> None:
-        """Asks no more."""
+        """Stop the thread and drop the metrics."""
         self._stop.set()
         if self._thread.ident is not None:
             self._thread.join(CLOSE_S)
         self._metrics.consumer_lag(())
 
     def round(self, lags: ConsumerLags) -> None:
-        """Asks once, and keeps what was answered."""
+        """Read the lags once, and store them."""
         groups = self._groups()
         try:
             asked_ms, found = lags.read(groups) if groups else (0, [])
@@ -90,13 +92,13 @@ class ConsumerLagWatch:
         if trouble is not None:
             self._metrics.consumer_lag_failures.inc()
             if trouble != self._trouble:
-                log.warning("consumer lag not known", trouble=trouble, exc_info=is_fault)
+                log.warning("consumer lag unknown", trouble=trouble, exc_info=is_fault)
         self._trouble = trouble
 
 
 def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:
-    """What was found goes into the minute in which it was asked. Done twice, or after what was asked later, it changes
-    nothing."""
+    """Store the lags under the minute in which they were read. A repetition, or an older reading than the stored one,
+    changes nothing."""
     rows = [
         {
             "pipeline": lag.group.pipeline,
@@ -113,7 +115,7 @@ def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -
         }
         for lag in found
     ]
-    table = tables.table_of(tables.ConsumerLag)
+    table = tables.table_of(tables.ConsumerLagRow)
     upsert = insert(table)
     newer: dict[str, Any] = {name: upsert.excluded[name] for name in ("asked_at", "offsets", "behind_ms")}
     highest = {

@@ -59,7 +59,7 @@ def bins() -> Bins:
 
 
 def sketch_of(lags: F32) -> Sketch:
-    """`Sketch.of` for finite lags in ms."""
+    """Return `Sketch.of` for finite lags in ms."""
     found = bins()
     counts = np.zeros(found.keys.size, np.int64)
     _count(lags.view(np.uint32), found.lower, found.upper, found.split, counts)

@@ -31,7 +31,7 @@ class Growing:
         self.size = 0
 
     def more(self, count: int) -> npt.NDArray[Any]:
-        """Room for so many more values, to be filled in."""
+        """Return room for more values, to be filled in."""
         start, self.size = self.size, self.size + count
         if self.size > self._room.size:
             wider = np.empty(max(self.size, 2 * self._room.size), self._room.dtype)
@@ -100,13 +100,13 @@ class Column:
             self.checksums.append((self.ids[at + start : at + start + count].copy(), crcs))
 
     def ends_since(self) -> tuple[int, int] | None:
-        """The smallest and the largest id since this was last asked."""
+        """Return the smallest and the largest id since the last call."""
         fresh, self._looked_at = self.ids[self._looked_at :], self._ids.size
         return (int(fresh.min()), int(fresh.max())) if fresh.size else None
 
 
 @dataclass
-class WindowBlocks:
+class BlockColumns:
     """The blocks of one window that were found so far, each (emitter, seq) once. `strangers` counts beacons of
     checkpoints that only other versions of the definition have, `bad` bad records under the window's key."""
 
@@ -124,7 +124,7 @@ class WindowBlocks:
 
     @property
     def size(self) -> int:
-        """How many beacons there are."""
+        """Number of beacons."""
         return sum(self.read.values())
 
     def add(self, block: BeaconBlock) -> None:
@@ -155,13 +155,13 @@ class WindowBlocks:
         self.sample = min(self.sample, int(of["sample"][taken].min()))
 
     def mark_bad(self, checkpoint: str) -> None:
-        """A block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""
+        """Note that a block of this checkpoint cannot be counted: its node's evidence is incomplete (rule 7)."""
         if node_of(checkpoint) in self.plan.graph.nodes:
             self.quarantined.add(node_of(checkpoint))
 
     def end_partition(self, partition: int) -> None:
-        """All blocks of a partition are in: see whether any holds ids that belong to another one. The partition grows
-        with the id, so the smallest and the largest speak for all. A block is never sent to two partitions; the pieces
+        """Check, after all blocks of a partition, whether any holds ids that belong to another one. The partition grows
+        with the id, so the smallest and the largest decide for all. A block is never sent to two partitions; the pieces
         of one that was scattered are."""
         self._seen.clear()
         ends = [column.ends_since() for columns in (self.live, self.replayed) for column in columns.values()]
@@ -184,7 +184,7 @@ class WindowBlocks:
 
 @compiled
 def _gather(data: U8, starts: Places, sizes: Places, out: U8) -> None:
-    """The bytes of these places, one after another."""
+    """Return the bytes of these places, one after another."""
     at = 0
     for place in range(starts.size):
         size = sizes[place]
@@ -194,7 +194,7 @@ def _gather(data: U8, starts: Places, sizes: Places, out: U8) -> None:
 
 @compiled
 def _gather_offsets(data: U8, starts: Places, counts: Places, out: I32) -> None:
-    """The uint16 at these places, -1 for all of a block without them (a start of -1)."""
+    """Return the uint16 at these places, -1 for all of a block without them (a start of -1)."""
     at = 0
     for place in range(starts.size):
         start = starts[place]

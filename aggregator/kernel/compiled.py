@@ -14,5 +14,8 @@ Loop = TypeVar("Loop", bound=Callable[..., object])
 
 
 def compiled(loop: Loop) -> Loop:
-    """A function on numpy arrays and numbers, compiled when it is first called (or loaded, where it was before)."""
-    return cast("Loop", numba.njit(cache=True, nogil=True)(loop))
+    """Compile a function on numpy arrays and numbers at its first call, or load its cached compilation."""
+    try:
+        return cast("Loop", numba.njit(cache=True, nogil=True)(loop))
+    except RuntimeError:  # neither beside the module nor in the user's cache can anything be written
+        return cast("Loop", numba.njit(nogil=True)(loop))

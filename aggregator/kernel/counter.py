@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from aggregator.kernel.bins import sketch_of
-from aggregator.kernel.columns import Column, WindowBlocks
+from aggregator.kernel.columns import BlockColumns, Column
 from aggregator.kernel.compiled import compiled
 from aggregator.kernel.id_index import IdIndex, Rows
 from aggregator.kernel.plan import WindowPlan
@@ -46,7 +46,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Ids:
+class DistinctIds:
     """What is known of each distinct id, by row. Lags in ms.
 
     `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
@@ -59,8 +59,8 @@ class Ids:
     first: F32
 
 
-def count_window(found: WindowBlocks) -> WindowFacts:
-    """The facts of all ids in these blocks."""
+def count_window(found: BlockColumns) -> WindowFacts:
+    """Count the facts of all ids in these blocks."""
     plan, graph = found.plan, found.plan.graph
     sample = min(plan.sample, found.sample)
     index = IdIndex(max((column.ids.size for column in found.live.values()), default=0))
@@ -109,20 +109,20 @@ def _sampled(column: Column, sample: int, index: IdIndex) -> Found:
 
 def _mark(
     graph: Graph, index: IdIndex, live: Mapping[str, Found], again: Mapping[str, Found]
-) -> tuple[Ids, dict[str, CheckpointFacts]]:
-    """One pass over all beacons: who is where, and each checkpoint's counts and lags."""
+) -> tuple[DistinctIds, dict[str, CheckpointFacts]]:
+    """Mark presence in one pass over all beacons, and count each checkpoint's beacons and lags."""
     n = index.size
-    ids = Ids(
+    ids = DistinctIds(
         index.ids,
         np.zeros((len(graph.checkpoints) // 64 + 1, n), np.uint64),
         np.full(n, -np.inf, np.float32),
         np.full((len(graph.delivery), n), np.inf, np.float32),
     )
     nowhere = np.empty(0, np.int32)
-    nobody = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
+    empty = Found(np.empty(0, np.uint64), np.empty(0, np.float32), nowhere, nowhere, None)
     facts = {}
     for name in {**live, **again}:
-        bit, here, replayed = graph.bit[name], live.get(name, nobody), again.get(name, nobody)
+        bit, here, replayed = graph.bit[name], live.get(name, empty), again.get(name, empty)
         word, flag = ids.masks[bit // 64], np.uint64(1 << bit % 64)
         distinct_live = _take(here.rows, here.lags, word, flag, ids.newest)
         distinct = distinct_live + _take(replayed.rows, replayed.lags, word, flag, ids.newest)
@@ -169,7 +169,7 @@ def _duplicates(graph: Graph, name: str, live: Mapping[str, Found], distinct: in
 
 
 def _distinct_patterns(masks: U64) -> tuple[Ints, list[int]]:
-    """For each id the number of its pattern, and the patterns."""
+    """Return the number of each id's pattern, and the patterns."""
     codes, patterns = pd.factorize(masks[0])
     distinct = [int(word) for word in patterns]
     for row, words in enumerate(masks[1:], start=1):
@@ -203,8 +203,8 @@ def _count_on_time(plan: WindowPlan, cells: Ints, first: F32, n: int) -> list[tu
 
 
 def _durations(graph: Graph, live: Mapping[str, Found], ids: U64, sample: int) -> dict[str, Sketch]:
-    """How long each node kept a message, and each link: from its first arrival to its first departure, message by
-    message, over one id in 16."""
+    """Measure how long each node and each link kept a message: from its first arrival to its first departure, message
+    by message, over one id in 16."""
     limit = min(sample, TIMED_SAMPLE)
     timed = _in_sample(ids, limit)
     slots = (np.cumsum(timed) - 1).astype(np.int32)
@@ -246,8 +246,8 @@ class _Missing:
     last_seen: F64
 
     @classmethod
-    def of(cls, plan: WindowPlan, ids: Ids, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
-        """`first`: the beacons of the first checkpoint, which know event times."""
+    def of(cls, plan: WindowPlan, ids: DistinctIds, codes: Ints, lossy: Bools, first: Sequence[Found]) -> _Missing:
+        """Build the table of missing ids. `first`: the beacons of the first checkpoint, which know event times."""
         wanted = lossy[codes] if ids.ids.size else np.zeros(0, bool)
         which = np.flatnonzero(wanted)
         which = which[np.argsort(ids.ids[which])]
@@ -273,7 +273,7 @@ class _Missing:
         return tuple(map(Pattern, masks, counts, on_time, first.tolist(), last.tolist()))
 
     def named(self, patterns: list[int], names: Mapping[int, str]) -> tuple[MissingId, ...]:
-        """The first of them, with their names where they are known."""
+        """Return the first of them, with their names where they are known."""
         return tuple(
             MissingId(int(self.ids[at]), patterns[self.codes[at]], float(self.last_seen[at]), names.get(row))
             for at, row in enumerate(self.rows[:MAX_NAMES].tolist())
@@ -281,7 +281,7 @@ class _Missing:
 
 
 def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dict[int, str]:
-    """The names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
+    """Return the names of these rows (of `n`), from the first checkpoint's blocks that carry names."""
     is_wanted, names = np.zeros(n, bool), dict[int, str]()
     is_wanted[wanted] = True
     for column, found in columns if wanted.size else ():
@@ -296,7 +296,7 @@ def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dic
     return names
 
 
-def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
+def _corrupted(found: BlockColumns, sample: int) -> dict[str, int]:
     """Rule 13: by link, the ids whose checksums were seen on both sides and never agreed."""
     counts = {}
     for link in found.plan.graph.links:
@@ -310,7 +310,7 @@ def _corrupted(found: WindowBlocks, sample: int) -> dict[str, int]:
     return counts
 
 
-def _checksums(found: WindowBlocks, checkpoint: str, sample: int) -> pd.DataFrame | None:
+def _checksums(found: BlockColumns, checkpoint: str, sample: int) -> pd.DataFrame | None:
     columns = [side[checkpoint] for side in (found.live, found.replayed) if checkpoint in side]
     parts: list[tuple[U64, U32]] = [part for column in columns for part in column.checksums]
     if not parts:

@@ -31,7 +31,7 @@ class IdIndex:
         return self._ids[: self.size]
 
     def rows_of(self, ids: U64) -> Rows:
-        """The row of each of these ids; new ones get the next rows."""
+        """Return the row of each of these ids; new ones get the next rows."""
         rows = np.empty(ids.size, np.int32)
         done = 0
         while True:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from aggregator.kernel.columns import WindowBlocks
+from aggregator.kernel.columns import BlockColumns
 from aggregator.kernel.counter import count_window
 from aggregator.kernel.plan import ReadPlan
 from aggregator.kernel.scanner import Bytes, Headers, scan
@@ -38,7 +38,7 @@ INPUT: Final = "partition int, offset long, appended_ms long, key binary, value 
 OUTPUT: Final = "part binary"
 FIRST_BYTES: Final = 64
 BAD_SHOWN: Final = 1_000
-"""How many bad records a task shows of each reason; the others are only counted."""
+"""Bad records that a task shows of each reason; the others are only counted."""
 SMALL_WINDOW: Final = 20_000
 """Windows with fewer beacons are counted once a task and not once a partition: a count has a price of its own."""
 
@@ -77,7 +77,7 @@ Part = Counted | BadBlock | Totals
 
 
 def count_partitions(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
-    """The kernel: count every wanted window in every partition among the batches (columns as in INPUT).
+    """Count every wanted window in every partition among the batches (columns as in INPUT): the kernel.
 
     The records of a partition must follow each other; only one partition's blocks of large windows are held at a time.
     """
@@ -96,7 +96,7 @@ def _rows(parts: Iterable[Part]) -> Iterator[pa.RecordBatch]:
 
 
 def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in slices of one partition each."""
+    """Slice the batch by partition."""
     partitions = batch.column("partition").to_numpy()
     edges = [0, *(np.flatnonzero(np.diff(partitions)) + 1).tolist(), partitions.size]
     return (batch.slice(start, end - start) for start, end in itertools.pairwise(edges) if end > start)
@@ -104,10 +104,10 @@ def _runs(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 @dataclass
 class _Task:
-    """What one task has found so far."""
+    """Findings of one task so far."""
 
     plan: ReadPlan
-    windows: dict[bytes, WindowBlocks] = field(default_factory=dict)
+    windows: dict[bytes, BlockColumns] = field(default_factory=dict)
     strays: Counter[BadReason] = field(default_factory=Counter)
     shown: Counter[BadReason] = field(default_factory=Counter)
     value_bytes: int = 0
@@ -139,7 +139,7 @@ class _Task:
         yield Totals(self.strays, self.value_bytes)
 
     def _take_good(self, headers: Headers, keys: list[bytes | None], rows: list[int]) -> list[int]:
-        """Put well-formed blocks into their windows; the rows left over are of windows or checkpoints nobody wants."""
+        """Put well-formed blocks into their windows; return the rows of unwanted windows or checkpoints."""
         groups: dict[tuple[bytes | None, bytes], list[int]] = {}
         raw, of = headers.data.data, headers.fields
         starts, sizes = of["checkpoint"][rows].tolist(), of["checkpoint_size"][rows].tolist()
@@ -182,7 +182,7 @@ class _Task:
 
 
 def take_block(
-    windows: dict[bytes, WindowBlocks], plan: ReadPlan, appended_ms: int, key: bytes | None, value: bytes | None
+    windows: dict[bytes, BlockColumns], plan: ReadPlan, appended_ms: int, key: bytes | None, value: bytes | None
 ) -> None:
     """Put one record's block into its window.
 
@@ -201,11 +201,11 @@ def take_block(
         found.add(block)
 
 
-def _window(windows: dict[bytes, WindowBlocks], plan: ReadPlan, key: bytes | None) -> WindowBlocks | None:
-    """What was found of the wanted window with this key so far; None where nobody wants it."""
+def _window(windows: dict[bytes, BlockColumns], plan: ReadPlan, key: bytes | None) -> BlockColumns | None:
+    """Return the facts so far of the wanted window with this key; None if the plan does not want it."""
     found = windows.get(key or b"")
     if found is None and (wanted := plan.windows.get(key or b"")) is not None:
-        found = windows[wanted.key] = WindowBlocks(wanted)
+        found = windows[wanted.key] = BlockColumns(wanted)
     return found
 
 

@@ -1,4 +1,4 @@
-"""What the kernel is told before it reads: which windows are wanted, and how each is to be counted."""
+"""Plan of a read for the kernel: the wanted windows, and how to count each."""
 
 from __future__ import annotations
 

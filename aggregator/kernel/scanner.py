@@ -57,7 +57,7 @@ class Headers:
 
 
 def scan(keys: Bytes, values: Bytes) -> Headers:
-    """The headers of these records."""
+    """Scan the headers of these records."""
     n = values.starts.size - 1
     good, found = np.zeros(n, np.bool_), np.empty((len(FIELDS), n), np.int64)
     _scan(values.data, values.starts, keys.data, keys.starts, _HEADER, good, found)
@@ -66,7 +66,7 @@ def scan(keys: Bytes, values: Bytes) -> Headers:
 
 @compiled
 def _varint(data: U8, at: Int, end: Int) -> tuple[Int, Int]:
-    """A zigzag long and where it ends; an end of -1 where it does not fit."""
+    """Return a zigzag long and its end; an end of -1 where it does not fit."""
     value, shift = np.uint64(0), np.uint64(0)
     while at < end and shift < 64:
         byte = data[at]
@@ -89,7 +89,7 @@ def _bytes(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
 
 @compiled
 def _optional(data: U8, at: Int, end: Int) -> tuple[Int, Int, Int]:
-    """The same for a union with null: a start of -1 where it is null."""
+    """Return the same for a union with null: a start of -1 where it is null."""
     branch, at = _varint(data, at, end)
     if at < 0 or branch < 0 or branch > 1:
         return 0, 0, -1
@@ -105,7 +105,7 @@ def _is_ascii(data: U8, start: Int, size: Int) -> bool:
 
 @compiled
 def _is_key(keys: U8, start: Int, end: Int, data: U8, pipeline: Int, size: Int, window_start: Int) -> bool:
-    """Whether a key is `pipeline/window_start`, the number in plain decimal."""
+    """Return whether a key is `pipeline/window_start`, the number in plain decimal."""
     if end - start < size + 2 or keys[start + size] != 0x2F or window_start < 0:
         return False
     for step in range(size):
@@ -122,7 +122,7 @@ def _is_key(keys: U8, start: Int, end: Int, data: U8, pipeline: Int, size: Int, 
 
 @compiled
 def _are_finite(data: U8, start: Int, count: Int) -> bool:
-    """Whether none of these float32 has the exponent of infinity or of no number."""
+    """Return whether none of these float32 has the exponent of infinity or NaN."""
     odd = False
     for at in range(start + 3, start + 4 * count, 4):
         odd |= data[at] & 0x7F == 0x7F and data[at - 1] & 0x80 != 0
@@ -131,7 +131,7 @@ def _are_finite(data: U8, start: Int, count: Int) -> bool:
 
 @compiled
 def _count_ids(data: U8, start: Int, size: Int) -> Int:
-    """As `wire.format.count_ids`."""
+    """Count ids as `wire.format.count_ids` does."""
     at, end, count = start, start + size, 0
     while at < end:
         at += np.int64(data[at]) + 1

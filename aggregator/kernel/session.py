@@ -18,13 +18,13 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from aggregator.kernel import code_archive as shipping
-from lagloss.errors import SparkEnded
+from lagloss_server.errors import SparkEnded
 from lagloss_server.ops import jars
 from lagloss_server.ops.java import find_java
 
 _WORKERS_PATH: Final = "spark.executorEnv.PYTHONPATH"
 EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
-RECORDS_A_BATCH = 2_000
+RECORDS_PER_BATCH = 2_000
 """Blocks an Arrow batch: 250 to 8,192 beacons each, so 6 to 200 MB."""
 QUIET = ("org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution", "org.apache.spark.sql.kafka010")
 """What ends the stream of reports reaches us as its exception; here, as in py4j, it would fill the log with a hundred
@@ -32,9 +32,9 @@ lines each time."""
 
 
 def start_session(master: str, driver_memory: str, scratch: Path, driver_host: str = "") -> SparkSession:
-    """A session whose temporary files lie in a folder of this process's own below `scratch`.
+    """Start a session whose temporary files lie in a folder of this process's own below `scratch`.
 
-    What `spark-submit` was told wins over everything here but a `master` that is given; without either it is
+    Settings given to `spark-submit` override everything here but a given `master`; without either it is
     `local[*]`. `driver_host` is where executors of a cluster reach this process; empty: this machine's name.
 
     Raises:
@@ -45,7 +45,7 @@ def start_session(master: str, driver_memory: str, scratch: Path, driver_host: s
     conf = session_conf(master, driver_memory, folder, driver_host, _submitted())
     if is_local(conf["spark.master"]):
         os.environ["PYSPARK_PYTHON"] = sys.executable
-    else:  # the executors' Python; where nobody says, the path of this one
+    else:  # the executors' Python; by default, the path of this one
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     spark = SparkSession.builder.config(map={**conf}).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
@@ -59,7 +59,7 @@ def start_session(master: str, driver_memory: str, scratch: Path, driver_host: s
 
 
 def check_session(spark: SparkSession) -> None:
-    """Raises SparkEnded where Spark's own process is gone, or has stopped its context: neither comes back."""
+    """Raise SparkEnded if Spark's own process is gone, or has stopped its context: neither comes back."""
     try:
         stopped = spark.sparkContext._jsc.sc().isStopped()
     except (Py4JError, OSError, AttributeError) as error:
@@ -71,7 +71,7 @@ def check_session(spark: SparkSession) -> None:
 def session_conf(
     master: str, driver_memory: str, folder: Path, driver_host: str = "", submitted: Mapping[str, str] = EMPTY
 ) -> dict[str, str]:
-    """Spark's settings, with what `spark-submit` was told laid over ours, and a given `master` over both."""
+    """Return Spark's settings: those given to `spark-submit` override ours, and a given `master` overrides both."""
     master = master or submitted.get("spark.master", "local[*]")
     return {
         "spark.app.name": "lagloss aggregator",
@@ -83,9 +83,10 @@ def session_conf(
         "spark.sql.shuffle.partitions": "4",
         "spark.sql.adaptive.enabled": "false",
         "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_A_BATCH),
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(RECORDS_PER_BATCH),
         "spark.sql.streaming.forceDeleteTempCheckpointLocation": "true",
         "spark.python.daemon.module": "aggregator.kernel.worker_daemon",
+        "spark.executorEnv.PYTHONSAFEPATH": "1",  # no file of a worker's current directory is that module
         "spark.ui.enabled": os.environ.get("LAGLOSS_SPARK_UI", "false"),
         "spark.ui.showConsoleProgress": "false",
         **submitted,
@@ -99,12 +100,12 @@ def _first(folder: str, rest: str | None) -> str:
 
 
 def is_local(master: str) -> bool:
-    """Whether tasks run in this process: `local-cluster[...]` starts others."""
+    """Return whether tasks run in this process: `local-cluster[...]` starts others."""
     return master == "local" or master.startswith("local[")
 
 
 def _submitted() -> dict[str, str]:
-    """What `spark-submit` was told; empty where it did not start this process."""
+    """Return the settings given to `spark-submit`; empty if it did not start this process."""
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return {}  # asking would start a JVM before its settings are known
     SparkContext._ensure_initialized()  # as the session's builder does: connects to spark-submit's JVM
@@ -112,8 +113,8 @@ def _submitted() -> dict[str, str]:
 
 
 def claim_scratch(scratch: Path) -> Path:
-    """An empty folder of this process's own; what processes left that have ended is removed. A second aggregator on the
-    same data directory (a stand-by) keeps its own."""
+    """Create an empty folder of this process's own, and remove those of processes that have ended. A second aggregator
+    on the same data directory (a stand-by) keeps its own."""
     for left in scratch.glob("*"):
         if not (left.name.isdigit() and int(left.name) != os.getpid() and psutil.pid_exists(int(left.name))):
             shutil.rmtree(left, ignore_errors=True)

@@ -67,12 +67,12 @@ class BlockReader:
         return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
 
     def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """The records of these ranges, columns as in INPUT."""
+        """Read the records of these ranges, columns as in INPUT."""
         frames = [self._range(layer) for layer in rounds(ranges)]
         return functools.reduce(DataFrame.unionByName, frames) if frames else self.spark.createDataFrame([], INPUT)
 
     def blocks(self, ranges: Sequence[OffsetRange], plan: ReadPlan) -> DataFrame:
-        """Those that the plan wants, and those with a key that no good block has."""
+        """Keep the blocks that the plan wants, and those with a key that no good block has."""
         return self.records(ranges).where(is_wanted(plan))
 
     def _range(self, ranges: Sequence[OffsetRange]) -> DataFrame:
@@ -91,7 +91,7 @@ class BlockReader:
         )
 
     def _kernel(self, blocks: DataFrame, plan: ReadPlan, *, together: bool) -> DataFrame:
-        """The kernel over blocks; `together` first brings the blocks of each partition into one task, in log order.
+        """Run the kernel over blocks; `together` first brings the blocks of each partition into one task, in log order.
 
         A task takes its partitions one after another, so there need be no more tasks than cores: starting one costs a
         tenth of a second.
@@ -112,7 +112,8 @@ class BlockReader:
 
 
 def is_wanted(plan: ReadPlan) -> Column:
-    """Blocks of the wanted windows by key, and every block whose key is not one a good block could have."""
+    """Return the condition for blocks of the wanted windows by key, and for every block whose key no good block could
+    have."""
     key = F.col("key").cast("string")
     known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
     # no plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number
@@ -124,8 +125,8 @@ def is_wanted(plan: ReadPlan) -> Column:
 
 
 def _is_one_of(expression: str, names: Sequence[str]) -> Column:
-    """Whether an expression is one of these, which hold letters, digits, `-`, `_` and `/` only. As one text: a literal
-    each would be a call into the JVM each, and there may be thousands."""
+    """Return the condition that an expression is one of these names, which hold letters, digits, `-`, `_` and `/` only.
+    As one text: literals would be a call into the JVM each, and there may be thousands."""
     return F.expr(f"{expression} IN ({', '.join(map(repr, names))})") if names else F.lit(False)
 
 
@@ -150,7 +151,7 @@ def gather(parts: Iterable[Part], plan: ReadPlan) -> Reading:
 
 
 def to_read_again(reading: Reading, plan: ReadPlan) -> dict[bytes, WindowPlan]:
-    """Windows whose ids lie scattered, or whose partitions were sampled differently."""
+    """Return windows whose ids lie scattered, or whose partitions were sampled differently."""
     return {
         key: replace(plan.windows[key], sample=facts.sample)
         for key, facts in reading.facts.items()

@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.orm import aliased
 
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
-from aggregator.metrics import Metrics
+from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.consumer import hold_follower
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.rules.freshness import EXPECTED_FOR_MS
@@ -41,7 +41,7 @@ LOCK_TIMEOUT_MS = 1_000
 """Whoever comes after us waits as long as we do for a lock, so it is not long."""
 CHUNK = 5_000
 """Rows a statement deletes."""
-CHUNKS_A_ROUND = 4
+CHUNKS_PER_ROUND = 4
 
 TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 
@@ -49,7 +49,9 @@ TALLY, WINDOW, HISTORY, NAMES, CONSUMER_LAG = tables.PARTITIONED
 class Retention:
     """Prunes every table that grows; `round` does what there is to do now, and is the same done twice."""
 
-    def __init__(self, engine: Engine, closer: Closer, watch: Watch, metrics: Metrics, settings: Settings) -> None:
+    def __init__(
+        self, engine: Engine, closer: Closer, watch: DefinitionRegistry, metrics: AggregatorMetrics, settings: Settings
+    ) -> None:
         self._engine = engine
         self._closer = closer
         self._watch = watch
@@ -57,9 +59,9 @@ class Retention:
         self._settings = settings
 
     def round(self, now_ms: int) -> None:
-        """One round over all tables, as of `now_ms`."""
+        """Apply retention to all tables once, as of `now_ms`."""
         changeable_s = oldest_day(now_ms, CHANGEABLE_DAYS)
-        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_A_ROUND)
+        self._closer.seal_before(changeable_s, CHUNK * CHUNKS_PER_ROUND)
         minutes_s = oldest_day(now_ms, self._settings.keep_minutes_days)
         self._drop_days(TALLY, now_ms // 1000, partial(self._drop_tallies, changeable_s))
         self._drop_days(NAMES, oldest_day(now_ms, self._settings.keep_names_days), partial(self._drop, NAMES))
@@ -68,15 +70,15 @@ class Retention:
         self._drop_days(CONSUMER_LAG, minutes_s, partial(self._drop, CONSUMER_LAG))
         for table, old in self._old_rows(now_ms).items():
             self._delete_rows(table, partial(_delete_some, table, old))
-        self._delete_rows(tables.table_of(tables.Emitter), partial(_forget_emitters, changeable_s))
-        self._delete_rows(tables.table_of(tables.Lane), partial(self._forget_unknown_lanes, changeable_s))
+        self._delete_rows(tables.table_of(tables.EmitterRow), partial(_forget_emitters, changeable_s))
+        self._delete_rows(tables.table_of(tables.LaneRow), partial(self._forget_unknown_lanes, changeable_s))
         with self._engine.connect() as connection:
             for table in tables.PARTITIONED:
                 self._metrics.days_kept.labels(table.name).set(len(days_of(connection, table)))
 
     def _old_rows(self, now_ms: int) -> Mapping[Table, ColumnElement[bool]]:
-        """Tables whose rows go by age alone, and which rows."""
-        rollup, bad, asked = tables.Rollup, tables.Quarantined, tables.RecomputeRequest
+        """Return the tables whose rows go by age alone, with the condition for the old rows."""
+        rollup, bad, asked = tables.RollupRow, tables.QuarantinedRow, tables.RecomputeRequestRow
         return {
             tables.table_of(rollup): rollup.start < oldest_day(now_ms, self._settings.keep_rollups_days),
             tables.table_of(bad): bad.found_at < _ago(now_ms, self._settings.keep_quarantine_days),
@@ -98,7 +100,7 @@ class Retention:
     def _delete_rows(self, table: Table, delete_chunk: Callable[[Connection], int]) -> None:
         """Delete chunk after chunk while there are more, some a round."""
         deleted = 0
-        for _ in range(CHUNKS_A_ROUND):
+        for _ in range(CHUNKS_PER_ROUND):
             found = _unless_locked(partial(self._transact, delete_chunk), 0)
             deleted += found
             if found < CHUNK:
@@ -108,7 +110,7 @@ class Retention:
             self._metrics.rows_pruned.labels(table.name).inc(deleted)
 
     def _transact(self, step: Callable[[Connection], T]) -> T:
-        """A step in a transaction of its own that waits for no lock for long."""
+        """Run a step in a transaction of its own that waits for locks only briefly."""
         with self._engine.begin() as connection:
             connection.execute(text(f"SET LOCAL lock_timeout = {LOCK_TIMEOUT_MS}"))
             return step(connection)
@@ -117,8 +119,8 @@ class Retention:
         self._transact(partial(_drop_partition, table, day))
 
     def _drop_tallies(self, changeable_s: int, day: int) -> str | None:
-        """Drop a day's tallies unless a window needs them. Nothing may have been followed between looking and dropping:
-        the newest basis in the partition tells."""
+        """Drop a day's tallies unless a window needs them, or a report was consumed between the check and the drop: the
+        newest basis in the partition shows that."""
         with self._engine.connect() as connection:
             newest = _newest_basis(connection, day)
             held_by = _unsealed(connection, day) or _never_closed(connection, day, changeable_s)
@@ -142,9 +144,9 @@ class Retention:
         return held_by or self._transact(partial(_drop_rolled_up, day))
 
     def _forget_unknown_lanes(self, changeable_s: int, connection: Connection) -> int:
-        """Ordered lanes that stood still before any window that can change, and that no definition has a place for.
-        Others stay, however old: what waits in a partition that nobody takes in any more is late, not lost (rule 4)."""
-        lane = tables.table_of(tables.Lane)
+        """Delete ordered lanes that stood still before any window that can change, and that no definition has a place
+        for. Others stay, however old: messages in a partition without a consumer are late, not lost (rule 4)."""
+        lane = tables.table_of(tables.LaneRow)
         keys = [lane.c.pipeline, lane.c.checkpoint, lane.c.lane, lane.c.holder]
         old = connection.execute(select(*keys).where(lane.c.holder == b"", lane.c.appended_at < changeable_s * 1000))
         known = self._watch.checkpoints
@@ -161,7 +163,7 @@ def oldest_day(now_ms: int, keep_days: int) -> int:
 
 
 def days_of(connection: Connection, table: Table) -> list[int]:
-    """The days (since the epoch) that a table has partitions for, oldest first."""
+    """Return the days (since the epoch) that a table has partitions for, oldest first."""
     child = "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE i.inhparent = "
     names = connection.execute(text(f"{child} CAST(:parent AS regclass)"), {"parent": f'"{table.name}"'}).scalars()
     return sorted(
@@ -178,7 +180,7 @@ def _ago(now_ms: int, days: int) -> datetime:
 
 
 def _unless_locked(step: Callable[[], T], otherwise: Other) -> T | Other:
-    """What a step comes to, or `otherwise` where somebody has a lock that it needs."""
+    """Return the result of a step, or `otherwise` if another session holds a lock that it needs."""
     try:
         return step()
     except OperationalError as error:
@@ -192,12 +194,12 @@ def _drop_partition(table: Table, day: int, connection: Connection) -> None:
 
 
 def _drop_rolled_up(day: int, connection: Connection) -> str | None:
-    """Drop a day of windows unless a roll-up of it is marked. Nobody can mark one while the table is locked."""
+    """Drop a day of windows unless a roll-up of it is marked. None can be marked while the table is locked."""
     connection.execute(text(f'LOCK TABLE "{WINDOW.name}" IN ACCESS EXCLUSIVE MODE'))
-    if connection.execute(select(exists().where(_in_day(tables.RollupDirty.start, day)))).scalar_one():
+    if connection.execute(select(exists().where(_in_day(tables.RollupDirtyRow.start, day)))).scalar_one():
         return "a roll-up to be made"
-    pruned = insert(tables.Pruned).values(table_name=WINDOW.name, before_s=(day + 1) * DAY_S)
-    newer = func.greatest(pruned.excluded.before_s, tables.Pruned.before_s)
+    pruned = insert(tables.PrunedRow).values(table_name=WINDOW.name, before_s=(day + 1) * DAY_S)
+    newer = func.greatest(pruned.excluded.before_s, tables.PrunedRow.before_s)
     connection.execute(pruned.on_conflict_do_update(index_elements=["table_name"], set_={"before_s": newer}))
     _drop_partition(WINDOW, day, connection)
     return None
@@ -214,7 +216,8 @@ def _unsealed(connection: Connection, day: int) -> str | None:
 
 
 def _never_closed(connection: Connection, day: int, changeable_s: int) -> str | None:
-    """Whether a tally's window has no result yet; once its blocks are gone, only where there is a definition for it."""
+    """Return whether a tally's window has no result yet; once its blocks are gone, only where there is a definition for
+    it."""
     closed = exists().where(WINDOW.c.pipeline == TALLY.c.pipeline, WINDOW.c.window_start == TALLY.c.window_start)
     defined = TALLY.c.pipeline.in_(names_not_deleted())
     waits = or_(TALLY.c.window_start >= changeable_s, defined)
@@ -229,11 +232,11 @@ def _delete_some(table: Table, condition: ColumnElement[bool], connection: Conne
 
 
 def _forget_emitters(changeable_s: int, connection: Connection) -> int:
-    """Emitters that no window that can change expects or has tallies of, with their work in hand.
+    """Delete emitters that no window that can change expects or has tallies of, with their work in hand.
 
     The newest of each node's that closed stays: it says that the node was ended, not that it never was (rule 10).
     """
-    emitter, later, tally, lane = tables.Emitter, aliased(tables.Emitter), tables.Tally, tables.Lane
+    emitter, later, tally, lane = tables.EmitterRow, aliased(tables.EmitterRow), tables.TallyRow, tables.LaneRow
     expected_to = emitter.appended_at + EXPECTED_FOR_MS
     oldest = select(func.min(tally.window_start)).where(tally.pipeline == emitter.pipeline).scalar_subquery()
     closed_later = exists().where(

@@ -8,12 +8,12 @@ same as once.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
 from typing import cast
 
 from sqlalchemy import Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
+from aggregator.closing import rollup_marks
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
@@ -22,24 +22,19 @@ SETTLE_MS = 15_000
 """A roll-up is computed this long after its first change, so that many changes at a time cost it once."""
 ROUND_S = 0.5
 """A round begins no further roll-up after this long: closing goes first."""
-MARKS_A_ROUND = 200
-
-
-def mark(connection: Connection, windows: Iterable[tuple[str, int]], now_ms: int) -> None:
-    """Mark the hours of these windows (pipeline, start), in the transaction that changes them."""
-    _mark(connection, "hour", {(pipeline, period_of("hour", start)) for pipeline, start in windows}, now_ms)
+MARKS_PER_ROUND = 200
 
 
 def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
-    """One round over the marked roll-ups that have settled, oldest change first: how many were computed, and how many
+    """Compute the marked roll-ups that have settled, oldest change first; return how many were computed, and how many
     are marked now, settled or not."""
-    marks, ends, done = tables.RollupDirty, time.monotonic() + ROUND_S, 0
+    marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
     with engine.connect() as connection:
         settled = connection.execute(
             select(marks.pipeline, marks.period, marks.start)
             .where(marks.dirty_since <= now_ms - SETTLE_MS)
             .order_by(marks.dirty_since)
-            .limit(MARKS_A_ROUND)
+            .limit(MARKS_PER_ROUND)
         ).all()
     for pipeline, period, start in settled:
         with engine.begin() as connection:
@@ -52,10 +47,10 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
 
 
 def pruned_before(connection: Connection) -> int:
-    """Windows that start before this (epoch s) were dropped by retention: they are never closed or rolled up again."""
-    pruned = tables.Pruned
+    """Return the start (epoch s) before which retention dropped windows: they are never closed or rolled up again."""
+    pruned = tables.PrunedRow
     found = connection.execute(
-        select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
+        select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
     ).scalar_one_or_none()
     return 0 if found is None else int(found)
 
@@ -66,13 +61,13 @@ def _restate(connection: Connection, pipeline: str, period: Period, start: int, 
     The mark is deleted first: a closing that is about to commit holds its row, so we wait for it and then see its
     window; one that comes later waits for us and marks anew.
     """
-    marks = tables.RollupDirty
+    marks = tables.RollupDirtyRow
     connection.execute(delete(marks).where(marks.pipeline == pipeline, marks.period == period, marks.start == start))
     parts = _windows(connection, pipeline, start) if period == "hour" else _hours(connection, pipeline, start)
     if not parts or (period == "hour" and start < pruned_before(connection)):
         return
     total = Rollup.merged(parts)
-    table, packed = tables.table_of(tables.Rollup), total.pack()
+    table, packed = tables.table_of(tables.RollupRow), total.pack()
     here = (table.c.pipeline == pipeline) & (table.c.period == period) & (table.c.start == start)
     if connection.execute(select(table.c.packed).where(here)).scalar_one_or_none() == packed:
         return
@@ -88,28 +83,11 @@ def _restate(connection: Connection, pipeline: str, period: Period, start: int, 
         insert(table).values(row).on_conflict_do_update(index_elements=["pipeline", "period", "start"], set_=row)
     )
     if period == "hour":
-        _mark(connection, "day", {(pipeline, period_of("day", start))}, now_ms)
-
-
-def _mark(connection: Connection, period: Period, starts: Iterable[tuple[str, int]], now_ms: int) -> None:
-    rows = [
-        {"pipeline": pipeline, "period": period, "start": start, "dirty_since": now_ms}
-        for pipeline, start in sorted(starts)
-    ]
-    if rows:
-        marks = tables.table_of(tables.RollupDirty)
-        # an update, though it changes nothing: it holds the row until this transaction ends
-        connection.execute(
-            insert(marks)
-            .values(rows)
-            .on_conflict_do_update(
-                index_elements=["pipeline", "period", "start"], set_={"dirty_since": marks.c.dirty_since}
-            )
-        )
+        rollup_marks.put(connection, "day", {(pipeline, period_of("day", start))}, now_ms)
 
 
 def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
-    window = tables.Window
+    window = tables.WindowRow
     rows = connection.execute(
         select(window.document, window.facts)
         .where(
@@ -123,7 +101,7 @@ def _windows(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
 
 
 def _hours(connection: Connection, pipeline: str, start: int) -> list[Rollup]:
-    hour = tables.Rollup
+    hour = tables.RollupRow
     rows = connection.execute(
         select(hour.packed)
         .where(

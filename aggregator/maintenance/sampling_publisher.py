@@ -1,4 +1,4 @@
-"""Announcing: telling emitters, by the sampling topic, which pipelines are sampled."""
+"""Publisher of sampling: announces to emitters, by the sampling topic, the share of each sampled pipeline."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class SampleAnnouncer:
         self._trouble = ""
 
     def reconcile(self, wanted: Mapping[str, int]) -> int:
-        """Write a record for each pipeline of which the topic says something else than `wanted` (pipelines it does not
-        name take all ids); how many. Trouble is logged when it is news, and stops nobody: the next round tries again.
+        """Write a record for each pipeline whose sample in the topic differs from `wanted` (pipelines it does not name
+        take all ids); return their number. A new error is logged and not raised: the next round tries again.
         """
         try:
             written = self._write(_changes(self._table.read(TIMEOUT_S), wanted))
@@ -71,7 +71,7 @@ class SampleAnnouncer:
         self._table.close()
 
 
-def _changes(told: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
-    """The samples that the topic tells wrongly or not at all, as they should be."""
-    should = {pipeline: wanted.get(pipeline, SAMPLE_ALL) for pipeline in sorted({*told, *wanted})}
-    return {pipeline: sample for pipeline, sample in should.items() if told.get(pipeline, SAMPLE_ALL) != sample}
+def _changes(announced: Mapping[str, int], wanted: Mapping[str, int]) -> dict[str, int]:
+    """Return the samples that the topic lacks or has wrong, as they should be."""
+    should = {pipeline: wanted.get(pipeline, SAMPLE_ALL) for pipeline in sorted({*announced, *wanted})}
+    return {pipeline: sample for pipeline, sample in should.items() if announced.get(pipeline, SAMPLE_ALL) != sample}

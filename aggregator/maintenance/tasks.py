@@ -13,29 +13,29 @@ from sqlalchemy import Engine, select, update
 
 from aggregator.closing import unfinished
 from aggregator.closing.closer import Closer
-from aggregator.closing.definitions import Watch
+from aggregator.closing.definitions import DefinitionRegistry
 from aggregator.maintenance import rollups
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
-from aggregator.metrics import Metrics
+from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import make_days_ahead
 
 AUDIT_EVERY_S = 30
-"""How often blocks that no closing read are looked at, for keys that no good block has."""
+"""Interval of the audit of blocks that no closing read, for keys that no good block has."""
 SEAL_EVERY_S = 60
 ROLL_UP_EVERY_S = 5
 RETAIN_EVERY_S = 600
 DAYS_AHEAD_EVERY_S = 3_600
 ANNOUNCE_EVERY_S = 5
-WINDOWS_A_ROUND = 50
+WINDOWS_PER_ROUND = 50
 """Windows that a recompute closes again before windows that are due have their turn, and before it says how far it
 is."""
 
 
 @dataclass
-class Chore:
+class PeriodicTask:
     """Something to be done every so often."""
 
     every_s: float
@@ -48,16 +48,16 @@ class Chore:
             self.done_at = time.monotonic()
 
 
-class Upkeep:
-    """Does what is asked for or has become due, a little a call."""
+class MaintenanceLoop:
+    """Maintenance: answers requests and runs due tasks, a little per call."""
 
     def __init__(
         self,
         engine: Engine,
         closer: Closer,
-        watch: Watch,
+        watch: DefinitionRegistry,
         retention: Retention,
-        metrics: Metrics,
+        metrics: AggregatorMetrics,
         announcer: SampleAnnouncer | None = None,
     ) -> None:
         self._engine = engine
@@ -65,40 +65,40 @@ class Upkeep:
         self._watch = watch
         self._metrics = metrics
         self._chores = [
-            Chore(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
-            Chore(SEAL_EVERY_S, lambda _: closer.seal_gone()),
-            Chore(ROLL_UP_EVERY_S, self.roll_up),
-            Chore(RETAIN_EVERY_S, retention.round),
-            Chore(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
+            PeriodicTask(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
+            PeriodicTask(SEAL_EVERY_S, lambda _: closer.seal_gone()),
+            PeriodicTask(ROLL_UP_EVERY_S, self.roll_up),
+            PeriodicTask(RETAIN_EVERY_S, retention.round),
+            PeriodicTask(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
         ]
         if announcer is not None:
-            self._chores.append(Chore(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
+            self._chores.append(PeriodicTask(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
-        """One round; whether a request was answered."""
+        """Run one round; return whether a request was answered."""
         asked = self.answer_recompute(caught_up_ms)
         for chore in self._chores:
             chore.do_if_due(caught_up_ms)
         return asked
 
     def roll_up(self, now_ms: int) -> None:
-        """One round of roll-ups."""
+        """Run one round of roll-ups."""
         done, waiting = rollups.roll_up(self._engine, now_ms)
         self._metrics.rollups.inc(done)
         self._metrics.rollups_dirty.set(waiting)
 
     def announce_samples(self, announcer: SampleAnnouncer) -> None:
-        """One round of telling emitters what the newest definitions sample."""
+        """Announce to emitters the samples of the newest definitions, one round."""
         versions = self._watch.versions
         announcer.reconcile({name: known.newest.definition.sample for name, known in versions.items()})
 
     def answer_recompute(self, now_ms: int) -> bool:
-        """One round of the oldest `lagloss recompute`: close some of its windows again from the log, and answer after
-        the last. Whether there was one.
+        """Work on the oldest `lagloss recompute` for one round: close some of its windows again from the log, and
+        answer after the last. Return whether there was a request.
 
-        How far it has come stands in its row, so that whoever is the closer next goes on there.
+        The request's row has its progress, so that the next closer continues there.
         """
-        request = tables.table_of(tables.RecomputeRequest)
+        request = tables.table_of(tables.RecomputeRequestRow)
         with self._engine.connect() as connection:
             row = connection.execute(
                 select(request).where(request.c.answer.is_(None)).order_by(request.c.id).limit(1)
@@ -107,11 +107,11 @@ class Upkeep:
             return False
         done = Recomputed(**row.progress) if row.progress else Recomputed(next_s=-(-row.from_s // WINDOW_S) * WINDOW_S)
         done = self._recompute(done, row.pipeline, row.to_s, now_ms)
-        told: dict[str, Any] = {"progress": asdict(done)}
+        values: dict[str, Any] = {"progress": asdict(done)}
         if done.is_complete:  # left out otherwise: None would be JSON's null, which is an answer
-            told["answer"] = done.answer()
+            values["answer"] = done.answer()
         with self._engine.begin() as connection:
-            connection.execute(update(request).where(request.c.id == row.id).values(**told))
+            connection.execute(update(request).where(request.c.id == row.id).values(**values))
         return True
 
     def _recompute(self, done: Recomputed, pipeline: str, to_s: int, now_ms: int) -> Recomputed:
@@ -119,7 +119,7 @@ class Upkeep:
         self._closer.seal_gone()
         with self._engine.connect() as connection:
             left = unfinished.read_closed(connection, pipeline, done.next_s, to_s)
-            round_ = left[:WINDOWS_A_ROUND]
+            round_ = left[:WINDOWS_PER_ROUND]
             states = unfinished.read_states(connection, round_)
         held = [window for window in round_ if states[window] == "closed"]
         beacons = self._closer.close_windows(held, now_ms, from_log=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aggregator.reports.undeclared import Name, Strangers, fits_the_tables, is_strange, strange_names
+from aggregator.reports.undeclared import Name, UndeclaredNames, fits_the_tables, is_strange, strange_names
 from lagloss.wire.checks import tally_problem
 from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress, Tally, decode_report
 from lagloss_server.model.graph import node_of
@@ -40,7 +40,7 @@ TallyKey = tuple[str, int, bytes, str, str]
 
 
 @dataclass
-class Followed:
+class ReportBatch:
     """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
 
     emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
@@ -52,10 +52,10 @@ class Followed:
     bad: dict[tuple[int, int], tuple[ReportRecord, BadReason]] = field(default_factory=dict)
     """By partition and offset, with the first reason that was found."""
     positions: dict[int, int] = field(default_factory=dict)
-    strangers: Strangers = field(default_factory=Strangers)
+    strangers: UndeclaredNames = field(default_factory=UndeclaredNames)
 
     def take(self, record: ReportRecord, known: Checkpoints) -> None:
-        """Take one record in; a bad one, or what is bad in it, is counted by reason.
+        """Add one record; count a bad one, or bad parts of it, by reason.
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         """
@@ -82,8 +82,8 @@ class Followed:
             report if report.seq >= newest.seq else newest,
             max(appended_at, record.appended_ms),
         )
-        told = Skew.of(record.appended_ms, report.sent_at, closed=report.closed)
-        self.skews[account] = self.skews.get(account, Skew()).merged(told)
+        skew = Skew.of(record.appended_ms, report.sent_at, closed=report.closed)
+        self.skews[account] = self.skews.get(account, Skew()).merged(skew)
         into = f"{report.node}.in"
         lanes = {progress.lane for progress in progresses if progress.lane and progress.checkpoint == into}
         self.inputs.setdefault(account, set()).update(lanes)
@@ -102,7 +102,7 @@ class Followed:
         return False
 
     def _keeps(self, record: ReportRecord, report: EmitterReport, part: Tally | Progress, here: frozenset[str]) -> bool:
-        """Whether there is room for the names in this part of a report."""
+        """Return whether there is room for the names in this part of a report."""
         return all(self._admit(record, report, name) for name in strange_names(report.pipeline, part, here))
 
     def _take_progress(self, record: ReportRecord, report: EmitterReport, progress: Progress) -> None:
@@ -128,7 +128,7 @@ class Followed:
 
 
 def _stranger(report: EmitterReport, known: Checkpoints) -> BadReason | None:
-    """What no version of any definition has, of what the report names."""
+    """Return the reason if no version of any definition has a name in the report; None if all names are declared."""
     checkpoints = known.get(report.pipeline)
     if checkpoints is None:
         return "unknown_pipeline"
@@ -143,7 +143,7 @@ def position(record: ReportRecord) -> tuple[int, int, int]:
 
 
 def _content(tally: Tally) -> tuple[Any, ...]:
-    """What makes a tally a changed one."""
+    """Return the content of a tally; another content makes it a changed one."""
     return (
         tally.sample,
         tally.beacons,

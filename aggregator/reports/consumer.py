@@ -21,9 +21,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from sqlalchemy import Connection, Engine, case, delete, func, select, text, tuple_
 from sqlalchemy.dialects.postgresql import Insert, insert
 
-from aggregator.closing import quarantine
-from aggregator.reports.batch import Checkpoints, Followed, ReportRecord, position
-from aggregator.reports.undeclared import Name, Strangers
+from aggregator import quarantine
+from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
+from aggregator.reports.undeclared import Name, UndeclaredNames
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
@@ -33,7 +33,7 @@ from lagloss_server.store.store import ensure_days
 log = structlog.get_logger()
 
 TRIGGER = "1 second"
-REPORTS_A_BATCH = 5_000
+REPORTS_PER_BATCH = 5_000
 """A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
 
 
@@ -41,7 +41,7 @@ STRANGERS_FOR_S = 86_400
 """How long the names that no definition has are held in memory before those of a week ago are forgotten."""
 
 PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
-"""How long the stream waits for a broker. While it does it cannot be stopped; by default that is a minute."""
+"""Time that the stream waits for a broker, during which it cannot be stopped; Kafka's default is a minute."""
 
 
 class DatabaseRestored(RuntimeError):
@@ -49,15 +49,15 @@ class DatabaseRestored(RuntimeError):
 
 
 def hold_follower(connection: Connection) -> None:
-    """Until this transaction ends, nobody else follows reports, or drops what following writes.
+    """Lock out other consumers of reports, and retention of the rows that they write, until this transaction ends.
 
     A lock of the table, since there may be no row to lock yet; a follower that lost its lease may work still.
     """
     connection.execute(text("LOCK TABLE reports_position IN SHARE ROW EXCLUSIVE MODE"))
 
 
-class ReportFollower:
-    """Writes what is followed to PostgreSQL, each batch and its position in one transaction."""
+class ReportConsumer:
+    """Consumer of reports: writes each batch and its position to PostgreSQL in one transaction."""
 
     def __init__(self, engine: Engine, topic: str, topic_id: str) -> None:
         self.engine = engine
@@ -65,7 +65,7 @@ class ReportFollower:
         self.topic_id = topic_id
         self._reached: Mapping[int, int] = {}
         """Positions that the database has had already."""
-        self._strangers: Strangers | None = None
+        self._strangers: UndeclaredNames | None = None
         self._strangers_read_at = 0.0
 
     def positions(self) -> dict[int, int]:
@@ -91,7 +91,7 @@ class ReportFollower:
             followed_to = _read_positions(connection)
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
-            followed = Followed(strangers=self._known_strangers(connection))
+            followed = ReportBatch(strangers=self._known_strangers(connection))
             for record in sorted(fresh, key=position):
                 followed.take(record, known)
             positions = {**followed_to, **followed.positions}
@@ -101,18 +101,18 @@ class ReportFollower:
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
-            raise DatabaseRestored(f"PostgreSQL knows reports up to {dict(found)}, it knew them up to {dict(reached)}")
+            raise DatabaseRestored(f"expected PostgreSQL to hold reports up to {dict(reached)}, found {dict(found)}")
         if reached is self._reached:
             self._reached = found
 
-    def _known_strangers(self, connection: Connection) -> Strangers:
-        """Those of the last batch; read anew after a batch that failed, and once a day."""
+    def _known_strangers(self, connection: Connection) -> UndeclaredNames:
+        """Return the names of the last batch; read them again after a batch that failed, and once a day."""
         strangers, self._strangers = self._strangers, None
         if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
             strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
         return strangers
 
-    def _write(self, connection: Connection, followed: Followed, basis: int) -> None:
+    def _write(self, connection: Connection, followed: ReportBatch, basis: int) -> None:
         ensure_days(connection, {key[1] for key in followed.tallies})
         _upsert_emitters(connection, followed)
         _upsert_lanes(connection, followed)
@@ -127,7 +127,7 @@ class ReportFollower:
                 {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
                 for partition, offset in followed.positions.items()
             ]
-            upsert = insert(tables.ReportsPosition).values(places)
+            upsert = insert(tables.ReportsPositionRow).values(places)
             connection.execute(
                 upsert.on_conflict_do_update(
                     index_elements=["topic_partition"],
@@ -137,25 +137,25 @@ class ReportFollower:
 
 
 def _read_positions(connection: Connection) -> dict[int, int]:
-    table = tables.ReportsPosition
+    table = tables.ReportsPositionRow
     rows = connection.execute(select(table.topic_partition, table.next_offset))
     return {row.topic_partition: row.next_offset for row in rows}
 
 
-def _read_strangers(connection: Connection) -> Strangers:
-    """The names kept, without those first named so long ago that the log has forgotten it, too."""
-    table = tables.table_of(tables.Stranger)
+def _read_strangers(connection: Connection) -> UndeclaredNames:
+    """Read the kept names, without those first reported so long ago that the log has dropped the report, too."""
+    table = tables.table_of(tables.StrangerRow)
     connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
     rows = connection.execute(select(table))
-    return Strangers({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
+    return UndeclaredNames({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
 
 
-def _insert_strangers(connection: Connection, strangers: Strangers) -> None:
+def _insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None:
     rows = [
         {**name._asdict(), "emitter": emitter, "since": since}
         for name, (emitter, since) in sorted(strangers.fresh.items())
     ]
-    _execute(connection, insert(tables.table_of(tables.Stranger)).on_conflict_do_nothing(), rows)
+    _execute(connection, insert(tables.table_of(tables.StrangerRow)).on_conflict_do_nothing(), rows)
     strangers.fresh.clear()
 
 
@@ -167,10 +167,10 @@ def _execute(connection: Connection, statement: Insert, rows: Sequence[dict[str,
 
 
 def _with_earlier(
-    connection: Connection, followed: Followed
+    connection: Connection, followed: ReportBatch
 ) -> tuple[dict[tuple[str, bytes], Skew], dict[tuple[str, bytes], set[str]]]:
-    """What these reports and those before them say of the clocks of their emitters, and of the lanes they take in."""
-    table = tables.table_of(tables.Emitter)
+    """Return the clock skews and input lanes of the emitters, from these reports and those before them."""
+    table = tables.table_of(tables.EmitterRow)
     skews, inputs = dict(followed.skews), {account: set(lanes) for account, lanes in followed.inputs.items()}
     accounts = list(followed.skews)
     for at in range(0, len(accounts), 1_000):
@@ -186,7 +186,7 @@ def _with_earlier(
     return skews, inputs
 
 
-def _upsert_emitters(connection: Connection, followed: Followed) -> None:
+def _upsert_emitters(connection: Connection, followed: ReportBatch) -> None:
     skews, inputs = _with_earlier(connection, followed)
     rows = [
         {
@@ -207,7 +207,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
         }
         for (pipeline, emitter), (report, appended_at) in followed.emitters.items()
     ]
-    table = tables.table_of(tables.Emitter)
+    table = tables.table_of(tables.EmitterRow)
     upsert = insert(table)
     newer = upsert.excluded.seq > table.c.seq
     replaced: dict[str, Any] = {
@@ -219,7 +219,7 @@ def _upsert_emitters(connection: Connection, followed: Followed) -> None:
     _execute(connection, upsert.on_conflict_do_update(index_elements=["pipeline", "emitter"], set_=replaced), rows)
 
 
-def _upsert_lanes(connection: Connection, followed: Followed) -> None:
+def _upsert_lanes(connection: Connection, followed: ReportBatch) -> None:
     rows = [
         {
             "pipeline": pipeline,
@@ -234,7 +234,7 @@ def _upsert_lanes(connection: Connection, followed: Followed) -> None:
         }
         for (pipeline, checkpoint, lane, holder), (progress, record, reporter) in followed.lanes.items()
     ]
-    table = tables.table_of(tables.Lane)
+    table = tables.table_of(tables.LaneRow)
     upsert = insert(table)
     found = upsert.excluded
     names = ("until", "reporter", "appended_at", "topic_partition", "topic_offset")
@@ -250,7 +250,7 @@ def _upsert_lanes(connection: Connection, followed: Followed) -> None:
 _TALLY_CONTENT = ("sample", "beacons", "payload_bytes", "id_sum", "dropped", "sketch", "ranges")
 
 
-def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> None:
+def _upsert_tallies(connection: Connection, followed: ReportBatch, basis: int) -> None:
     rows = [
         {
             "pipeline": pipeline,
@@ -272,7 +272,7 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
         }
         for (pipeline, start, emitter, checkpoint, replay), found in followed.tallies.items()
     ]
-    table = tables.table_of(tables.Tally)
+    table = tables.table_of(tables.TallyRow)
     upsert = insert(table)
     found = upsert.excluded
     changed = func.row(*(found[name] for name in _TALLY_CONTENT)).is_distinct_from(
@@ -293,12 +293,12 @@ def _upsert_tallies(connection: Connection, followed: Followed, basis: int) -> N
 def following(
     spark: SparkSession,
     bootstrap: str,
-    follower: ReportFollower,
+    follower: ReportConsumer,
     partitions: Iterable[int],
     checkpoints: Callable[[], Checkpoints],
 ) -> Iterator[StreamingQuery]:
-    """Follow the reports topic from where the database stands, for as long as the block lasts; `checkpoints()` tells
-    what pipelines there are now."""
+    """Consume the reports topic from the database's position, while the block lasts; `checkpoints()` returns those of
+    the current pipelines."""
     known = follower.positions()
     starts = {str(partition): known.get(partition, -2) for partition in partitions}
     reports = (
@@ -308,7 +308,7 @@ def following(
         .option("startingOffsets", json.dumps({follower.topic: starts}))
         .option("failOnDataLoss", "false")
         .options(**PATIENCE)
-        .option("maxOffsetsPerTrigger", str(REPORTS_A_BATCH))
+        .option("maxOffsetsPerTrigger", str(REPORTS_PER_BATCH))
         .load()
         .select("partition", "offset", F.unix_millis("timestamp").alias("appended_ms"), "value")
     )

@@ -16,15 +16,15 @@ def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) ->
     If so, windows stay as they are (sealed), and following begins anew: positions, tallies and lanes of the old log are
     dropped. Emitters that live on send what changes from then on.
     """
-    reports, audited = tables.ReportsPosition, tables.Audited
+    reports, audited = tables.ReportsPositionRow, tables.AuditedRow
     with engine.begin() as connection:
         known_reports = set(connection.execute(select(reports.topic_id)).scalars())
         known_beacons = set(connection.execute(select(audited.topic_id)).scalars())
         if known_reports <= {reports_id} and known_beacons <= {beacons_id}:
             return False
-        window = tables.Window
+        window = tables.WindowRow
         connection.execute(update(window).where(window.state == "closed").values(state="sealed", deadline=None))
-        for table in (reports, audited, tables.Tally, tables.Lane):
+        for table in (reports, audited, tables.TallyRow, tables.LaneRow):
             connection.execute(delete(table))
-    log.warning("topic recreated", note="windows so far are sealed, following begins anew")
+    log.warning("topic recreated", note="windows so far are sealed, reports are consumed from the start")
     return True

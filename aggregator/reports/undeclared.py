@@ -19,18 +19,18 @@ Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
+class NameLimit:
     """How many names of a kind are kept."""
 
     an_emitter: int
     in_all: int
 
 
-LIMITS: dict[Kind, Limit] = {
-    "pipeline": Limit(100, 10_000),
-    "checkpoint": Limit(200, 10_000),  # a definition has 200 at most
-    "replay": Limit(200, 10_000),
-    "lane": Limit(2_000, 200_000),  # a consumer has one for each partition it reads
+LIMITS: dict[Kind, NameLimit] = {
+    "pipeline": NameLimit(100, 10_000),
+    "checkpoint": NameLimit(200, 10_000),  # a definition has 200 at most
+    "replay": NameLimit(200, 10_000),
+    "lane": NameLimit(2_000, 200_000),  # a consumer has one for each partition it reads
 }
 
 
@@ -44,7 +44,7 @@ class Name(NamedTuple):
 
 
 @dataclass
-class Strangers:
+class UndeclaredNames:
     """The names kept so far; each counts against the emitter that named it first."""
 
     kept: dict[Name, bytes] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class Strangers:
         self._in_all = Counter(name.kind for name in self.kept)
 
     def admit(self, name: Name, emitter: bytes, appended_ms: int) -> bool:
-        """Whether this name is kept: it was before, or there is room for it."""
+        """Return whether this name is kept: it was before, or there is room for it."""
         if name in self.kept:
             return True
         limit, mine = LIMITS[name.kind], (name.kind, emitter)
@@ -72,7 +72,8 @@ class Strangers:
 
 
 def strange_names(pipeline: str, part: Tally | Progress, known: frozenset[str]) -> Iterator[Name]:
-    """The names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not have."""
+    """Return the names in a part of a report that its pipeline's definitions (`known`: their checkpoints) do not
+    have."""
     if is_strange(part.checkpoint, known):
         yield Name("checkpoint", pipeline, part.checkpoint)
     if isinstance(part, Progress):
@@ -83,7 +84,8 @@ def strange_names(pipeline: str, part: Tally | Progress, known: frozenset[str]) 
 
 
 def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
-    """Whether no definition has it. A node with several next nodes still reports its work in hand as N.out."""
+    """Return whether no definition has the name. A node with several next nodes still reports its work in hand as
+    N.out."""
     if checkpoint in known:
         return False
     node, _, side = checkpoint.partition(".")
@@ -91,7 +93,7 @@ def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
 
 
 def fits_the_tables(report: EmitterReport) -> bool:
-    """Whether PostgreSQL can hold its texts: none too long for an index, none with a NUL."""
+    """Return whether PostgreSQL can hold the texts: none too long for an index, none with a NUL."""
     texts = {report.pipeline, report.node, report.host}
     texts |= {text for progress in report.progress for text in (progress.checkpoint, progress.lane)}
     texts |= {text for tally in report.tallies for text in (tally.checkpoint, tally.replay or "")}

@@ -1,4 +1,4 @@
-"""`lagloss alerts backtest`: which incidents a pipeline's rules would have opened on the windows that are stored."""
+"""`lagloss alerts backtest`: the incidents that a pipeline's rules would have opened on its stored windows."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from alerting.rules import Rule, rules_of
 from alerting.rules.assessment import SHOWN_WINDOWS
 from alerting.rules.budget import BurnRate
 from alerting.rules.lag import OnTime
-from alerting.rules.windows import Reader
-from lagloss.errors import BadDefinition, NotEnoughData
+from alerting.rules.windows import WindowReader
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
+from lagloss_server.errors import BadDefinition, NotEnoughData
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
@@ -34,8 +34,8 @@ Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Limit:
-    """What stored windows do not tell a rule."""
+class BacktestLimit:
+    """Limit of a rule's backtest: data that stored windows lack."""
 
     rule: str
     tried: bool
@@ -53,7 +53,7 @@ class Tried:
     windows: int
     revisions: int
     incidents: list[Replayed]
-    limits: list[Limit]
+    limits: list[BacktestLimit]
     documents: Mapping[int, Document]
 
     def document(self) -> dict[str, Any]:
@@ -117,11 +117,11 @@ def backtest(
         f"incidents: {len(tried.incidents)}, on {tried.windows} windows, {tried.revisions} of them revised later"
     )
     for limit in tried.limits:
-        console.print(f"{limit.rule}: {'as far as windows tell' if limit.tried else 'not tried'}; {limit.why}")
+        console.print(f"{limit.rule}: {'approximated from windows' if limit.tried else 'not tried'}; {limit.why}")
 
 
 def with_rules(stored: Definition, given: Definition, source: Path | None) -> Definition:
-    """The stored definition with the rules and the SLA of another one.
+    """Return the stored definition with the rules and the SLA of another one.
 
     Raises:
         BadDefinition: its rules name places that this pipeline does not have.
@@ -135,7 +135,7 @@ def with_rules(stored: Definition, given: Definition, source: Path | None) -> De
 
 
 def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, to_s: int) -> Tried:
-    """The incidents that rules would have opened on the windows with from <= start < to.
+    """Return the incidents that rules would have opened on the windows with from <= start < to.
 
     Raises:
         NotEnoughData: there is no closed window.
@@ -143,7 +143,7 @@ def try_rules(store: Store, stored: Definition, tried: Definition, from_s: int, 
     most = tried.spec.sla.loss.max
     judged = _as_stored if most == stored.spec.sla.loss.max else judging_by(most, Graph(tried).first_node)
     with store.engine.execution_options(isolation_level="REPEATABLE READ").begin() as connection:
-        history = read_history(connection, Reader.of(tried), stored.name, from_s, to_s, judged)
+        history = read_history(connection, WindowReader.of(tried), stored.name, from_s, to_s, judged)
     windows = sum(start >= from_s for start in history.documents)
     if not windows:
         raise NotEnoughData(detail=f"{stored.name} has no closed window in this range.")
@@ -158,18 +158,18 @@ def _as_stored(document: Document) -> Document:
     return document
 
 
-def _limits(stored: Definition, tried: Definition) -> Iterator[Limit]:
-    """What stored windows do not tell these rules."""
+def _limits(stored: Definition, tried: Definition) -> Iterator[BacktestLimit]:
+    """Yield the rules that stored windows cannot replay fully, with the reason."""
     other_target = stored.spec.sla.lag.target != tried.spec.sla.lag.target
     for rule in rules_of(tried):
         if rule.name in UNTRIED:
-            yield Limit(rule.name, False, "when a node had last reported at that time is not stored")
+            yield BacktestLimit(rule.name, False, "the time of a node's last report is not stored")
         elif rule.name == "staleness":
-            yield Limit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
+            yield BacktestLimit(rule.name, True, "a message counts as delivered in its own minute, however late it was")
         elif rule.name == "pending-age":
-            yield Limit(rule.name, True, "a message counts as last seen when its window ended")
+            yield BacktestLimit(rule.name, True, "a message counts as last seen when its window ended")
         elif other_target and _counts_on_time(rule):
-            yield Limit(rule.name, False, "windows hold what was on time for the stored sla.lag.target only")
+            yield BacktestLimit(rule.name, False, "windows hold the on-time count for the stored sla.lag.target only")
 
 
 def _counts_on_time(rule: Rule) -> bool:
@@ -177,7 +177,7 @@ def _counts_on_time(rule: Rule) -> bool:
 
 
 def _moment(epoch_s: float) -> str:
-    """RFC 3339 in whole seconds: closings are not told more exactly than that."""
+    """Format a time as RFC 3339 in whole seconds, the precision of closings."""
     return rfc3339(int(epoch_s))
 
 

@@ -8,39 +8,39 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
-from alerting.backtest.replay import Closing, Past
+from alerting.backtest.replay import Past, ReplayedClosing
 from alerting.rules.budget import LONGEST_S
-from alerting.rules.window_cache import CONTEXT_S
-from alerting.rules.windows import Reader
+from alerting.rules.windows import WindowReader
+from alerting.views.window_cache import CONTEXT_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
-from lagloss_server.store.schema.core import Window, WindowRevision, table_of
+from lagloss_server.store.schema.core import WindowRevisionRow, WindowRow, table_of
 
-_WINDOW: Final = table_of(Window)
-_REVISION: Final = table_of(WindowRevision)
+_WINDOW: Final = table_of(WindowRow)
+_REVISION: Final = table_of(WindowRevisionRow)
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class History:
+class StoredHistory:
     """`closings`: of windows with from <= start < to and of those before that rules need. `documents`: newest results
     by window start, of those and a few before; `revised`: how many results of them were replaced."""
 
-    closings: list[Closing]
+    closings: list[ReplayedClosing]
     documents: Mapping[int, Document]
     revised: int
 
 
 def read_history(
     connection: Connection,
-    reader: Reader,
+    reader: WindowReader,
     pipeline: str,
     from_s: int,
     to_s: int,
     judged: Callable[[Document], Document],
-) -> History:
-    """`judged` says what a result's document would be under the rules to try. The connection is in a REPEATABLE READ
-    transaction."""
+) -> StoredHistory:
+    """Read the stored results. `judged` returns a result's document under the rules to try. The connection is in a
+    REPEATABLE READ transaction."""
     documents_from_s, first_s = from_s - CONTEXT_S, from_s - LONGEST_S
     in_span = (_WINDOW.c.pipeline == pipeline, _WINDOW.c.window_start < to_s)
     counts = select(*(column for column in _WINDOW.c if column.name not in ("document", "facts")))
@@ -48,9 +48,9 @@ def read_history(
     for row in connection.execute(counts.where(*in_span, _WINDOW.c.window_start >= first_s)):
         if row.history:
             filled_in.add(row.window_start)
-            closings.append(Closing(row.closed_at / 1_000, row.window_start, None))
+            closings.append(ReplayedClosing(row.closed_at / 1_000, row.window_start, None))
         elif row.window_start < documents_from_s:  # context that only spans reach back to
-            closings.append(Closing(row.closed_at / 1_000, row.window_start, reader.counts(row)))
+            closings.append(ReplayedClosing(row.closed_at / 1_000, row.window_start, reader.counts(row)))
     documents: dict[int, Document] = {}
     newest = select(_WINDOW.c.window_start, _WINDOW.c.closed_at, _WINDOW.c.document)
     for start, closed_at, document in connection.execute(
@@ -58,19 +58,19 @@ def read_history(
     ):
         documents[start] = judged(document)
         if start not in filled_in:
-            closings.append(Closing(closed_at / 1_000, start, reader.row(start, documents[start])))
+            closings.append(ReplayedClosing(closed_at / 1_000, start, reader.row(start, documents[start])))
     revised = 0
     earlier = select(_REVISION.c.window_start, _REVISION.c.closed_at, _REVISION.c.document)
     within = (_REVISION.c.pipeline == pipeline, _REVISION.c.window_start >= first_s, _REVISION.c.window_start < to_s)
     for start, closed_at, document in connection.execute(earlier.where(*within).execution_options(yield_per=500)):
         revised += start >= from_s
         if start not in filled_in:
-            closings.append(Closing(closed_at / 1_000, start, reader.row(start, judged(document))))
-    return History(closings, documents, revised)
+            closings.append(ReplayedClosing(closed_at / 1_000, start, reader.row(start, judged(document))))
+    return StoredHistory(closings, documents, revised)
 
 
 def past_of(definition: Definition, documents: Mapping[int, Document]) -> Past:
-    """When messages came in and out, as is known afterwards."""
+    """Return when messages came in and out, as known afterwards."""
     delivered: dict[str, list[int]] = {name: [] for name in Graph(definition).delivery}
     arrived = []
     for start, document in sorted(documents.items()):
@@ -83,7 +83,7 @@ def past_of(definition: Definition, documents: Mapping[int, Document]) -> Past:
 
 
 def judging_by(most: float, first_node: str) -> Callable[[Document], Document]:
-    """Documents with the verdict that they would have with this `sla.loss.max` (rule 10)."""
+    """Return a function that gives documents the verdict under this `sla.loss.max` (rule 10)."""
 
     def judged(document: Document) -> Document:
         messages, lost = document["messages"], document["lost"]

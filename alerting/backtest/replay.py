@@ -15,23 +15,23 @@ from uuid import UUID, uuid4
 
 import numpy as np
 
-from alerting.incidents.lifecycle import REOPEN_S, Change, KnownIncident, judge
+from alerting.incidents.lifecycle import REOPEN_S, KnownIncident, Transition, judge
 from alerting.rules import Rule, rules_of
-from alerting.rules.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.budget import LONGEST_S
-from alerting.rules.view import HORIZON_S, View, Waiting
-from alerting.rules.windows import Reader, Row, Windows
+from alerting.rules.view import HORIZON_S, PipelineView, WaitingMessages
+from alerting.rules.windows import Row, WindowReader, Windows
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.alert_rules import MAX_OF
 from lagloss_server.model.definition import Definition
 
 CLOCK_RULES: Final = frozenset({"blind/closing", "staleness", "pending-age"})
-"""Rules that look at the moment, tried each minute as well; of stored windows, nothing tells when a node reported."""
+"""Rules of time, evaluated each minute as well; `blind/reports` cannot be, since report times are not stored."""
 UNTRIED: Final = frozenset({"blind/reports"})
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class ReplayedClosing:
     """A result of a window becoming known, in epoch s. `row` None: the window is history, and only that it closed."""
 
     at_s: float
@@ -50,24 +50,24 @@ class Past:
 
 @dataclass(slots=True)
 class Replayed:
-    """An incident that would have been, after its newest change. `inhibited_by`: rules with an open incident, when it
-    opened, that would have kept it from being told. Times in epoch s, `first_s` and `last_s` of windows."""
+    """Replayed incident after its newest change. `inhibited_by`: rules with an open incident, when it opened, that
+    would have suppressed it. Times in epoch s, `first_s` and `last_s` of windows."""
 
     id: UUID
     rule: Rule
     opened_at_s: float
     inhibited_by: tuple[str, ...]
-    change: Change
+    change: Transition
     first_s: int
     last_s: int
     resolved_at_s: float | None = None
-    places: tuple[Place, ...] = ()
+    places: tuple[BreachPlace, ...] = ()
 
     @property
     def known(self) -> KnownIncident:
         return KnownIncident(self.id, self.change.worst, frozenset(self.change.breaches), self.resolved_at_s)
 
-    def take(self, change: Change, now_s: float, places: tuple[Place, ...]) -> None:
+    def take(self, change: Transition, now_s: float, places: tuple[BreachPlace, ...]) -> None:
         self.change = change
         self.resolved_at_s = now_s if change.kind == "resolved" else None
         self.places = places or self.places
@@ -85,11 +85,11 @@ class Replay:
         self._past = past
         left_out = UNTRIED | set(without)
         self._rules = [rule for rule in rules_of(definition) if rule.name not in left_out]
-        self._rows = _Rows(Reader.of(definition))
+        self._rows = _Rows(WindowReader.of(definition))
         self._newest_end_s: int | None = None
 
-    def run(self, closings: Iterable[Closing], until_s: float) -> None:
-        """All of them, and the minutes of the clock between from and to, up to `until_s`."""
+    def run(self, closings: Iterable[ReplayedClosing], until_s: float) -> None:
+        """Replay all windows, and the minutes of the clock between from and to, up to `until_s`."""
         ticks = iter(range(self._from_s, int(min(self._to_s, until_s)) + 1, WINDOW_S))
         tick_s = next(ticks, None)
         in_order = sorted(closings, key=lambda closing: (closing.at_s, closing.start_s))
@@ -101,9 +101,9 @@ class Replay:
         for rest_s in [] if tick_s is None else [tick_s, *ticks]:
             self._tick(rest_s)
 
-    def _close(self, at_s: float, closings: Sequence[Closing]) -> None:
-        """Windows whose results become known at the same moment. The clock is not looked at when it is past the span:
-        of what came after, nothing is known here."""
+    def _close(self, at_s: float, closings: Sequence[ReplayedClosing]) -> None:
+        """Close windows whose results become known at the same moment. Rules of time are not evaluated past the span,
+        since nothing is known there of later messages."""
         for closing in closings:
             end_s = closing.start_s + WINDOW_S
             self._newest_end_s = max(end_s, self._newest_end_s or end_s)
@@ -115,7 +115,7 @@ class Replay:
             self._judge(at_s, changed_s, rules)
 
     def _tick(self, now_s: float) -> None:
-        """A minute of the clock, for the rules that look at it."""
+        """Evaluate the rules of time at a minute of the clock."""
         self._judge(now_s, int(now_s), [rule for rule in self._rules if rule.name in CLOCK_RULES])
 
     def _judge(self, now_s: float, changed_s: int, rules: Sequence[Rule]) -> None:
@@ -131,7 +131,7 @@ class Replay:
                 else:
                     next(each for each in own if each.id == change.incident).take(change, now_s, found.places)
 
-    def _open(self, rule: Rule, change: Change, now_s: float, places: tuple[Place, ...]) -> Replayed:
+    def _open(self, rule: Rule, change: Transition, now_s: float, places: tuple[BreachPlace, ...]) -> Replayed:
         speaking = {incident.rule.name for incident in self.incidents if incident.resolved_at_s is None}
         inhibited_by = tuple(name for name in rule.inhibited_by if name in speaking)
         first_s, last_s = min(change.breaches), max(change.breaches)
@@ -139,14 +139,14 @@ class Replay:
         self.incidents.append(opened)
         return opened
 
-    def _view(self, now_s: float, oldest_s: int) -> View:
+    def _view(self, now_s: float, oldest_s: int) -> PipelineView:
         windows = self._rows.since(oldest_s - LONGEST_S)
         past, closed_to_s = self._past, self._newest_end_s or 0
         seen = {name: minutes[: bisect_right(minutes, now_s)] for name, minutes in past.delivered.items()}
         arrived = past.arrived[bisect_left(past.arrived, closed_to_s) : bisect_right(past.arrived, now_s - WINDOW_S)]
         recent = windows.since(windows.first_at(oldest_s))
         pending = recent.rows[recent.column("pending") > 0]
-        return View(
+        return PipelineView(
             definition=self._definition,
             now_s=now_s,
             windows=windows,
@@ -154,13 +154,13 @@ class Replay:
             newest_end_s=self._newest_end_s,
             newest_s={name: minutes[-1] for name, minutes in seen.items() if minutes},
             arrived_s=arrived,
-            waiting=[Waiting((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
+            waiting=[WaitingMessages((), int(row["pending"]), float(row["start"]) + WINDOW_S) for row in pending],
         )
 
 
 def _in_question(own: Iterable[Replayed], now_s: float) -> list[int]:
-    """From where on windows matter to a rule's incidents: good ones to one that is open, its own to one that a breach
-    may belong to again."""
+    """Return the starts from which windows matter to a rule's incidents: of an open incident its last window, of one
+    that a breach can reopen its first."""
     starts = []
     for incident in own:
         if incident.resolved_at_s is None:
@@ -170,7 +170,7 @@ def _in_question(own: Iterable[Replayed], now_s: float) -> list[int]:
     return starts
 
 
-def _next_change(rule: Rule, found: Assessment, own: Sequence[Replayed], now_s: float) -> Change | None:
+def _next_change(rule: Rule, found: Assessment, own: Sequence[Replayed], now_s: float) -> Transition | None:
     unresolved = next((incident.known for incident in own if incident.resolved_at_s is None), None)
     resolved = [incident.known for incident in own if incident.resolved_at_s is not None]
     return judge(rule.higher_is_worse, found, unresolved, resolved, now_s)
@@ -179,13 +179,13 @@ def _next_change(rule: Rule, found: Assessment, own: Sequence[Replayed], now_s: 
 class _Rows:
     """Rows by window in one array that grows."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: WindowReader) -> None:
         self._empty = reader.windows(())
         self._rows = np.zeros(1_024, self._empty.rows.dtype)
         self._starts: list[int] = []
 
     def put(self, start_s: int, row: Row) -> None:
-        """A window's row, in place of the one that it had."""
+        """Put a window's row in place of its older one."""
         at, size = bisect_left(self._starts, start_s), len(self._starts)
         if at == size or self._starts[at] != start_s:
             if size == len(self._rows):
@@ -195,10 +195,10 @@ class _Rows:
         self._rows[at] = row
 
     def before(self, start_s: int, windows: int) -> int:
-        """Start of the window that is so many before this one, or of the first."""
+        """Return the start of the window this many before this one, or of the first."""
         at = max(0, bisect_left(self._starts, start_s) - windows)
         return min(start_s, self._starts[at]) if at < len(self._starts) else start_s
 
     def since(self, start_s: int) -> Windows:
-        """Those that start then or later. Good until the next is put."""
+        """Return the rows that start then or later. Valid until the next `put`."""
         return Windows(self._rows[bisect_left(self._starts, start_s) : len(self._starts)], self._empty.measured)

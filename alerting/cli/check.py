@@ -1,4 +1,4 @@
-"""`lagloss alerts check`: whether an alerting file can be used, and what it says."""
+"""`lagloss alerts check`: validation and summary of an alerting file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check(
         Path | None, typer.Argument(help="the file; by default LAGLOSS_ALERTING_FILE", metavar="FILE")
     ] = None,
 ) -> None:
-    """Check an alerting file, its secrets too, and show its receivers and routes; nothing is sent."""
+    """Check an alerting file and its secrets, and show its receivers and routes; nothing is sent."""
     found = load_alerting(Settings.load(alerting_file=file))
     for receiver in found.receivers:
         build(receiver.kind, receiver.config).close()
@@ -29,9 +29,9 @@ def check(
     routes = Table("route", "incidents", "to", "then", box=None)
     for number, route in enumerate(found.routes, 1):
         matchers = ", ".join(map(str, route.match)) or "all"
-        routes.add_row(str(number), matchers, ", ".join(route.to) or "nobody", _then(route))
+        routes.add_row(str(number), matchers, ", ".join(route.to) or "no receiver", _then(route))
     console = out()
-    console.print(receivers if found.receivers else "no receivers: incidents are recorded, nobody is told")
+    console.print(receivers if found.receivers else "no receivers: incidents are recorded, no notifications are sent")
     if found.routes:
         console.print(routes)
     for window in found.maintenance:
@@ -40,4 +40,4 @@ def check(
 
 def _then(route: RouteSpec) -> str:
     steps = [f"after {step.after / 60_000:g} min {', '.join(step.to)}" for step in route.escalate]
-    return "; ".join([*steps, *(["on to the next route"] if route.continue_ else [])])
+    return "; ".join([*steps, *(["continue with the next route"] if route.continue_ else [])])

@@ -8,13 +8,14 @@ from typing import Any, Final
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Document, Incident, example_words, place_words
 from lagloss_server.incidents.response_times import Times
+from lagloss_server.incidents.runbooks import runbook_file
 
 SHORT_ID: Final = 8
-"""Digits of an id that are shown in a list: enough to find it by."""
+"""Characters of an id shown in a list; `lagloss alerts show` accepts them."""
 
 
 def details(document: Document) -> list[str]:
-    """All of `show --json`, one line a fact, in the order in which somebody who was paged asks for them."""
+    """Lay out the document of `show --json`, one line per fact, in the order in which a paged engineer needs them."""
     lines = [f"{name:<13}{text}" for name, text in _facts(document).items() if text]
     for title, entries in _sections(document).items():
         if entries:
@@ -29,13 +30,13 @@ def _facts(document: Document) -> dict[str, str | None]:
     return {
         "incident": " · ".join(title),
         "breach": document["breach"]["text"],
-        "since": f"{document['since']}, the last window {windows['last']}, {windows['count']} in all",
+        "since": f"{document['since']}, last window {windows['last']}, {fmt.counted(windows['count'], 'window')}",
         "state": document["state"] + _with(" at ", document["resolved_at"]) + _with(", ", document["resolved_because"]),
-        "acknowledged": taken if document["acknowledged_at"] else "by nobody",
+        "acknowledged": taken if document["acknowledged_at"] else "no",
         "withheld": document["withheld"],
         "dashboard": links["incident"],
         "window": links["dashboard"],
-        "runbook": links["runbook"] or f"lagloss/runbooks/{document['kind']}.md",
+        "runbook": links["runbook"] or str(runbook_file(document["kind"])),
     }
 
 
@@ -44,11 +45,11 @@ def _sections(document: Document) -> dict[str, list[str]]:
         "where": [place_words(place) for place in document["where"]],
         "examples": [_example(example) for example in document["examples"]],
         "notes": document["notes"],
-        "what happened": [
+        "history": [
             f"{change['at']}  {change['change']}" + _with(" by ", change["by"]) + _with(": ", change["note"])
             for change in document["changes"]
         ],
-        "who was told": [
+        "notifications": [
             f"{sent['done_at'] or sent['created_at']}  {sent['receiver']}  {sent['change']}  {sent['outcome']}, "
             f"attempts: {sent['attempts']}" + _with(": ", sent["last_error"])
             for sent in document["deliveries"]
@@ -61,7 +62,7 @@ def _example(example: Mapping[str, Any]) -> str:
 
 
 def cells(incident: Incident) -> tuple[str, ...]:
-    """A row of the list: id, severity, pipeline, rule, what, since, where, state."""
+    """Return a row of the list: id, severity, pipeline, rule, breach, since, where, state."""
     return (
         str(incident.id)[:SHORT_ID],
         incident.severity,
@@ -82,7 +83,7 @@ def _state(incident: Incident) -> str:
 
 
 def times_cells(times: Times) -> list[str]:
-    """A row of `stats`: incidents, acknowledged, MTTA, median, repaired, MTTR, median, revised."""
+    """Return a row of `stats`: incidents, acknowledged, MTTA, median, repaired, MTTR, median, revised."""
     return [
         str(times.incidents),
         str(times.acknowledged),

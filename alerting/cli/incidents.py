@@ -13,13 +13,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from alerting.cli.incident_text import cells, details, times_cells
-from lagloss.errors import EXIT_BREACHED, BadSilence, UsageError
+from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, open_store, out
+from lagloss_server.errors import BadSilence
 from lagloss_server.fields import parse_duration_ms
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import incident as incidents
-from lagloss_server.incidents import receiver_check as rehearsal
+from lagloss_server.incidents import receiver_check
 from lagloss_server.incidents import response_times as incident_times
 from lagloss_server.incidents.changes import read_record
 from lagloss_server.model.window_result import rfc3339
@@ -54,7 +55,7 @@ def list_(
     if not found:
         typer.echo("no incidents" if all_ else "no open incidents")
         return
-    table = Table("id", "severity", "pipeline", "rule", "what", "since (UTC)", "where", "state", box=None)
+    table = Table("id", "severity", "pipeline", "rule", "breach", "since (UTC)", "where", "state", box=None)
     for incident in found:
         table.add_row(*(escape(cell) for cell in cells(incident)))
     out().print(table)
@@ -142,23 +143,25 @@ def unsilence(
 
 
 @app.command("test")
-def rehearse(
+def send_test(
     receiver: Annotated[str, typer.Argument(help="name of the receiver in the alerting file", metavar="RECEIVER")],
-    wait_s: Annotated[float, typer.Option("--wait", min=0, help="seconds to wait for the answer")] = rehearsal.WAIT_S,
+    wait_s: Annotated[
+        float, typer.Option("--wait", min=0, help="seconds to wait for the answer")
+    ] = receiver_check.WAIT_S,
     data_dir: DataDir = None,
 ) -> None:
     """Send a test to a receiver through the running alerter; exit 0 if the receiver accepts it, 1 if not."""
     with open_store(Settings.load(data_dir=data_dir)) as store:
-        answer = rehearsal.await_test(store, rehearsal.request_test(store, receiver, _user()), wait_s=wait_s)
+        answer = receiver_check.await_test(store, receiver_check.request_test(store, receiver, _user()), wait_s=wait_s)
     match answer.outcome:
         case "sent":
             typer.echo(f"{receiver}: sent")
             return
         case "refused":
-            told = f"refused: {answer.error}"
+            failure = f"refused: {answer.error}"
         case "retried":
-            told = f"not accepted yet, {answer.error or 'no answer'}; the alerter keeps trying"
-    typer.echo(f"{receiver}: {told}", err=True)
+            failure = f"not accepted yet, {answer.error or 'no answer'}; the alerter keeps trying"
+    typer.echo(f"{receiver}: {failure}", err=True)
     raise typer.Exit(EXIT_BREACHED)
 
 
@@ -179,10 +182,10 @@ def stats(
     }
     of_all = incident_times.Times.of(found)
     if as_json:
-        told: dict[str, Any] = {"from": rfc3339(from_s), "to": rfc3339(to_s), "all": of_all.document()}
+        document: dict[str, Any] = {"from": rfc3339(from_s), "to": rfc3339(to_s), "all": of_all.document()}
         for name, of_group in groups.items():
-            told[f"by_{name}"] = {key: times.document() for key, times in of_group.items()}
-        typer.echo(json.dumps(told))
+            document[f"by_{name}"] = {key: times.document() for key, times in of_group.items()}
+        typer.echo(json.dumps(document))
         return
     heads = ("incidents", "acknowledged", "MTTA", "median", "recovered", "MTTR", "median", "revised")
     table = Table("", *heads, box=None)

@@ -1,4 +1,4 @@
-"""What people read of notifications: one structure that text, HTML and Slack's blocks are made from."""
+"""Notifications as people read them: one structure, rendered as text, HTML and Slack's blocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from alerting.delivery.notification import Notification
+from alerting.incidents.notification import Notification
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import example_words, place_words
 from lagloss_server.net.one_line import one_line
@@ -18,7 +18,7 @@ MAX_SUMMARY: Final = 1_000
 MAX_VALUE: Final = 300
 """Characters of one line's text."""
 SHOWN: Final = 5
-"""Places and examples that are shown to people; a webhook gets all."""
+"""Places and examples shown to people; a webhook gets all."""
 
 Tone = Literal["critical", "warning", "acknowledged", "resolved", "test"]
 Kind = Literal["text", "link", "command"]
@@ -35,66 +35,72 @@ _STATES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TextLine:
     label: str
     text: str
     kind: Kind = "text"
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
-    """What there is to say of one incident. All texts are single lines."""
+class TextSection:
+    """Title, summary and facts of one incident. All texts are single lines."""
 
     title: str
     tone: Tone
     summary: str
-    lines: tuple[Line, ...]
+    lines: tuple[TextLine, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class RenderedMessage:
     """One title and a section for each notification, oldest first."""
 
     title: str
-    sections: tuple[Section, ...]
+    sections: tuple[TextSection, ...]
 
 
-def message(notifications: Sequence[Notification]) -> Message:
-    """What is to be said of these notifications; at least one."""
+def message(notifications: Sequence[Notification]) -> RenderedMessage:
+    """Render notifications, at least one, as one message."""
     sections = tuple(_section(notification) for notification in notifications)
     if len(sections) == 1:
-        return Message(sections[0].title, sections)
+        return RenderedMessage(sections[0].title, sections)
     tones = [section.tone for section in sections]
     counts = ", ".join(f"{tones.count(tone)} {tone}" for tone in dict.fromkeys(tones))
     pipelines = dict.fromkeys(_text(_part(each.body, "incident"), "pipeline") for each in notifications)
-    return Message(one_line(f"{len(sections)} incidents ({counts}): {', '.join(pipelines)}", MAX_TITLE), sections)
+    return RenderedMessage(
+        one_line(f"{len(sections)} incidents ({counts}): {', '.join(pipelines)}", MAX_TITLE), sections
+    )
 
 
-def as_text(said: Message) -> str:
-    """Plain text, without the title where it would only be said twice."""
-    return "\n\n".join(_section_text(section, with_title=len(said.sections) > 1) for section in said.sections) + "\n"
+def as_text(rendered: RenderedMessage) -> str:
+    """Return plain text; of several sections each has its title, a single one none (it is the message's)."""
+    return (
+        "\n\n".join(_section_text(section, with_title=len(rendered.sections) > 1) for section in rendered.sections)
+        + "\n"
+    )
 
 
-def as_html(said: Message) -> str:
-    """A page for mail: no scripts, styles in place, every text escaped."""
-    sections = "\n".join(_section_html(section, with_title=len(said.sections) > 1) for section in said.sections)
-    title = html.escape(said.title)
+def as_html(rendered: RenderedMessage) -> str:
+    """Return an HTML page for mail: no scripts, inline styles, every text escaped."""
+    several = len(rendered.sections) > 1
+    sections = "\n".join(_section_html(section, with_title=several) for section in rendered.sections)
+    title = html.escape(rendered.title)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
         f'<body style="font-family:sans-serif"><h2 style="font-size:18px">{title}</h2>\n{sections}\n</body></html>\n'
     )
 
 
-def _section(notification: Notification) -> Section:
+def _section(notification: Notification) -> TextSection:
     body = notification.body
     summary = one_line(body.get("summary", ""), MAX_SUMMARY)
     if notification.action == "test":
-        return Section("lagloss: a test", "test", summary, ())
+        return TextSection("lagloss: test notification", "test", summary, ())
     incident = _part(body, "incident")
     state = _STATES.get(_text(body, "type"), _text(incident, "state"))
     severity = _text(incident, "severity")
     title = f"[{severity}, {state}] {_text(incident, 'pipeline')}: {_text(incident, 'rule')}"
-    return Section(one_line(title, MAX_TITLE), _tone(incident), summary, tuple(_lines(body, incident)))
+    return TextSection(one_line(title, MAX_TITLE), _tone(incident), summary, tuple(_lines(body, incident)))
 
 
 def _tone(incident: Mapping[str, Any]) -> Tone:
@@ -105,7 +111,7 @@ def _tone(incident: Mapping[str, Any]) -> Tone:
     return "critical" if incident.get("severity") == "critical" else "warning"
 
 
-def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Line]:
+def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[TextLine]:
     yield from _breach(body)
     if body.get("since"):
         count = _part(body, "windows").get("count")
@@ -115,7 +121,7 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Lin
     for note in _list(body, "notes"):
         yield _line("Note", note)
     if incident.get("acknowledged_at"):
-        yield _line("Acknowledged", f"{incident['acknowledged_at']} by {incident.get('acknowledged_by') or 'somebody'}")
+        yield _line("Acknowledged", f"{incident['acknowledged_at']} by {incident.get('acknowledged_by') or 'unknown'}")
     if incident.get("resolved_at"):
         because = incident.get("resolved_because")
         yield _line("Resolved", f"{incident['resolved_at']}{f': {because}' if because else ''}")
@@ -130,11 +136,11 @@ def _lines(body: Mapping[str, Any], incident: Mapping[str, Any]) -> Iterator[Lin
             yield _line("Silence", commands["silence"], "command")
 
 
-def _breach(body: Mapping[str, Any]) -> Iterator[Line]:
+def _breach(body: Mapping[str, Any]) -> Iterator[TextLine]:
     breach = _part(body, "breach")
     if breach.get("text"):
         window = breach.get("window_start")
-        yield _line("What", f"{breach['text']}{f' (window {window})' if window else ''}")
+        yield _line("Breach", f"{breach['text']}{f' (window {window})' if window else ''}")
     lost, messages = breach.get("lost"), breach.get("messages")
     if isinstance(lost, Mapping) and messages is not None:
         yield _line("Lost", f"{fmt.count_interval(lost)} of {fmt.counted(messages, 'message')}")
@@ -145,33 +151,33 @@ def _example(example: Mapping[str, Any]) -> str:
     return f"{example_words(example)}: {example.get('message_id') or example.get('id_hash')}"
 
 
-def _listed(label: str, texts: Sequence[str]) -> Iterator[Line]:
+def _listed(label: str, texts: Sequence[str]) -> Iterator[TextLine]:
     for text in texts[:SHOWN]:
         yield _line(label, text)
     if len(texts) > SHOWN:
         yield _line(label, f"and {len(texts) - SHOWN} more")
 
 
-def _line(label: str, text: object, kind: Kind = "text") -> Line:
-    return Line(label, one_line(text, MAX_VALUE), kind)
+def _line(label: str, text: object, kind: Kind = "text") -> TextLine:
+    return TextLine(label, one_line(text, MAX_VALUE), kind)
 
 
-def _link(label: str, link: str) -> Line:
-    """A link that is cut leads nowhere, and one that is not the web's is not clicked: those are shown as text."""
+def _link(label: str, link: str) -> TextLine:
+    """Return a clickable line for a whole http(s) address; show anything else, or an address too long, as text."""
     whole = one_line(link, 2_000)
     if whole == link and re.match(r"https?://[^/?#\s]", link):
-        return Line(label, whole, "link")
+        return TextLine(label, whole, "link")
     return _line(label, link)
 
 
-def _section_text(section: Section, *, with_title: bool) -> str:
+def _section_text(section: TextSection, *, with_title: bool) -> str:
     head = [section.title] if with_title else []
     width = max((len(line.label) for line in section.lines), default=0) + 1
     lines = [f"{line.label + ':':{width}} {line.text}" for line in section.lines]
     return "\n".join([*head, section.summary, *([""] if lines else []), *lines])
 
 
-def _section_html(section: Section, *, with_title: bool) -> str:
+def _section_html(section: TextSection, *, with_title: bool) -> str:
     title = f'<h3 style="font-size:15px">{html.escape(section.title)}</h3>' if with_title else ""
     rows = "".join(
         f'<tr><td style="padding-right:12px;vertical-align:top">{html.escape(line.label)}</td>'
@@ -181,7 +187,7 @@ def _section_html(section: Section, *, with_title: bool) -> str:
     return f"{title}<p>{html.escape(section.summary)}</p><table>{rows}</table>"
 
 
-def _html_value(line: Line) -> str:
+def _html_value(line: TextLine) -> str:
     text = html.escape(line.text)
     if line.kind == "link":
         return f'<a href="{text}">{text}</a>'

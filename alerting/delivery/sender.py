@@ -1,4 +1,4 @@
-"""Sending: one thread a receiver claims, sends and records, so that one that hangs delays nobody else."""
+"""Sender of a receiver's messages: a thread per receiver, so that one that hangs delays no other."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Final
 
 import structlog
 
-from alerting.delivery.outbox import GROUP_AT_MOST, Claimed, Outbox
 from alerting.delivery.transports.base import Transport
+from alerting.incidents.outbox import GROUP_AT_MOST, ClaimedMessages, Outbox
 from alerting.leader_election import AWAY, pause_s
-from alerting.metrics import Metrics
+from alerting.metrics import AlertingMetrics
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 
 LEASE_MARGIN_S: Final = 10.0
 """How much longer a claim holds than the longest sending takes."""
 IDLE_S: Final = 2.0
-"""How often the outbox is looked at even if nobody says that there is something in it."""
+"""Interval at which the outbox is read even without a wake-up."""
 MISTAKE_S: Final = 10.0
 """How long it waits after a mistake of ours."""
 
@@ -36,7 +36,7 @@ class HeldLead:
 class Sender:
     """Sends what the outbox holds for one receiver, while this alerter leads."""
 
-    def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: Metrics) -> None:
+    def __init__(self, outbox: Outbox, transport: Transport, lead: HeldLead, metrics: AlertingMetrics) -> None:
         self.receiver = outbox.receiver
         self._outbox = outbox
         self._transport = transport
@@ -50,16 +50,16 @@ class Sender:
         self._thread.start()
 
     def wake(self) -> None:
-        """There may be something to send."""
+        """Wake the thread: the outbox may have a message to send."""
         self._woken.set()
 
     def stop(self) -> None:
-        """Ends the thread after the sending under way; what is left is for the next who leads."""
+        """Stop the thread after the current sending; the next leader sends the rest."""
         self._stopping = True
         self._woken.set()
 
     def join(self, timeout_s: float) -> None:
-        """Waits for that at most so long."""
+        """Wait for the thread's end, at most this long."""
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         if not self._thread.is_alive():
@@ -88,7 +88,7 @@ class Sender:
         return IDLE_S if due_s is None else min(max(due_s, 0.05), IDLE_S)
 
     def _send_some(self) -> bool:
-        """Claims, sends and records one message or group; whether there was one."""
+        """Claim, send and record one message or group; return whether there was one."""
         backend = self._lead.backend
         if backend is None or self._stopping:
             return False
@@ -98,20 +98,20 @@ class Sender:
         if claimed is None:
             return False
         if _now_s() - claimed_at_s > LEASE_MARGIN_S:
-            return True  # we were asleep: somebody else may be sending it by now
+            return True  # we were asleep: another sender may be sending it by now
         began_s = time.monotonic()
         outcome = self._outbox.record(claimed, self._send(claimed))
         self._note(claimed, outcome, time.monotonic() - began_s)
         return True
 
-    def _send(self, claimed: Claimed) -> Outcome:
+    def _send(self, claimed: ClaimedMessages) -> Outcome:
         try:
             return self._transport.send(claimed.notifications)
-        except Exception as error:  # ours to mend; until then it is tried again, and told through the fallback
+        except Exception as error:  # a bug of ours: until it is fixed, it is retried, and raised through the fallback
             _log.exception("transport_failed", receiver=self.receiver, messages=claimed.ids)
             return TryLater(f"the transport failed ({type(error).__name__})")
 
-    def _note(self, claimed: Claimed, outcome: Outcome, took_s: float) -> None:
+    def _note(self, claimed: ClaimedMessages, outcome: Outcome, took_s: float) -> None:
         facts = {"receiver": self.receiver, "messages": claimed.ids, "changes": claimed.changes}
         name = {Sent: "sent", Refused: "failed", TryLater: "retried"}[type(outcome)]
         self._metrics.notified(self.receiver, name, len(claimed.ids), took_s, claimed.age_s)
@@ -125,5 +125,5 @@ class Sender:
 
 
 def _now_s() -> float:
-    """Goes on while the machine sleeps, which `time.monotonic` does not everywhere."""
+    """Return a clock that continues while the machine sleeps, which `time.monotonic` does not everywhere."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)

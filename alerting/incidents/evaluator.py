@@ -1,5 +1,5 @@
-"""Evaluating: a pipeline's windows are judged by its rules, and what follows is written in one transaction: incidents,
-what happened to them, and what their receivers are to be told."""
+"""Evaluator: judges a pipeline's windows by its rules, and writes the results in one transaction: incidents, their
+changes, and notifications for their receivers."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from typing import Any, Final
 import structlog
 from sqlalchemy import Connection
 
-from alerting.delivery.body import MAX_EXAMPLES, MAX_NOTES, Evidence
 from alerting.incidents import pending_breaches as pending
 from alerting.incidents import repository as incidents
-from alerting.incidents.lifecycle import Change, judge
-from alerting.incidents.notifier import Teller
+from alerting.incidents.body import MAX_EXAMPLES, MAX_NOTES, IncidentEvidence
+from alerting.incidents.lifecycle import Transition, judge
+from alerting.incidents.notifier import Notifier
 from alerting.rules import Rule, rules_of
-from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, Begun, Place
-from alerting.rules.view import HORIZON_S, View
-from alerting.rules.view_cache import Readings
+from alerting.rules.assessment import SHOWN_WINDOWS, Assessment, BreachPlace, PendingBreach
+from alerting.rules.view import HORIZON_S, PipelineView
+from alerting.views.view_cache import ViewCache
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.model.definition import StoredPipeline
@@ -29,36 +29,37 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.store import Store
 
 _CHANGES_AT_MOST: Final = 4
-"""Of one incident in one look: it may come back and be over again, and no more than that."""
+"""Maximum state changes per incident and evaluation; stops open/resolve loops."""
 
-TOLD_LATE_S: Final = 3_600
-"""An incident that opens and is over in one look is told if it was over at most so long ago."""
+NOTIFY_LATE_S: Final = 3_600
+"""An incident that opens and resolves in one evaluation is notified if its breach ended at most this long ago."""
 
 _log = structlog.get_logger("lagloss.alerting")
 
 
 @dataclass(slots=True)
 class Evaluator:
-    """Used by one thread. `dashboard_url` is where messages lead to."""
+    """Evaluator of pipelines, used by one thread. `dashboard_url`: base of the links in messages."""
 
     store: Store
-    teller: Teller
+    notifier: Notifier
     dashboard_url: str = ""
     rule_failed: Callable[[str], None] = lambda _: None
     """Called with the pipeline's name when one of its rules raises; its other rules are judged all the same."""
-    _readings: Readings = field(init=False)
+    _views: ViewCache = field(init=False)
 
     def __post_init__(self) -> None:
-        self._readings = Readings(self.store)
+        self._views = ViewCache(self.store)
 
     def evaluate(self, pipeline: StoredPipeline) -> list[str]:
-        """Brings the pipeline's incidents up to its windows. Returns the changes made, in order, as `RULE CHANGE`."""
+        """Evaluate the pipeline's windows and update its incidents. Return the changes made, in order, as `RULE
+        CHANGE`."""
         rules = {rule.name: rule for rule in rules_of(pipeline.definition)}
-        if not self._readings.has_read(pipeline):
-            self.read_along(pipeline)  # a day of windows, before anybody has to wait for our turn to end
+        if not self._views.has_read(pipeline):
+            self.read_along(pipeline)  # a day of windows, before others have to wait for our lock
         with self.store.engine.begin() as connection:
             now = incidents.lock(connection, pipeline.name)
-            view = self._readings.view(pipeline, now.timestamp())
+            view = self._views.view(pipeline, now.timestamp())
             runbooks = pipeline.definition.spec.alerts.runbook
             known = incidents.read(connection, pipeline.name, int(now.timestamp()) - HORIZON_S, runbooks)
             work = _Work(connection, self.store, pipeline.name, now, known, pipeline.applied_at_ms / 1_000, runbooks)
@@ -72,15 +73,15 @@ class Evaluator:
             pending.write(connection, pipeline.name, work.pending())
             tells_of = {incident.rule for incident in work.open()}
             for known in work.stages():
-                self.teller.tell(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
+                self.notifier.notify(connection, pipeline, known, tells_of, rules, self.dashboard_url, now)
         return work.changes
 
     def read_along(self, pipeline: StoredPipeline) -> None:
-        """Reads what an evaluation would look at, so that the next has less to read."""
-        self._readings.view(pipeline, time.time())
+        """Read the view ahead of an evaluation, so that the next one has less to read."""
+        self._views.view(pipeline, time.time())
 
     def end_incidents_of_deleted(self) -> list[str]:
-        """Resolves open incidents of pipelines that are no more, and tells so."""
+        """Resolve open incidents of deleted pipelines and notify their receivers; return the changes."""
         names, changes = set(self.store.names()), []
         with self.store.engine.begin() as connection:
             pending.forget_deleted(connection)
@@ -92,12 +93,12 @@ class Evaluator:
                 work = _Work(connection, self.store, name, now, known)
                 for incident in work.open():
                     work.end(incident, "deleted")
-                self.teller.tell_of_deleted(connection, work.known, self.dashboard_url, now)
+                self.notifier.notify_deleted(connection, work.known, self.dashboard_url, now)
             changes += work.changes
-        self._readings.forget(names)
+        self._views.forget(names)
         return changes
 
-    def _assess(self, rule: Rule, view: View) -> Assessment | None:
+    def _assess(self, rule: Rule, view: PipelineView) -> Assessment | None:
         """None where the rule fails: then it says nothing, and its incident stays as it is."""
         try:
             return rule.assess(view)
@@ -120,13 +121,13 @@ class _Work:
     runbooks: str | None = None
     changes: list[str] = field(default_factory=list)
     _opened: dict[uuid.UUID, Incident] = field(default_factory=dict)
-    _begun: list[tuple[Rule, Begun]] = field(default_factory=list)
+    _begun: list[tuple[Rule, PendingBreach]] = field(default_factory=list)
 
     def stages(self) -> list[list[Incident]]:
-        """The incidents at the moments to tell of: as they are, and before that those that opened and are over again
-        already, as they were then: what was lost is to be heard of, late as it is. But not of what was over long ago,
-        or before its rule was there."""
-        from_s = max(self.rules_since_s, self.now.timestamp() - TOLD_LATE_S)
+        """Return the incidents at each moment to notify: first those that opened and resolved in this evaluation, as
+        they were when open, then all as they are now. Incidents that were over long ago, or before their rule existed,
+        have no first stage."""
+        from_s = max(self.rules_since_s, self.now.timestamp() - NOTIFY_LATE_S)
         passing = [
             each
             for each in self.known
@@ -137,8 +138,8 @@ class _Work:
     def open(self) -> list[Incident]:
         return [incident for incident in self.known if incident.is_open]
 
-    def pending(self) -> list[tuple[Rule, Begun]]:
-        """Rules that breach in too few windows yet; of one with an open incident, that tells it."""
+    def pending(self) -> list[tuple[Rule, PendingBreach]]:
+        """Return rules that breach in too few windows yet and have no open incident."""
         is_open = {incident.rule for incident in self.open()}
         return [(rule, begun) for rule, begun in self._begun if rule.name not in is_open]
 
@@ -158,7 +159,7 @@ class _Work:
         detail = {**incident.detail, "resolved_because": why}
         self._write(replace(incident, state="resolved", resolved_at=self.now, detail=detail), "resolved", why)
 
-    def _make(self, rule: Rule, change: Change, places: Sequence[Place]) -> None:
+    def _make(self, rule: Rule, change: Transition, places: Sequence[BreachPlace]) -> None:
         before = next((incident for incident in self.known if incident.id == change.incident), None)
         self._write(self._changed(rule, change, places, before), change.kind, change.why)
 
@@ -179,9 +180,11 @@ class _Work:
             why=note or None,
         )
 
-    def _changed(self, rule: Rule, change: Change, places: Sequence[Place], before: Incident | None) -> Incident:
+    def _changed(
+        self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Incident | None
+    ) -> Incident:
         is_open = change.kind != "resolved"
-        taken = None if change.kind == "reopened" else before  # who acknowledged it then has not seen it now
+        taken = None if change.kind == "reopened" else before  # the acknowledgement was of the earlier episode
         windows = change.breaches or ((before.first_window_s, before.last_window_s) if before else ())  # revised away
         return Incident(
             id=uuid.uuid4() if before is None else before.id,
@@ -204,8 +207,10 @@ class _Work:
             runbooks=self.runbooks,
         )
 
-    def _detail(self, rule: Rule, change: Change, places: Sequence[Place], before: Mapping[str, Any]) -> dict[str, Any]:
-        notes = [f"window {rfc3339(start)} was revised: it is no breach any more" for start in change.revised]
+    def _detail(
+        self, rule: Rule, change: Transition, places: Sequence[BreachPlace], before: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        notes = [f"window {rfc3339(start)} was revised: no breach any more" for start in change.revised]
         worst_window = [start for start, value in change.breaches.items() if value == change.worst]
         evidence = before if change.kind == "resolved" else self._evidence(rule, change, places).document()
         return {
@@ -220,8 +225,9 @@ class _Work:
             "resolved_because": change.why or None,
         }
 
-    def _evidence(self, rule: Rule, change: Change, places: Sequence[Place]) -> Evidence:
-        """Of the newest breached windows: where (`places`, if the rule has told them), and what the newest lost."""
+    def _evidence(self, rule: Rule, change: Transition, places: Sequence[BreachPlace]) -> IncidentEvidence:
+        """Collect evidence of the newest breached windows: places (`places`, if the rule has found them), and the
+        newest losses."""
         starts = sorted(change.breaches)[-SHOWN_WINDOWS:]
         wanted = {rfc3339(start) for start in starts}
         documents = [
@@ -231,7 +237,7 @@ class _Work:
         ]
         missing = self.store.missing(self.pipeline, starts[-1], MAX_EXAMPLES) if rule.kind == "loss" else []
         newest = documents[-1] if documents else None
-        return Evidence(
+        return IncidentEvidence(
             where=places or rule.where(documents),
             examples=[lost for lost in missing if lost.kind in ("lost", "perhaps")],
             messages=newest["messages"] if newest else None,

@@ -1,4 +1,4 @@
-"""Judging: from what a rule finds and the incidents there are to the next change of an incident. Pure."""
+"""Lifecycle of incidents: the next change, from a rule's assessment and the known incidents. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ REOPEN_S: Final = 900
 
 @dataclass(frozen=True, slots=True)
 class KnownIncident:
-    """What judging needs of an incident, stored or replayed. `breaches`: starts (epoch s) of its windows as of now."""
+    """Part of an incident, stored or replayed, that its lifecycle depends on.
+
+    `breaches`: starts (epoch s) of its windows as of now.
+    """
 
     id: UUID
     worst: float
@@ -24,8 +27,8 @@ class KnownIncident:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """What is to be written.
+class Transition:
+    """Change of an incident to write.
 
     `breaches`: value by window start of all windows that are breaches of the incident after the change; None where the
     value is no longer known; none at all once the last was revised away. `worst` and `value` (of the last window, or
@@ -48,9 +51,9 @@ def judge(
     open_incident: KnownIncident | None,
     resolved: Sequence[KnownIncident],
     now_s: float,
-) -> Change | None:
-    """The next change, or None. Called again after each change until None: a breach that is over before anybody looked
-    opens and then resolves, so that it is told.
+) -> Transition | None:
+    """Return the next change, or None. Call it again after each change until None: a breach that is over before the
+    first evaluation opens and then resolves, so that receivers are notified of it.
 
     Breaches of `resolved` incidents are handled and open nothing a second time; one that was resolved as revised holds
     none.
@@ -68,7 +71,7 @@ def judge(
     breaches, revised = _brought_up(found, open_incident, handled)
     if not breaches:
         worst = open_incident.worst
-        return Change("resolved", {}, worst, worst, "revised", revised, open_incident.id)
+        return Transition("resolved", {}, worst, worst, "revised", revised, open_incident.id)
     last = max(breaches)
     if sum(start > last for start in found.good) >= found.resolve_after:
         return _change("resolved", higher_is_worse, breaches, open_incident, revised, "recovered")
@@ -78,7 +81,7 @@ def judge(
 
 
 def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float) -> KnownIncident | None:
-    """The incident resolved last, if that was so lately that a breach belongs to it."""
+    """Return the incident resolved last, if a breach now still belongs to it."""
     lately = [
         (incident.resolved_at_s, incident)
         for incident in resolved
@@ -90,7 +93,7 @@ def _resolved_just_now(resolved: Iterable[KnownIncident], now_s: float) -> Known
 def _brought_up(
     found: Assessment, incident: KnownIncident, handled: Iterable[int]
 ) -> tuple[dict[int, float | None], tuple[int, ...]]:
-    """The incident's breaches as of now, by window in order, and the windows that stopped being any."""
+    """Return the incident's breaches as of now, by window in order, and the windows that stopped being breaches."""
     others = set(handled) - incident.breaches
     kept = {start: found.breaches.get(start) for start in incident.breaches if start not in found.seen}
     current = {start: value for start, value in found.breaches.items() if start not in others}
@@ -105,13 +108,13 @@ def _change(
     incident: KnownIncident | None,
     revised: tuple[int, ...],
     why: Literal["", "recovered"] = "",
-) -> Change:
+) -> Transition:
     known = [value for value in breaches.values() if value is not None]
     if incident is not None and len(known) < len(breaches):
-        known.append(incident.worst)  # of windows whose value is no longer known, it is the worst that was told
+        known.append(incident.worst)  # of windows whose value is no longer known, it is the worst reported so far
     worst = max(known) if higher_is_worse else min(known)
     value = breaches[max(breaches)]
-    return Change(
+    return Transition(
         kind,
         dict(sorted(breaches.items())),
         worst,

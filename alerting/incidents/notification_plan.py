@@ -1,7 +1,7 @@
-"""Planning: what each receiver is still to be told of an incident, from what it was told so far. Pure.
+"""Plan of notifications: what to send to each receiver of an incident, from what was sent so far. Pure.
 
-Nothing here remembers: what is due follows from how the incident stands, where it is routed to, and the outbox. So a
-silence that ends, a route that changes, an escalation or a restart need no case of their own.
+It keeps no state: the plan follows from the incident's status, its routes, and the outbox. So a silence that ends, a
+route that changes, an escalation or a restart need no case of their own.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from alerting.delivery.notification import Action, Document
-from alerting.incidents.routing import Destination
+from alerting.incidents.notification import Action, Document
+from alerting.incidents.routing import RoutedReceiver
 from lagloss_server.incidents.incident import Withheld
 
 FALLBACK_AFTER_S: Final = 300.0
-"""A receiver that has not taken a trigger for so long is told of through the fallback, though it is tried on."""
+"""A trigger that its receiver has not accepted for this long also goes to the fallback; retries continue."""
 NEWS_FACTOR: Final = 1.5
-"""How much further from the target the worst value has to be than what a receiver knows, to be told again."""
+"""A worst value this many times as far from the target as in the receiver's last message is sent as an update."""
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """An incident as it stands. `change`: its newest change; `withheld`: why nobody is told now."""
+class IncidentStatus:
+    """Current status of an incident. `change`: its newest change; `withheld`: why notifications are suppressed."""
 
     is_open: bool
     is_acknowledged: bool
@@ -33,7 +33,7 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentNotification:
     """One row of the outbox, of this incident and one receiver. `outcome`: sent or failed; None while on its way."""
 
     receiver: str
@@ -46,7 +46,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PlannedNotification:
     """One message to put into the outbox; `note` goes into its body."""
 
     receiver: str
@@ -58,25 +58,25 @@ class Order:
 
 
 @dataclass(frozen=True, slots=True)
-class Habits:
-    """What holds whatever the route. `resend_s`: by receiver, of those that forget what they are not told again."""
+class NotificationPolicy:
+    """Settings independent of routes. `resend_s`: by receiver, for those that expire alerts that are not resent."""
 
     fallback: str | None = None
     resend_s: Mapping[str, float] = field(default_factory=dict)
 
 
 def plan(
-    standing: Standing,
-    told: Sequence[Told],
-    goes_to: Mapping[str, Destination],
-    habits: Habits,
+    status: IncidentStatus,
+    sent: Sequence[SentNotification],
+    goes_to: Mapping[str, RoutedReceiver],
+    policy: NotificationPolicy,
     now: datetime,
-) -> list[Order]:
-    """What to queue now. `told`: oldest first, without what was dropped."""
-    episodes = {row.receiver: _episode(told, row.receiver) for row in told}
-    if not standing.is_open:
+) -> list[PlannedNotification]:
+    """Return the notifications to queue now. `sent`: oldest first, without dropped ones."""
+    episodes = {row.receiver: _episode(sent, row.receiver) for row in sent}
+    if not status.is_open:
         return [
-            Order(receiver, "resolve", standing.change, episode[-1].group_key)
+            PlannedNotification(receiver, "resolve", status.change, episode[-1].group_key)
             for receiver, episode in episodes.items()
             if _was_triggered(episode)
         ]
@@ -84,69 +84,75 @@ def plan(
     for receiver in dict.fromkeys([*goes_to, *episodes]):
         episode = episodes.get(receiver, [])
         if not any(row.action == "trigger" for row in episode):
-            if receiver in goes_to and standing.withheld is None and not standing.is_acknowledged:
+            if receiver in goes_to and status.withheld is None and not status.is_acknowledged:
                 orders.append(_first_trigger(goes_to[receiver], has_history=receiver in episodes))
         elif _was_triggered(episode):
-            resend_s = habits.resend_s.get(receiver)
-            orders += _further(standing, episode, goes_to.get(receiver), resend_s, now)
-    return [*orders, *_through_fallback(standing, episodes, habits, now)]
+            resend_s = policy.resend_s.get(receiver)
+            orders += _further(status, episode, goes_to.get(receiver), resend_s, now)
+    return [*orders, *_through_fallback(status, episodes, policy, now)]
 
 
-def seconds_told(told: Sequence[Told], now: datetime) -> float:
-    """How long ago the first receiver was told of the incident that has not heard of its end; 0 if none was."""
-    told_at = (
+def seconds_since_trigger(sent: Sequence[SentNotification], now: datetime) -> float:
+    """Return the seconds since the earliest trigger to a receiver that has had no resolve after it; 0 if there is
+    none."""
+    triggered_at = (
         row.created_at
-        for receiver in {row.receiver for row in told}
-        for row in _episode(told, receiver)
+        for receiver in {row.receiver for row in sent}
+        for row in _episode(sent, receiver)
         if row.action == "trigger"
     )
-    return max(((now - at).total_seconds() for at in told_at), default=0.0)
+    return max(((now - at).total_seconds() for at in triggered_at), default=0.0)
 
 
-def _episode(told: Sequence[Told], receiver: str) -> list[Told]:
-    """What this receiver was told since it last heard that the incident is over."""
-    rows = [row for row in told if row.receiver == receiver]
+def _episode(sent: Sequence[SentNotification], receiver: str) -> list[SentNotification]:
+    """Return the notifications to this receiver since its last resolve."""
+    rows = [row for row in sent if row.receiver == receiver]
     ends = [number for number, row in enumerate(rows) if row.action == "resolve"]
     return rows[ends[-1] + 1 :] if ends else rows
 
 
-def _was_triggered(episode: Sequence[Told]) -> bool:
-    """Whether it knows of the incident, or may. One that refused every trigger does not."""
+def _was_triggered(episode: Sequence[SentNotification]) -> bool:
+    """Return whether the receiver has, or may have, a trigger. One that refused every trigger has none."""
     return any(row.action == "trigger" and row.outcome != "failed" for row in episode)
 
 
-def _first_trigger(destination: Destination, has_history: bool) -> Order:
+def _first_trigger(destination: RoutedReceiver, has_history: bool) -> PlannedNotification:
     change = "escalated" if destination.is_escalated else "reopened" if has_history else "opened"
-    return Order(destination.receiver, "trigger", change, destination.group_key, destination.group_wait_s)
+    return PlannedNotification(destination.receiver, "trigger", change, destination.group_key, destination.group_wait_s)
 
 
 def _further(
-    standing: Standing, episode: Sequence[Told], destination: Destination | None, resend_s: float | None, now: datetime
-) -> Iterator[Order]:
-    """What a receiver that knows of the incident is to hear. One thing at a time: the next look sees the rest."""
+    status: IncidentStatus,
+    episode: Sequence[SentNotification],
+    destination: RoutedReceiver | None,
+    resend_s: float | None,
+    now: datetime,
+) -> Iterator[PlannedNotification]:
+    """Yield what to send to a receiver that has the incident, one message at a time: the next evaluation sends the
+    rest."""
     receiver, group_key = episode[-1].receiver, episode[-1].group_key
     known = [row for row in episode if row.action in ("trigger", "update")]
     triggered_s = (now - max(row.created_at for row in episode if row.action == "trigger")).total_seconds()
     heard_s = (now - episode[-1].created_at).total_seconds()
-    if standing.is_acknowledged and not any(row.action == "acknowledge" for row in episode):
-        yield Order(receiver, "acknowledge", "acknowledged", group_key)
-    elif standing.withheld is None and is_news(known[-1].body, standing.body):
-        yield Order(receiver, "update", "updated", group_key)
+    if status.is_acknowledged and not any(row.action == "acknowledge" for row in episode):
+        yield PlannedNotification(receiver, "acknowledge", "acknowledged", group_key)
+    elif status.withheld is None and is_news(known[-1].body, status.body):
+        yield PlannedNotification(receiver, "update", "updated", group_key)
     elif (
-        standing.withheld is None
-        and not standing.is_acknowledged
+        status.withheld is None
+        and not status.is_acknowledged
         and destination is not None
         and all(row.outcome is not None for row in known)  # or all reminders of an outage come at its end
         and triggered_s >= destination.repeat_s
     ):
-        yield Order(receiver, "trigger", "reminder", group_key)
+        yield PlannedNotification(receiver, "trigger", "reminder", group_key)
     elif resend_s is not None and heard_s >= resend_s:
-        yield Order(receiver, "refresh", "refresh", group_key)
+        yield PlannedNotification(receiver, "refresh", "refresh", group_key)
 
 
 def is_news(known: Document, now: Document) -> bool:
-    """Whether a receiver that knows the one body is to be sent the other: it is half as bad again, most of it is at
-    another place, or something was revised."""
+    """Return whether a receiver of the one body is to get the other: the worst value is 1.5 times as far from the
+    target, most of it is at another place, or a window was revised."""
     before, after = known["breach"], now["breach"]
     is_worse = abs(after["worst"] - after["target"]) > NEWS_FACTOR * abs(before["worst"] - before["target"])
     has_notes = not set(now["notes"]) <= set(known["notes"])
@@ -154,22 +160,25 @@ def is_news(known: Document, now: Document) -> bool:
 
 
 def _main_place(body: Document) -> str | None:
-    """The place that has more than half of it; else nobody could say where it is, and it may change each minute."""
+    """Return the place with more than half of the breach; without such a place the first one may change each minute."""
     return next((place["name"] for place in body["where"][:1] if (place["share"] or 0) > 0.5), None)
 
 
 def _through_fallback(
-    standing: Standing, episodes: Mapping[str, Sequence[Told]], habits: Habits, now: datetime
-) -> Iterator[Order]:
-    """One trigger to the fallback, of the first receiver that has not taken its own for too long."""
-    fallback = habits.fallback
-    if fallback is None or standing.withheld is not None or episodes.get(fallback):
+    status: IncidentStatus,
+    episodes: Mapping[str, Sequence[SentNotification]],
+    policy: NotificationPolicy,
+    now: datetime,
+) -> Iterator[PlannedNotification]:
+    """Yield one trigger to the fallback, for the first receiver that has not accepted its own for too long."""
+    fallback = policy.fallback
+    if fallback is None or status.withheld is not None or episodes.get(fallback):
         return
     for receiver, episode in episodes.items():
         for row in episode:
             age_s = (now - row.created_at).total_seconds()
             is_stuck = row.action == "trigger" and row.outcome is None and row.attempts and age_s >= FALLBACK_AFTER_S
             if is_stuck:
-                note = f"receiver {receiver} has not taken this for {age_s / 60:.0f} min; it is tried on"
-                yield Order(fallback, "trigger", "fallback", row.group_key, note=note)
+                note = f"receiver {receiver} has not accepted this for {age_s / 60:.0f} min; retries continue"
+                yield PlannedNotification(fallback, "trigger", "fallback", row.group_key, note=note)
                 return

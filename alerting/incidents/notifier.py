@@ -1,4 +1,4 @@
-"""Telling: whom an incident goes to and what they are still to hear, written into the outbox in its transaction."""
+"""Notifier: queues the notifications of incidents in the outbox, in the transaction that changed them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, select
 
-from alerting.delivery import outbox
-from alerting.delivery.body import incident_body
+from alerting.incidents import outbox
 from alerting.incidents import repository as incidents
-from alerting.incidents.notification_plan import Habits, Standing, Told, plan, seconds_told
-from alerting.incidents.routing import Route, destinations
-from alerting.incidents.suppression import ActiveSilence, Circumstances, Maintenance, why_withheld
+from alerting.incidents.body import incident_body
+from alerting.incidents.notification_plan import (
+    IncidentStatus,
+    NotificationPolicy,
+    SentNotification,
+    plan,
+    seconds_since_trigger,
+)
+from alerting.incidents.routing import ReceiverRoute, receivers_of
+from alerting.incidents.suppression import ActiveSilence, Maintenance, SuppressionContext, suppression_reason
 from alerting.rules import Rule
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Incident, Withheld
@@ -30,14 +36,14 @@ _log = structlog.get_logger("lagloss.alerting")
 
 
 @dataclass(frozen=True, slots=True)
-class Teller:
-    """What the alerting file says of who is told, and when nobody is."""
+class Notifier:
+    """Routes, maintenance windows and policy of the alerting file, applied to incidents."""
 
-    routes: Sequence[Route] = ()
+    routes: Sequence[ReceiverRoute] = ()
     maintenance: Sequence[Maintenance] = ()
-    habits: Habits = field(default_factory=Habits)
+    policy: NotificationPolicy = field(default_factory=NotificationPolicy)
 
-    def tell(
+    def notify(
         self,
         connection: Connection,
         pipeline: StoredPipeline,
@@ -47,40 +53,43 @@ class Teller:
         dashboard_url: str,
         now: datetime,
     ) -> None:
-        """Queues what is due of the pipeline's incidents, in the transaction that changed them. `open_rules`: rules
-        with an open incident, besides those of `known`."""
+        """Queue the notifications due for the pipeline's incidents, in the transaction that changed them. `open_rules`:
+        rules with an open incident, besides those of `known`."""
         concerned = self._concerned(connection, known)
         if not concerned:
             return
         labels = pipeline.definition.metadata.labels
-        around = Circumstances(
+        around = SuppressionContext(
             silences=_silences(connection, now),
             maintenance=self.maintenance,
             open_rules={*open_rules, *(incident.rule for incident in known if incident.is_open)},
             blind_upstream=_blind(connection, pipeline),
         )
-        for incident, told in concerned:
+        for incident, sent in concerned:
             rule = rules.get(incident.rule)
             inhibited_by = rule.inhibited_by if rule is not None else ()
             matched = labels_of(incident, labels)
-            withheld = why_withheld(matched, inhibited_by, around, now) if incident.is_open else None
+            withheld = suppression_reason(matched, inhibited_by, around, now) if incident.is_open else None
             self._note_withheld(connection, incident, withheld, now)
-            self._queue(connection, incident, told, labels, dashboard_url, withheld, now)
+            self._queue(connection, incident, sent, labels, dashboard_url, withheld, now)
 
-    def tell_of_deleted(
+    def notify_deleted(
         self, connection: Connection, known: Sequence[Incident], dashboard_url: str, now: datetime
     ) -> None:
-        """The same of a pipeline that is no more: its incidents are over."""
-        for incident, told in self._concerned(connection, known):
-            self._queue(connection, incident, told, {}, dashboard_url, None, now)
+        """Queue what is due of a deleted pipeline's incidents, which are over."""
+        for incident, sent in self._concerned(connection, known):
+            self._queue(connection, incident, sent, {}, dashboard_url, None, now)
 
-    def _concerned(self, connection: Connection, known: Sequence[Incident]) -> list[tuple[Incident, list[Told]]]:
-        """Incidents that somebody may have to hear of: open ones, and those whose end not all have been told."""
-        told = outbox.told_of(connection, [incident.id for incident in known])
+    def _concerned(
+        self, connection: Connection, known: Sequence[Incident]
+    ) -> list[tuple[Incident, list[SentNotification]]]:
+        """Return the incidents that may need notifications, with those sent: open ones, and those whose resolve is not
+        sent to every receiver."""
+        sent = outbox.notifications_of(connection, [incident.id for incident in known])
         return [
-            (incident, told.get(incident.id, []))
+            (incident, sent.get(incident.id, []))
             for incident in known
-            if incident.is_open or any(row.action != "resolve" for row in told.get(incident.id, []))
+            if incident.is_open or any(row.action != "resolve" for row in sent.get(incident.id, []))
         ]
 
     def _note_withheld(
@@ -97,19 +106,19 @@ class Teller:
         self,
         connection: Connection,
         incident: Incident,
-        told: Sequence[Told],
+        sent: Sequence[SentNotification],
         labels: Mapping[str, str],
         dashboard_url: str,
         withheld: Withheld | None,
         now: datetime,
     ) -> None:
-        told_s = seconds_told(told, now)
-        unacknowledged_s = None if incident.acknowledged_at else told_s
-        goes_to = destinations(self.routes, labels_of(incident, labels), unacknowledged_s)
+        triggered_s = seconds_since_trigger(sent, now)
+        unacknowledged_s = None if incident.acknowledged_at else triggered_s
+        goes_to = receivers_of(self.routes, labels_of(incident, labels), unacknowledged_s)
         change = "opened" if incident.is_open else "resolved"
         body = incident_body(incident, change, labels, dashboard_url)
-        standing = Standing(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
-        orders = plan(standing, told, goes_to, self.habits, now)
+        status = IncidentStatus(incident.is_open, incident.acknowledged_at is not None, change, body, withheld)
+        orders = plan(status, sent, goes_to, self.policy, now)
         outbox.queue(connection, incident.id, body, orders)
         escalated = [order.receiver for order in orders if order.change == "escalated"]
         if escalated:
@@ -117,13 +126,13 @@ class Teller:
 
 
 def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
-    table = table_of(alert_tables.Silence)
+    table = table_of(alert_tables.SilenceRow)
     rows: Any = connection.execute(select(table).where(table.c.starts_at <= now, table.c.ends_at > now))
     found = []
     for row in rows:
         try:
             matchers = tuple(Matcher.parse(each) for each in row.matchers)
-        except (ValueError, TypeError):  # none that we wrote: nobody is kept from being told for its sake
+        except (ValueError, TypeError):  # not written by us: ignore it rather than suppress notifications
             _log.warning("silence_not_understood", silence=row.id)
             continue
         found.append(ActiveSilence(row.id, matchers, row.author, row.reason))
@@ -131,12 +140,12 @@ def _silences(connection: Connection, now: datetime) -> list[ActiveSilence]:
 
 
 def _blind(connection: Connection, pipeline: StoredPipeline) -> set[str]:
-    """Which of the pipelines that it follows are blind at the moment, and not kept quiet by this one: of two that
-    follow each other, one is heard."""
+    """Return the upstream pipelines that are blind now and not withheld because of this one: of two that follow each
+    other, one still pages."""
     upstream = pipeline.definition.spec.alerts.upstream
     if not upstream:
         return set()
-    table = table_of(alert_tables.Incident)
+    table = table_of(alert_tables.IncidentRow)
     rows = connection.execute(
         select(table.c.pipeline).where(
             table.c.pipeline.in_(upstream),

@@ -8,16 +8,16 @@ from typing import Any
 from sqlalchemy import Connection, delete, insert, select
 
 from alerting.rules import Rule
-from alerting.rules.assessment import Begun
-from lagloss_server.store.schema.alerting import PendingBreach
+from alerting.rules.assessment import PendingBreach
+from lagloss_server.store.schema.alerting import PendingBreachRow
 from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import names_not_deleted
 
-_table = table_of(PendingBreach)
+_table = table_of(PendingBreachRow)
 
 
-def write(connection: Connection, pipeline: str, found: Sequence[tuple[Rule, Begun]]) -> None:
-    """These are the pipeline's pending breaches from now on. Writes only where that is news."""
+def write(connection: Connection, pipeline: str, found: Sequence[tuple[Rule, PendingBreach]]) -> None:
+    """Replace the pipeline's pending breaches, if they changed."""
     rows = [_row(pipeline, rule, begun) for rule, begun in found]
     stored = connection.execute(select(_table).where(_table.c.pipeline == pipeline)).mappings()
     if {row["rule"]: dict(row) for row in stored} == {row["rule"]: row for row in rows}:
@@ -28,11 +28,11 @@ def write(connection: Connection, pipeline: str, found: Sequence[tuple[Rule, Beg
 
 
 def forget_deleted(connection: Connection) -> None:
-    """Those of pipelines that are no more."""
+    """Delete pending breaches of deleted pipelines."""
     connection.execute(delete(_table).where(_table.c.pipeline.not_in(names_not_deleted())))
 
 
-def _row(pipeline: str, rule: Rule, begun: Begun) -> dict[str, Any]:
+def _row(pipeline: str, rule: Rule, begun: PendingBreach) -> dict[str, Any]:
     return {
         "pipeline": pipeline,
         "rule": rule.name,

@@ -1,4 +1,4 @@
-"""Incidents in PostgreSQL: one row each, and a row for everything that happened to it. Statements only."""
+"""Incidents in PostgreSQL: one row each, and a row for each of its changes. Statements only."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lagloss_server.incidents.incident import Incident, Withheld
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema.core import table_of
 
-_table = table_of(alert_tables.Incident)
+_table = table_of(alert_tables.IncidentRow)
 
 
 def known(incident: Incident) -> KnownIncident:
@@ -26,8 +26,8 @@ def known(incident: Incident) -> KnownIncident:
 
 
 def lock(connection: Connection, pipeline: str) -> datetime:
-    """Takes the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
-    turns and see each other's rows. Returns the database's time after that, which all writers share."""
+    """Lock the pipeline's incidents for this transaction: should two alerters ever believe that they lead, they take
+    turns and see each other's rows. Return the database's time after that, which all writers share."""
     connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = '10s'"))
     take_turn(connection, pipeline)
     now: datetime = connection.execute(text("SELECT clock_timestamp()")).scalar_one()
@@ -35,16 +35,17 @@ def lock(connection: Connection, pipeline: str) -> datetime:
 
 
 def take_turn(connection: Connection, pipeline: str) -> None:
-    """Waits until no other transaction holds the pipeline's incidents, and holds them. Who takes several takes them in
-    the order of their names."""
+    """Wait for the lock on the pipeline's incidents and hold it for the transaction. Callers that lock several
+    pipelines must do so in name order (deadlock)."""
     connection.execute(
         text("SELECT pg_advisory_xact_lock(hashtextextended(:key, 0))"), {"key": f"lagloss-incidents/{pipeline}"}
     )
 
 
 def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | None = None) -> list[Incident]:
-    """Open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the newest
-    resolved first. Locked: whoever acknowledges one meanwhile waits, and is not overwritten. `runbooks`: its own."""
+    """Read open incidents of the pipeline, and resolved ones that reach into windows at or after `horizon_s`; the
+    newest resolved first. Their rows are locked: an acknowledgement waits and is not overwritten. `runbooks`: its
+    own."""
     row = _table.c
     asked = (
         select(_table)
@@ -56,12 +57,12 @@ def read(connection: Connection, pipeline: str, horizon_s: int, runbooks: str | 
 
 
 def pipelines_with_open(connection: Connection) -> set[str]:
-    """Names of the pipelines that have open incidents."""
+    """Return the names of the pipelines that have open incidents."""
     return set(connection.execute(select(_table.c.pipeline).where(_table.c.state == "open")).scalars())
 
 
 def write(connection: Connection, incident: Incident, change: str, at: datetime, note: str = "") -> None:
-    """The row as it is from now on (a new one if there is none), and what happened to it."""
+    """Upsert the incident's row, and note the change."""
     values = incident.row()
     changed = connection.execute(update(_table).where(_table.c.id == incident.id).values(**values))
     if not changed.rowcount:
@@ -87,5 +88,5 @@ def ranges(windows: Iterable[int]) -> list[list[int]]:
 
 
 def expanded(stored: Sequence[Sequence[int]]) -> Iterable[int]:
-    """The windows of such ranges."""
+    """Return the windows of such ranges."""
     return (start for first, last in stored for start in range(first, last + 1, WINDOW_S))

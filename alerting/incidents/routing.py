@@ -1,4 +1,4 @@
-"""Routing: which receivers an incident goes to, from its labels and how long nobody has acknowledged it. Pure."""
+"""Routing of incidents to receivers, by their labels and the time without an acknowledgement. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from lagloss_server.model.matchers import Matcher, match_all
 
 @dataclass(frozen=True, slots=True)
 class Escalation:
-    """Further receivers, `after_s` after an incident opened that nobody acknowledged."""
+    """Further receivers of an incident that is not acknowledged `after_s` after its opening."""
 
     after_s: float
     receivers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Incidents that match go to `receivers`, and on to the next route if it `goes_on`.
+class ReceiverRoute:
+    """Incidents that match go to `receivers`, and on to the next route if it `continues`.
 
     `group_by`: labels that notifications of one group have in common; `group_wait_s`: how long one waits for others of
     its group.
@@ -26,7 +26,7 @@ class Route:
 
     matchers: tuple[Matcher, ...]
     receivers: tuple[str, ...]
-    goes_on: bool = False
+    continues: bool = False
     repeat_s: float = 4 * 3_600
     group_by: tuple[str, ...] = ("pipeline",)
     group_wait_s: float = 0
@@ -34,8 +34,8 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """One receiver of an incident, and how it is told. `is_escalated`: it is told since nobody acknowledged."""
+class RoutedReceiver:
+    """Receiver of an incident with its route's options. `is_escalated`: by an escalation."""
 
     receiver: str
     group_key: str
@@ -44,29 +44,31 @@ class Destination:
     is_escalated: bool = False
 
 
-def destinations(
-    routes: Sequence[Route], labels: Mapping[str, str], unacknowledged_s: float | None
-) -> dict[str, Destination]:
-    """By receiver; the first route that names one decides how.
+def receivers_of(
+    routes: Sequence[ReceiverRoute], labels: Mapping[str, str], unacknowledged_s: float | None
+) -> dict[str, RoutedReceiver]:
+    """Return the routed receivers by name; the first route that names a receiver sets its options.
 
     Args:
         unacknowledged_s: how long it has been open without being acknowledged; None: it was.
     """
-    found: dict[str, Destination] = {}
+    found: dict[str, RoutedReceiver] = {}
     for route in _matching(routes, labels):
         group_key = "/".join(labels.get(label, "") for label in route.group_by)
         for receiver in route.receivers:
-            found.setdefault(receiver, Destination(receiver, group_key, route.group_wait_s, route.repeat_s))
+            found.setdefault(receiver, RoutedReceiver(receiver, group_key, route.group_wait_s, route.repeat_s))
         for step in route.escalations:
             if unacknowledged_s is not None and unacknowledged_s >= step.after_s:
                 for receiver in step.receivers:
-                    found.setdefault(receiver, Destination(receiver, group_key, 0, route.repeat_s, is_escalated=True))
+                    found.setdefault(
+                        receiver, RoutedReceiver(receiver, group_key, 0, route.repeat_s, is_escalated=True)
+                    )
     return found
 
 
-def _matching(routes: Sequence[Route], labels: Mapping[str, str]) -> Iterable[Route]:
+def _matching(routes: Sequence[ReceiverRoute], labels: Mapping[str, str]) -> Iterable[ReceiverRoute]:
     for route in routes:
         if match_all(route.matchers, labels):
             yield route
-            if not route.goes_on:
+            if not route.continues:
                 return

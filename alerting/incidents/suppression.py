@@ -1,4 +1,4 @@
-"""Withholding: why nobody is told of an incident at the moment: a silence, maintenance, or a fault that explains it."""
+"""Suppression of an incident's notifications, by a silence, maintenance, or another fault that explains it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lagloss_server.model.matchers import Matcher, match_all
 
 @dataclass(frozen=True, slots=True)
 class ActiveSilence:
-    """A silence that somebody set, while it lasts."""
+    """Silence that a user has set, while it lasts."""
 
     id: str
     matchers: tuple[Matcher, ...]
@@ -25,7 +25,7 @@ class ActiveSilence:
 
 @dataclass(frozen=True, slots=True)
 class Maintenance:
-    """A window of time that comes again. Its starts are on the clock of `zone`, and so is how long it lasts."""
+    """Recurring maintenance window. Its starts and its duration are on the clock of `zone`."""
 
     name: str
     matchers: tuple[Matcher, ...]
@@ -41,8 +41,8 @@ class Maintenance:
 
 
 @dataclass(frozen=True, slots=True)
-class Circumstances:
-    """What may withhold the incidents of one pipeline. `open_rules`: its rules with an open incident;
+class SuppressionContext:
+    """Causes that can suppress the incidents of one pipeline. `open_rules`: its rules with an open incident;
     `blind_upstream`: pipelines that it follows and that are blind."""
 
     silences: Sequence[ActiveSilence] = ()
@@ -51,8 +51,8 @@ class Circumstances:
     blind_upstream: Collection[str] = ()
 
 
-def why_withheld(
-    labels: Mapping[str, str], inhibited_by: Sequence[str], around: Circumstances, now: datetime
+def suppression_reason(
+    labels: Mapping[str, str], inhibited_by: Sequence[str], around: SuppressionContext, now: datetime
 ) -> Withheld | None:
     """Return the first of what withholds an incident with these labels; None if its receivers are notified."""
     for silence in around.silences:

@@ -1,4 +1,4 @@
-"""Rules: what a breach is, where it is and how it is said. Pure: a rule reads a view and makes an assessment."""
+"""Alert rules: breaches, their places and texts. Pure: a rule reads a view and makes an assessment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Document", "Rule", "Unit", "rules_of"]
 
 
 def rules_of(definition: Definition) -> list[Rule]:
-    """The rules of a pipeline, each after those that inhibit it."""
+    """Return the rules of a pipeline, each after those that inhibit it."""
     return [
         *blind_rules(definition),
         *loss_rules(definition),

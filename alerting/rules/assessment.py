@@ -1,4 +1,4 @@
-"""An assessment: what a rule finds in a pipeline as it is now, as judging turns it into changes of an incident."""
+"""Assessment of a pipeline by a rule, which the lifecycle turns into changes of an incident."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 SHOWN_WINDOWS: Final = 15
-"""The newest breached windows of an incident whose documents tell where it is so."""
+"""Newest breached windows of an incident whose documents are searched for its places."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where it is so. `share` of the whole, where that can be said; `lost`: messages, of a loss."""
+class BreachPlace:
+    """Place of a breach. `share` of the whole, where it is known; `lost`: messages, of a loss."""
 
     kind: Literal["link", "node", "checkpoint"]
     name: str
@@ -22,8 +22,8 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """What may become a breach: `breaches` of the newest `of` windows, of which it takes `needed`. `first_s`, `last_s`:
+class PendingBreach:
+    """Breaching windows, `breaches` of the newest `of`, that are fewer than the `needed` ones. `first_s`, `last_s`:
     starts of the oldest and the newest of them; `value` is the newest one's."""
 
     breaches: int
@@ -36,11 +36,11 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Assessment:
-    """Windows are named by their start (epoch s).
+    """Findings of a rule. Windows are named by their start (epoch s).
 
-    `seen`: windows it speaks of; an incident's breaches outside stay as they were. `breaches`: value by window, of all
-    windows that make up breaches. `good`: windows that say it is over; it takes `resolve_after` of them after the last
-    breach. `places`: where, worst first, as far as windows' documents cannot tell it (`Rule.where` tells the rest).
+    `seen`: windows it covers; an incident's breaches outside stay as they were. `breaches`: value by window, of all
+    windows that make up breaches. `good`: windows without a breach; `resolve_after` of them after the last breach
+    resolve an incident. `places`: worst first, if windows' documents do not have them (else `Rule.where` finds them).
     `begun`: windows at the end that make up no breach yet.
     """
 
@@ -48,5 +48,5 @@ class Assessment:
     breaches: Mapping[int, float]
     good: Collection[int]
     resolve_after: int = 1
-    places: tuple[Place, ...] = ()
-    begun: Begun | None = None
+    places: tuple[BreachPlace, ...] = ()
+    begun: PendingBreach | None = None

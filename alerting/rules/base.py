@@ -1,12 +1,12 @@
-"""What a rule is."""
+"""Protocol of alert rules."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
-from alerting.rules.assessment import Assessment, Place
-from alerting.rules.view import View
+from alerting.rules.assessment import Assessment, BreachPlace
+from alerting.rules.view import PipelineView
 from lagloss_server.model.alert_rules import Severity
 
 Unit = Literal["ratio", "ms", "s", "times"]
@@ -34,14 +34,15 @@ class Rule(Protocol):
     @property
     def inhibited_by(self) -> tuple[str, ...]: ...
 
-    def assess(self, view: View) -> Assessment:
-        """What it finds in the pipeline as it is now."""
+    def assess(self, view: PipelineView) -> Assessment:
+        """Assess the pipeline as it is now."""
         ...
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
-        """Where it is so, worst first. `breached`: documents of the newest breached windows, oldest first."""
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
+        """Return the places of the breach, worst first. `breached`: documents of the newest breached windows, oldest
+        first."""
         ...
 
     def text(self, value: float) -> str:
-        """A value against the target, as people read it: `3.2 % of messages lost, target 1 %`."""
+        """Format a value against the target for people: `3.2 % of messages lost, target 1 %`."""
         ...

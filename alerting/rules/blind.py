@@ -1,7 +1,7 @@
 """Blindness: evidence is missing, windows do not close, or a node does not report. Idle is not blind.
 
-Nobody is blind who has not looked for as long: where all of lagloss was stopped for the night, the alerter is there in
-the morning before the first window can close.
+Suppressed until the alerter has run for the threshold itself, so a cold start does not page before the first window
+can close.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
-from alerting.rules.counting import OutOf, Stretch, by_the_clock, of_last
-from alerting.rules.view import View
+from alerting.rules.counting import OutOf, WindowRun, by_the_clock, of_last
+from alerting.rules.view import PipelineView
 from alerting.rules.windows import BLIND, SEEING
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
@@ -26,7 +26,7 @@ _DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Reporting:
     """`unknown` with a reason of evidence in k of n windows. Pending and overdue are lag, a new version is no fault."""
 
     kind: ClassVar[str] = "blind"
@@ -43,14 +43,14 @@ class Evidence:
     def target(self) -> float:
         return (self.out_of.breaches - 1) / self.out_of.of
 
-    def assess(self, view: View) -> Assessment:
-        stretch = Stretch.of(view, self.out_of.of)
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.out_of.of)
         evidence = stretch.windows.column("evidence")
         blind = evidence == BLIND
         counted = np.minimum(np.arange(len(blind)) + 1, self.out_of.of)
         return self.out_of.assess(stretch, blind, of_last(self.out_of.of, blind) / counted, evidence == SEEING)
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         windows: dict[str, int] = {}
         for window in breached:
             for reason in window["reasons"]:
@@ -58,18 +58,20 @@ class Evidence:
                 if kind == "evidence":
                     windows[node] = windows.get(node, 0) + 1
         return [
-            Place("node", node, count / len(breached), f"evidence incomplete in {count} of {len(breached)} windows")
+            BreachPlace(
+                "node", node, count / len(breached), f"evidence incomplete in {count} of {len(breached)} windows"
+            )
             for node, count in sorted(windows.items(), key=lambda found: -found[1])
         ]
 
     def text(self, value: float) -> str:
         allowed = f"{self.out_of.breaches - 1} of {self.out_of.of} may be"
-        return f"{fmt.percent(value)} of the last windows cannot be judged for want of evidence, {allowed}"
+        return f"{fmt.percent(value)} of the last windows cannot be judged for lack of evidence, {allowed}"
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
-    """The pipeline is stale. One that never had a window is not blind."""
+class ClosingHealth:
+    """Rule `blind/closing`: no window has closed. A pipeline that never had a window is not blind."""
 
     kind: ClassVar[str] = "blind"
     name: ClassVar[str] = "blind/closing"
@@ -81,24 +83,24 @@ class Closing:
     severity: Severity
     target: float
 
-    def assess(self, view: View) -> Assessment:
+    def assess(self, view: PipelineView) -> Assessment:
         since_s = None if view.newest_end_s is None else view.now_s - view.newest_end_s
         is_breach = since_s is not None and min(since_s, view.watched_s) > self.target
         return by_the_clock(view, since_s, is_breach)
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
         waits, limit = fmt.against(fmt.duration_s, value, self.target)
-        return f"no window has closed since the one that ended {waits} ago, limit {limit}"
+        return f"no window closed since the one that ended {waits} ago, limit {limit}"
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class ReportsHealth:
     """No report from a node that reported yesterday at this time, all the while that it is now silent.
 
-    Where no window closes, reports are not followed either, and that is told.
+    Where no window closes, reports are not consumed either, and `blind/closing` covers that.
     """
 
     kind: ClassVar[str] = "blind"
@@ -111,16 +113,16 @@ class Reports:
 
     severity: Severity
 
-    def assess(self, view: View) -> Assessment:
+    def assess(self, view: PipelineView) -> Assessment:
         silent_s = {node: view.now_s - view.reported_s.get(node, view.now_s - _DAY_S) for node in view.expected}
         too_long = sorted(
             (-silence_s, node) for node, silence_s in silent_s.items() if min(silence_s, view.watched_s) > self.target
         )
         texts = [(node, f"no report for {fmt.duration_s(-silence)}") for silence, node in too_long]
-        places = tuple(Place("node", node, None, text) for node, text in texts)
+        places = tuple(BreachPlace("node", node, None, text) for node, text in texts)
         return by_the_clock(view, max(silent_s.values(), default=0.0), bool(too_long), places)
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -128,10 +130,14 @@ class Reports:
         return f"no report for {silence} from a node that reported yesterday, limit {limit}"
 
 
-def blind_rules(definition: Definition) -> list[Evidence | Closing | Reports]:
+def blind_rules(definition: Definition) -> list[Reporting | ClosingHealth | ReportsHealth]:
     settings = definition.spec.alerts.blind
     if settings is None:
         return []
     out_of = OutOf(settings.breaches, settings.of, 0, definition.spec.alerts.resolve_after)
     severity = settings.severity
-    return [Closing(severity, stale_after_s(definition.spec.grace)), Evidence(severity, out_of), Reports(severity)]
+    return [
+        ClosingHealth(severity, stale_after_s(definition.spec.grace)),
+        Reporting(severity, out_of),
+        ReportsHealth(severity),
+    ]

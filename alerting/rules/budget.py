@@ -16,11 +16,11 @@ from typing import ClassVar, Final
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
-from alerting.rules.counting import Stretch
+from alerting.rules.counting import WindowRun
 from alerting.rules.places import lag_places, loss_places
-from alerting.rules.view import View
+from alerting.rules.view import PipelineView
 from alerting.rules.windows import UNKNOWN, Flags, Floats
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
@@ -79,8 +79,8 @@ class BurnRate:
     def target(self) -> float:
         return self.spans.times
 
-    def assess(self, view: View) -> Assessment:
-        stretch = Stretch.of(view, 1)
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, 1)
         if not len(stretch.windows):
             return Assessment((), {}, ())
         long = self._burn_rates(view, self.spans.long_s, stretch.first)
@@ -88,23 +88,24 @@ class BurnRate:
         many = view.windows.sums_over("messages", self.spans.long_s, stretch.first) >= self.min_messages
         history_s = stretch.windows.starts + WINDOW_S - view.windows.starts[0]
         burning = (long > self.target) & (short > self.target) & many & (history_s >= self.spans.short_s)
-        return stretch.assessment(burning, long, ~burning & self._tells(stretch), self.resolve_after)
+        return stretch.assessment(burning, long, ~burning & self._known(stretch), self.resolve_after)
 
-    def _burn_rates(self, view: View, span_s: int, first: int) -> Floats:
-        """Of each window from position `first` on, over the span that ends with it; 0 of no messages."""
+    def _burn_rates(self, view: PipelineView, span_s: int, first: int) -> Floats:
+        """Return the burn rate of each window from position `first` on, over the span that ends with it; 0 without
+        messages."""
         bad, of = bad_of(self.objective, lambda name: view.windows.sums_over(name, span_s, first))
         rates: Floats = bad / np.maximum(of, 1) / self.budget
         return rates
 
-    def _tells(self, stretch: Stretch) -> Flags:
-        """Windows that say how their messages fared: what is not known to be lost is not known to be well."""
+    def _known(self, stretch: WindowRun) -> Flags:
+        """Return the windows with a known outcome of their messages: not known to be lost is not known to be good."""
         if self.objective == "loss":
-            tells: Flags = stretch.windows.column("verdict") != UNKNOWN
-            return tells
+            known: Flags = stretch.windows.column("verdict") != UNKNOWN
+            return known
         knows: Flags = (stretch.windows.column("on_time_of") > 0) | (stretch.windows.column("messages") == 0)
         return knows
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return loss_places(breached) if self.objective == "loss" else lag_places(breached)
 
     def text(self, value: float) -> str:
@@ -113,7 +114,8 @@ class BurnRate:
 
 
 def budget_rules(definition: Definition) -> list[BurnRate]:
-    """For each objective whose own rule is on and that leaves a budget at all: a target of 100 % leaves none."""
+    """Return the rules of each objective whose own rule is on and that leaves a budget: a target of 100 % leaves
+    none."""
     alerts = definition.spec.alerts
     if alerts.budget is None:
         return []
@@ -126,7 +128,7 @@ def budget_rules(definition: Definition) -> list[BurnRate]:
 
 
 def _of_objective(definition: Definition, objective: Objective, inhibited_by: tuple[str, ...]) -> list[BurnRate]:
-    """Its spans, each of which is silent while a shorter one speaks."""
+    """Return an objective's rules by span, each inhibited by the shorter ones."""
     budget = budget_of(definition, objective)
     settings, resolve_after = definition.spec.alerts.budget, definition.spec.alerts.resolve_after
     rules: list[BurnRate] = []

@@ -1,4 +1,4 @@
-"""Counting: k of the last n closed windows, and the clock, as assessments.
+"""Assessments of k of the last n closed windows, and of rules of time.
 
 A rule gives what each window is by itself; here is which of them make up breaches. n windows are n closed ones, however
 many minutes lie between them; where a pipeline has fewer yet, they are what there is.
@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Begun, Place
-from alerting.rules.view import View
+from alerting.rules.assessment import Assessment, BreachPlace, PendingBreach
+from alerting.rules.view import PipelineView
 from alerting.rules.windows import Flags, Floats, Ints, Windows
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class WindowRun:
     """The windows that a view speaks of, from position `seen` on, after enough earlier ones for their k of n. `first`:
     position of the first of them all among the view's windows."""
 
@@ -25,13 +25,13 @@ class Stretch:
     seen: int
 
     @classmethod
-    def of(cls, view: View, n: int) -> Stretch:
+    def of(cls, view: PipelineView, n: int) -> WindowRun:
         seen = view.windows.first_at(view.seen_from_s)
         first = max(0, seen - n + 1)
         return cls(view.windows.since(first), first, seen - first)
 
     def assessment(
-        self, breaches: Flags, values: Floats, good: Flags, resolve_after: int, begun: Begun | None = None
+        self, breaches: Flags, values: Floats, good: Flags, resolve_after: int, begun: PendingBreach | None = None
     ) -> Assessment:
         """With these windows as breaches and these as good ones, of those it speaks of."""
         starts = self.windows.starts[self.seen :]
@@ -46,14 +46,14 @@ class Stretch:
 
 
 def of_last(n: int, counts: Ints | Flags) -> Ints:
-    """Of each window: the sum over the n windows that end with it."""
+    """Return, for each window, the sum over the n windows that end with it."""
     sums = _prefix_sums(counts)
     at = np.arange(1, len(sums))
     return sums[at] - sums[np.maximum(at - n, 0)]
 
 
 def making_up(n: int, breaching: Flags, breach_at: Flags) -> Flags:
-    """The breaching windows that are among the n windows which end at one where a breach is."""
+    """Return the breaching windows that are among the n windows which end at one where a breach is."""
     sums = _prefix_sums(breach_at)
     at = np.arange(len(breach_at))
     return breaching & (sums[np.minimum(at + n, len(breach_at))] - sums[at] > 0)
@@ -74,31 +74,34 @@ class OutOf:
     min_messages: int
     resolve_after: int
 
-    def enough(self, stretch: Stretch) -> Flags:
-        """Where the windows hold enough messages to say anything."""
+    def enough(self, stretch: WindowRun) -> Flags:
+        """Return the windows whose n windows hold enough messages for a judgement."""
         return of_last(self.of, stretch.windows.column("messages")) >= self.min_messages
 
-    def breach_at(self, stretch: Stretch, breaching: Flags) -> Flags:
+    def breach_at(self, stretch: WindowRun, breaching: Flags) -> Flags:
         return breaching & self.enough(stretch) & (of_last(self.of, breaching) >= self.breaches)
 
-    def begun(self, stretch: Stretch, breaching: Flags, breaches: Flags, values: Floats) -> Begun | None:
-        """The breaching ones of the newest windows, where they are too few; None if one of them makes up a breach."""
+    def begun(self, stretch: WindowRun, breaching: Flags, breaches: Flags, values: Floats) -> PendingBreach | None:
+        """Return the breaching ones of the newest windows, where they are too few; None if one of them makes up a
+        breach."""
         first = max(stretch.seen, len(breaching) - self.of)
         at = first + np.flatnonzero(breaching[first:])
         if not 0 < len(at) < self.breaches or breaches[at].any():
             return None
         starts = stretch.windows.starts[at]
-        return Begun(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
+        return PendingBreach(len(at), self.breaches, self.of, int(starts[0]), int(starts[-1]), float(values[at[-1]]))
 
-    def assess(self, stretch: Stretch, breaching: Flags, values: Floats, good: Flags) -> Assessment:
-        """Of a rule that is nothing but k of n."""
+    def assess(self, stretch: WindowRun, breaching: Flags, values: Floats, good: Flags) -> Assessment:
+        """Assess a rule that is nothing but k of n."""
         found = making_up(self.of, breaching, self.breach_at(stretch, breaching))
         begun = self.begun(stretch, breaching, found, values)
         return stretch.assessment(found, values, good, self.resolve_after, begun)
 
 
-def by_the_clock(view: View, value: float | None, is_breach: bool, places: tuple[Place, ...] = ()) -> Assessment:
-    """Of a rule that looks at this moment, which stands for this minute's window; None says nothing.
+def by_the_clock(
+    view: PipelineView, value: float | None, is_breach: bool, places: tuple[BreachPlace, ...] = ()
+) -> Assessment:
+    """Return the assessment of a rule of time, whose value now stands for this minute's window; None is no evidence.
 
     A minute that was a breach once stays one, so that what is over within the minute is over and not revised.
     """

@@ -11,11 +11,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
-from alerting.rules.counting import OutOf, Stretch, making_up
+from alerting.rules.counting import OutOf, WindowRun, making_up
 from alerting.rules.places import loss_places
-from alerting.rules.view import View
+from alerting.rules.view import PipelineView
 from alerting.rules.windows import IDLE, LOSS, OK, Flags, Floats
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import LossAlert, Severity
@@ -33,7 +33,7 @@ class _Loss:
     target: float
     out_of: OutOf
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return loss_places(breached)
 
     def text(self, value: float) -> str:
@@ -41,7 +41,7 @@ class _Loss:
         return f"{lost} of messages lost, target {target}"
 
 
-class Loss(_Loss):
+class LossRule(_Loss):
     """k of the last n windows, or one whose loss ratio is over `atOnce`, with `minMessages` in the n together."""
 
     name: ClassVar[str] = "loss"
@@ -51,8 +51,8 @@ class Loss(_Loss):
     def severity(self) -> Severity:
         return self.settings.severity
 
-    def assess(self, view: View) -> Assessment:
-        stretch = Stretch.of(view, self.out_of.of)
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.out_of.of)
         lossy, ratios = _lossy(stretch), _ratios(stretch)
         at_once = lossy & self.out_of.enough(stretch) & (ratios > self.settings.at_once)
         found = making_up(self.out_of.of, lossy, self.out_of.breach_at(stretch, lossy)) | at_once
@@ -68,8 +68,8 @@ class LossTicket(_Loss):
     severity: ClassVar[Severity] = "warning"
     inhibited_by: ClassVar[tuple[str, ...]] = ("loss",)
 
-    def assess(self, view: View) -> Assessment:
-        stretch = Stretch.of(view, self.out_of.of)
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.out_of.of)
         span_s = self.settings.ticket_over // 1_000
         messages = view.windows.sums_over("messages", span_s, stretch.first)
         ratios = view.windows.sums_over("lost_min", span_s, stretch.first) / np.maximum(messages, 1)
@@ -77,24 +77,24 @@ class LossTicket(_Loss):
         return stretch.assessment(found, ratios, _good(stretch), self.out_of.resolve_after)
 
 
-def loss_rules(definition: Definition) -> list[Loss | LossTicket]:
+def loss_rules(definition: Definition) -> list[LossRule | LossTicket]:
     settings, target = definition.spec.alerts.loss, definition.spec.sla.loss.max
     if settings is None:
         return []
     resolve_after = definition.spec.alerts.resolve_after
     out_of = OutOf(settings.breaches, settings.of, settings.min_messages, resolve_after)
-    return [Loss(settings, target, out_of), LossTicket(settings, target, out_of)]
+    return [LossRule(settings, target, out_of), LossTicket(settings, target, out_of)]
 
 
-def _lossy(stretch: Stretch) -> Flags:
+def _lossy(stretch: WindowRun) -> Flags:
     lossy: Flags = stretch.windows.column("verdict") == LOSS
     return lossy
 
 
-def _good(stretch: Stretch) -> Flags:
+def _good(stretch: WindowRun) -> Flags:
     return np.isin(stretch.windows.column("verdict"), (OK, IDLE))
 
 
-def _ratios(stretch: Stretch) -> Floats:
+def _ratios(stretch: WindowRun) -> Floats:
     ratios: Floats = stretch.windows.column("lost_min") / np.maximum(stretch.windows.column("messages"), 1)
     return ratios

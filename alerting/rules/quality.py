@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Rule, Unit
-from alerting.rules.counting import OutOf, Stretch, by_the_clock
+from alerting.rules.counting import OutOf, WindowRun, by_the_clock
 from alerting.rules.places import PlaceKind, checkpoint_places
-from alerting.rules.view import View
+from alerting.rules.view import PipelineView
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import DeadLettersAlert, DuplicatesAlert, NegativeLagAlert, Severity
 from lagloss_server.model.definition import Definition
@@ -37,12 +37,12 @@ class PerMessage:
     def kind(self) -> str:
         return self.name
 
-    def assess(self, view: View) -> Assessment:
-        stretch = Stretch.of(view, self.out_of.of)
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.out_of.of)
         ratios = stretch.windows.column(self.column) / np.maximum(stretch.windows.column("messages"), 1)
         return self.out_of.assess(stretch, ratios > self.target, ratios, ratios <= self.target)
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         if self.column == "duplicates":
             return checkpoint_places(breached, lambda there: there["duplicates"] or 0, "duplicates")
         return checkpoint_places(
@@ -68,11 +68,11 @@ class PendingAge:
     severity: Severity
     target: float
 
-    def assess(self, view: View) -> Assessment:
+    def assess(self, view: PipelineView) -> Assessment:
         age_s = max((view.now_s - waiting.since_s for waiting in view.waiting), default=0.0)
         return by_the_clock(view, age_s, age_s > self.target, self._places(view))
 
-    def _places(self, view: View) -> tuple[Place, ...]:
+    def _places(self, view: PipelineView) -> tuple[BreachPlace, ...]:
         counts: dict[str, int] = {}
         for waiting in view.waiting:
             for place in waiting.places:
@@ -82,7 +82,7 @@ class PendingAge:
             _place(label, count, messages) for label, count in sorted(counts.items(), key=lambda found: -found[1])
         )
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:
@@ -90,11 +90,13 @@ class PendingAge:
         return f"a message has been pending for {age}, limit {limit}"
 
 
-def _place(label: str, count: int, messages: int) -> Place:
-    """Of a label such as `link a->b`; a retrier is a node."""
+def _place(label: str, count: int, messages: int) -> BreachPlace:
+    """Return the place of a label such as `link a->b`; a retrier is a node."""
     word, _, name = label.partition(" ")
     kind: PlaceKind = "link" if word == "link" else "node"
-    return Place(kind, name, count / messages, f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them")
+    return BreachPlace(
+        kind, name, count / messages, f"{fmt.count(count)} pending, {fmt.percent(count / messages)} of them"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,13 +114,13 @@ class NegativeLag:
     target: float
     out_of: OutOf
 
-    def assess(self, view: View) -> Assessment:
-        stretch = Stretch.of(view, self.out_of.of)
+    def assess(self, view: PipelineView) -> Assessment:
+        stretch = WindowRun.of(view, self.out_of.of)
         lags = stretch.windows.column("p50")
         empty = np.isnan(lags) & (stretch.windows.column("messages") == 0)
         return self.out_of.assess(stretch, lags < self.target, lags, (lags >= self.target) | empty)
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         lowest: dict[str, float] = {}
         for window in breached:
             for there in window["checkpoints"]:
@@ -126,7 +128,7 @@ class NegativeLag:
                 if lag is not None and lag < self.target:
                     lowest[there["name"]] = min(lag, lowest.get(there["name"], 0.0))
         return [
-            Place("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
+            BreachPlace("checkpoint", name, None, f"median lag {fmt.duration(lag)}")
             for name, lag in sorted(lowest.items(), key=lambda found: found[1])
         ]
 

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from alerting.rules.assessment import Assessment, Place
+from alerting.rules.assessment import Assessment, BreachPlace
 from alerting.rules.base import Document, Unit
 from alerting.rules.counting import by_the_clock
-from alerting.rules.view import View
+from alerting.rules.view import PipelineView
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.alert_rules import Severity
@@ -40,19 +40,20 @@ class Staleness:
     target: float
     delivery: tuple[str, ...]
 
-    def assess(self, view: View) -> Assessment:
+    def assess(self, view: PipelineView) -> Assessment:
         newest = dict(self._newest(view))
         stale = {name: view.now_s - at - WINDOW_S for name, at in newest.items()}
         awaited = {name for name, at in newest.items() if self._awaited_s(view, at) > self.target}
         late = sorted(((stale[name], name) for name in awaited if stale[name] > self.target), reverse=True)
         places = tuple(
-            Place("checkpoint", name, None, f"newest event {fmt.duration_s(stale_s)} ago") for stale_s, name in late
+            BreachPlace("checkpoint", name, None, f"newest event {fmt.duration_s(stale_s)} ago")
+            for stale_s, name in late
         )
         value = late[0][0] if late else max(stale.values(), default=None)
         return by_the_clock(view, value, bool(late), places)
 
-    def _newest(self, view: View) -> Iterator[tuple[str, int]]:
-        """The newest minute (epoch s) at each delivery checkpoint, where there is one."""
+    def _newest(self, view: PipelineView) -> Iterator[tuple[str, int]]:
+        """Return the newest minute (epoch s) at each delivery checkpoint that has one."""
         delivered = view.windows.column("delivered")
         for at, name in enumerate(self.delivery):
             windows = np.flatnonzero(delivered & (1 << at))
@@ -61,8 +62,8 @@ class Staleness:
             if found:
                 yield name, max(found)
 
-    def _awaited_s(self, view: View, newest_s: int) -> float:
-        """How long messages of a minute after this one have been waited for, 0 if none come in any more."""
+    def _awaited_s(self, view: PipelineView, newest_s: int) -> float:
+        """Return how long messages of a minute after this one have been waited for, 0 if none come in any more."""
         first = view.windows.first_at(newest_s + 1)
         due = np.flatnonzero(view.windows.column("on_time_of")[first:])
         closed = view.windows.starts[first + due].tolist()
@@ -71,7 +72,7 @@ class Staleness:
             return 0.0
         return view.now_s - float(min(came))
 
-    def where(self, breached: Sequence[Document]) -> list[Place]:
+    def where(self, breached: Sequence[Document]) -> list[BreachPlace]:
         return []
 
     def text(self, value: float) -> str:

@@ -1,4 +1,4 @@
-"""A view: all that rules look at of one pipeline, as of one moment."""
+"""View of one pipeline as of one moment: the input of its rules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 
 HORIZON_S: Final = 86_400
-"""Windows older than this open and change nothing: closing last week again must not page anybody tonight."""
+"""Windows older than this open and change nothing: closing last week again must not page tonight."""
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingMessages:
     """Messages that are pending at some places, such as `link a->b`; the first was last seen at `since_s` (epoch s)."""
 
     places: tuple[str, ...]
@@ -24,13 +24,13 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
-class View:
-    """`windows`: the closed ones that are no history; those before `seen_from_s` are context that nothing is said of.
+class PipelineView:
+    """Input of a pipeline's rules. `windows`: closed ones that are no history; those before `seen_from_s` are context.
 
     `newest_end_s`: end of the newest closed window. `newest_s`: newest minute with live beacons, by checkpoint, and
-    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, as tallies tell it.
+    `arrived_s`: minutes later than all closed ones with messages at the first checkpoint, by their tallies.
     `reported_s`: by node, when its last report was appended; `expected`: nodes that reported yesterday at this time.
-    `waiting`: what is pending. `watched_since_s`: since when anybody looks. Moments in epoch s.
+    `waiting`: pending messages. `watched_since_s`: start of the alerter's observation. Moments in epoch s.
     """
 
     definition: Definition
@@ -42,15 +42,15 @@ class View:
     arrived_s: Sequence[int] = ()
     reported_s: Mapping[str, float] = field(default_factory=dict)
     expected: frozenset[str] = frozenset()
-    waiting: Sequence[Waiting] = ()
+    waiting: Sequence[WaitingMessages] = ()
     watched_since_s: float = 0.0
 
     @property
     def watched_s(self) -> float:
-        """How long anybody has looked."""
+        """Seconds since the alerter began to look."""
         return self.now_s - self.watched_since_s
 
     @property
     def this_minute_s(self) -> int:
-        """The window that clock rules speak of."""
+        """Start of the window that rules of time judge."""
         return int(self.now_s) // WINDOW_S * WINDOW_S

@@ -48,7 +48,7 @@ class Windows:
         return np.ascontiguousarray(self.rows["start"])
 
     def since(self, first: int) -> Windows:
-        """Those from position `first` on."""
+        """Return the windows from position `first` on."""
         return Windows(self.rows[first:], self.measured)
 
     def column(self, name: str) -> npt.NDArray[Any]:
@@ -56,7 +56,7 @@ class Windows:
         return column
 
     def measure(self, name: str) -> Floats:
-        """A measure by window, nan where it has none."""
+        """Return a measure by window, nan where it has none."""
         measures: Floats = self.rows["measures"][:, self.measured.index(name)]
         return measures
 
@@ -65,13 +65,13 @@ class Windows:
         return int(np.searchsorted(self.starts, moment_s))
 
     def sums_over(self, name: str, span_s: int, first: int) -> Ints:
-        """Of each window from position `first` on: the sum of a column over the span that ends with it."""
+        """Return, for each window from position `first` on, the sum of a column over the span that ends with it."""
         sums = self._prefix_sums(name)
         begins = np.searchsorted(self.starts, self.starts[first:] + WINDOW_S - span_s)
         return sums[first + 1 :] - sums[begins]
 
     def _prefix_sums(self, name: str) -> Ints:
-        """Sums of a column up to each window, which is not in it; one more than there are windows."""
+        """Return sums of a column up to each window, which is not in it; one more than there are windows."""
         if name not in self._sums:
             sums = np.zeros(len(self.rows) + 1, np.int64)
             np.cumsum(self.rows[name], out=sums[1:])
@@ -91,22 +91,22 @@ live beacons, a bit each. `p50`, after them: the lowest median lag of a checkpoi
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class WindowReader:
     """What is read of the windows of one definition: its measures, and its delivery checkpoints in flow order."""
 
     measures: Mapping[str, Measure]
     delivery: tuple[str, ...]
 
     @classmethod
-    def of(cls, definition: Definition) -> Reader:
+    def of(cls, definition: Definition) -> WindowReader:
         return cls(measures_of(definition), Graph(definition).delivery)
 
     def windows(self, rows: Iterable[Row]) -> Windows:
-        """The windows with these rows, oldest first."""
+        """Return the windows with these rows, oldest first."""
         return Windows(np.array(list(rows), self._columns), tuple(self.measures))
 
     def joined(self, parts: Sequence[Windows]) -> Windows:
-        """The windows of all parts, oldest first."""
+        """Join the windows of all parts, oldest first."""
         return Windows(np.concatenate([part.rows for part in (self.windows(()), *parts)]), tuple(self.measures))
 
     @property
@@ -114,7 +114,7 @@ class Reader:
         return np.dtype([*_COLUMNS, ("p50", "f8"), ("measures", "f8", (len(self.measures),))])
 
     def row(self, start_s: int, document: Document) -> Row:
-        """The row of a closed window with this document."""
+        """Return the row of a closed window with this document."""
         on_time, on_time_of = on_time_counts(document)
         checkpoints = document["checkpoints"]
         live = {there["name"] for there in checkpoints if there["beacons"]}
@@ -136,7 +136,8 @@ class Reader:
         )
 
     def counts(self, window: Any) -> Row:
-        """The row of a window (a row of the table) that is context for spans only: what no sum needs is not known."""
+        """Return the row of a window (a row of the table) that is context for spans only: values that no sum needs are
+        unknown."""
         numbers = (window.messages, window.lost_min, window.on_time, window.on_time_of, window.pending)
         unknown = (np.nan,) * len(self.measures)
         return (window.window_start, VERDICTS[window.verdict], SEEING, *numbers, 0, 0, 0, np.nan, unknown)
@@ -149,8 +150,8 @@ def _evidence(document: Document) -> int:
 
 
 def measures_of(definition: Definition) -> dict[str, Measure]:
-    """What the lag rules of this definition read of a window's document, in ms by the rule's name. An end-to-end
-    percentile that documents do not hold is told by the counts of what was on time."""
+    """Return the measures that the lag rules of this definition read of a window's document, in ms by the rule's name.
+    An end-to-end percentile that documents do not hold is judged by the on-time counts."""
     measures: dict[str, Measure] = {}
     for lag in definition.spec.alerts.lag:
         if lag.checkpoint is not None:
@@ -165,7 +166,7 @@ def measures_of(definition: Definition) -> dict[str, Measure]:
 
 
 def _of(part: str, wanted: Mapping[str, str], *steps: str) -> Measure:
-    """A number of one checkpoint, node or link of a document."""
+    """Return the reader of a number of one checkpoint, node or link of a document."""
 
     def measure(document: Document) -> float | None:
         for there in document[part]:
@@ -187,6 +188,6 @@ def _end_to_end(percentile: str) -> Measure:
 
 
 def percentile_name(percentile: float) -> str | None:
-    """What documents call this percentile of the end-to-end lag; None where they do not hold it."""
+    """Return the documents' name of this percentile of the end-to-end lag; None where they do not hold it."""
     name = f"p{percentile:g}"
     return name if name in ("p50", "p95", "p99") else None

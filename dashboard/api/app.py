@@ -10,11 +10,11 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.api import consumer_lag, health, incidents, messages, overview, reports, series, windows
-from dashboard.web.services import Services
-from lagloss.errors import (
+from dashboard.queries.services import Services
+from lagloss.errors import LaglossError, UsageError
+from lagloss_server.errors import (
     AlreadyAcknowledged,
     IncidentIsResolved,
-    LaglossError,
     NotAllowed,
     NotEnoughData,
     UnknownIncident,
@@ -22,7 +22,6 @@ from lagloss.errors import (
     UnknownReceiver,
     UnknownSilence,
     UnknownWindow,
-    UsageError,
     WindowTooLarge,
 )
 from lagloss_server.net import problem_details as problems
@@ -59,7 +58,7 @@ ROUTERS: Final[tuple[Callable[[Services], APIRouter], ...]] = (
 
 
 def create_api(services: Services) -> FastAPI:
-    """Every route of the read API, and what people may do; paths are below `/api/v1`."""
+    """Create the read API with every route, and the actions of users; paths are below `/api/v1`."""
     # FastAPI's own /docs would load scripts from a CDN
     api = FastAPI(title="lagloss", version="1", docs_url=None, redoc_url=None)
     problems.install(api, "the dashboard")

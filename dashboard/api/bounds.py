@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 
 from fastapi import Query
 
-from dashboard.web.span import RANGES_S, Span, asked_span
-from dashboard.web.zones import Zone
+from dashboard.request.span import RANGES_S, Span, asked_span
+from dashboard.request.zones import Zone
 
 From = Annotated[str | None, Query(alias="from", description="RFC 3339 or relative (-2h); with it, `range` is ignored")]
 To = Annotated[str | None, Query(alias="to", description="RFC 3339, relative or now; by default now")]
@@ -18,11 +18,11 @@ _NAMES: Final = ("from", "to", "range")
 
 
 def span_of(from_: str | None, to: str | None, range_: str | None) -> Span:
-    """Raises BadTime or BadSpan (422)."""
+    """Raise BadTime or BadSpan (422)."""
     given: dict[str, Any] = dict(zip(_NAMES, (from_, to, range_), strict=True))
     return asked_span({name: value for name, value in given.items() if value is not None}, time.time())
 
 
 def zone_of(name: str | None) -> Zone:
-    """Raises BadZone (422)."""
+    """Raise BadZone (422)."""
     return Zone.named(name)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query
 
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries.consumer_lag import By, read_consumer_lag
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 from lagloss_server.net.problem_details import documented
 
 _ABOUT: Final = (

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from dashboard.queries.health import read_health
 from dashboard.queries.reports_topic import ReportsTopic
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 
 _Pipeline = Annotated[str | None, Query(description="only what is of this pipeline")]
 
@@ -20,7 +20,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get("/health", summary="Whether lagloss itself can be trusted now")
     async def health(pipeline: _Pipeline = None) -> dict[str, Any]:
-        """Raises UnknownPipeline (404)."""
+        """Raise UnknownPipeline (404)."""
         ends = await services.threads.glance(topic.ends)
         found = await services.threads.read(read_health, services.store, ends, time.time(), pipeline)
         return found.document()

@@ -1,4 +1,4 @@
-"""Routes of incidents: what is wrong, who takes it, whom it is kept from, who was told."""
+"""Routes of incidents, acknowledgements, silences, and deliveries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from uuid import UUID
 from fastapi import APIRouter, Depends, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
+from dashboard import actions as acts
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries import alerts
 from dashboard.queries import deliveries as sent
-from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, Filters
-from dashboard.web import actions as acts
-from dashboard.web.services import Services
-from dashboard.web.span import Span
+from dashboard.queries.incident_filters import MAX_PAGE, PAGE_SIZE, IncidentFilters
+from dashboard.queries.services import Services
+from dashboard.request.span import Span
 from lagloss_server.fields import DurationMs
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents.receiver_check import WAIT_S
@@ -30,14 +30,14 @@ Kind = Annotated[str | None, Query(description="of this kind of rule only: loss,
 Severity = Annotated[Literal["critical", "warning"] | None, Query()]
 PageNumber = Annotated[int, Query(ge=1, le=MAX_PAGE, description="counted from 1")]
 Size = Annotated[int, Query(ge=1, le=MAX_SIZE, description="how many a page")]
-Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, where nobody has to log in")]
+Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who does it, without a login")]
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
     """What of a list is asked for: which rows, of when, and which page of them."""
 
-    filters: Filters
+    filters: IncidentFilters
     bounds: tuple[str | None, str | None, str | None]
     page: int
     size: int
@@ -58,7 +58,7 @@ def _listed(
     page: PageNumber = 1,
     size: Size = PAGE_SIZE,
 ) -> Listed:
-    return Listed(Filters(pipeline, kind, severity), (from_, to, range_), page, size)
+    return Listed(IncidentFilters(pipeline, kind, severity), (from_, to, range_), page, size)
 
 
 Listing = Annotated[Listed, Depends(_listed)]
@@ -69,14 +69,14 @@ class _Body(BaseModel):
 
 
 class Acknowledgement(_Body):
-    """Somebody takes an incident."""
+    """An acknowledgement."""
 
     note: str | None = Field(None, max_length=acts.MAX_TEXT, description="what they know or are going to do")
     author: Author = None
 
 
 class NewSilence(_Body):
-    """Nobody is to be told of what matches all of these, for a while."""
+    """A silence of what matches all of these."""
 
     matchers: list[Annotated[str, Field(max_length=acts.MAX_TEXT)]] = Field(
         min_length=1, max_length=acts.MAX_MATCHERS, examples=[["pipeline=clicks", "rule=~lag.*"]]
@@ -87,7 +87,7 @@ class NewSilence(_Body):
 
 
 def router(services: Services) -> APIRouter:
-    """Reads anybody may ask for, and acts for operators."""
+    """Serve reads to viewers, and actions to operators."""
     routes = APIRouter(tags=["incidents"])
     _add_reads(routes, services)
     _add_incident(routes, services)
@@ -126,7 +126,7 @@ def _add_reads(routes: APIRouter, services: Services) -> None:
     async def deliveries(
         listed: Listing,
     ) -> dict[str, Any]:
-        """What was sent to receivers in the range, or waits to be: failed first, then what waits."""
+        """Return what was sent to receivers in the range, or waits to be: failed first, then waiting."""
         found = await threads.read(sent.read_deliveries, store, listed.filters, listed.span, listed.page, listed.size)
         return {
             "deliveries": [each.document() for each in found.deliveries],
@@ -146,12 +146,12 @@ def _add_incident(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/incidents/{incident_id}", responses=documented(404, 422, 503))
     async def incident(incident_id: IncidentId) -> dict[str, Any]:
-        """All of one incident, as `lagloss alerts show --json` prints it."""
+        """Return all of one incident, as `lagloss alerts show --json` prints it."""
         return await whole(incident_id)
 
     @routes.post("/incidents/{incident_id}/acknowledge", responses=documented(403, 404, 409, 422, 503))
     async def acknowledge(incident_id: IncidentId, given: Acknowledgement | None = None) -> dict[str, Any]:
-        """Takes it: no escalation, no reminders any more. 409: somebody was faster, or it is over."""
+        """Take it: no escalation, no reminders any more. 409: already acknowledged, or resolved."""
         asked = given or Acknowledgement()
         await threads.act(acts.acknowledge, store, str(incident_id), asked.note, asked.author)
         return await whole(incident_id)
@@ -162,13 +162,13 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/silences", responses=documented(503))
     async def silences() -> dict[str, Any]:
-        """Those that hold now, the one that ends first first."""
+        """Return those that hold now, the one that ends first first."""
         found = await threads.read(incident_actions.silences, store)
         return {"silences": [silence.document() for silence in found]}
 
     @routes.post("/silences", status_code=201, responses=documented(403, 422, 503))
     async def silence(given: NewSilence) -> dict[str, Any]:
-        """Keeps what matches from being told, from now on; with the open incidents that it is about."""
+        """Silence what matches from now on; with the open incidents that it matches."""
         made, about = await threads.act(
             acts.silence,
             store,
@@ -181,7 +181,7 @@ def _add_silences(routes: APIRouter, services: Services) -> None:
 
     @routes.delete("/silences/{silence_id}", status_code=204, responses=documented(403, 404, 503))
     async def end_silence(silence_id: str) -> None:
-        """Ends it now: receivers are told of what is still open."""
+        """End it now: receivers are notified of what is still open."""
         await threads.act(acts.end_silence, store, silence_id)
 
 
@@ -190,7 +190,7 @@ def _add_receivers(routes: APIRouter, services: Services) -> None:
 
     @routes.get("/receivers", responses=documented(503))
     async def receivers() -> dict[str, Any]:
-        """Those that the leading alerter knows."""
+        """Return those that the leading alerter knows."""
         return {"receivers": [each.document() for each in await threads.read(sent.read_receivers, store)]}
 
     @routes.post("/receivers/{name}/test", responses=documented(403, 404, 503))

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path, Query
 
 from dashboard.queries.message import Where, read_message
 from dashboard.queries.message_timeline import stays
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 from lagloss_server.fields import NAME_PATTERN
 from lagloss_server.net.problem_details import documented
 from lagloss_server.times import parse_time_s
@@ -27,9 +27,9 @@ def router(services: Services) -> APIRouter:
         before: Annotated[str | None, Query(description="RFC 3339: only windows that start before")] = None,
         after: Annotated[str | None, Query(description="RFC 3339: only windows that start then or later")] = None,
     ) -> dict[str, Any]:
-        """What is stored of a message, and its trail in the log. A search stops after 30 s: `looked_through` says how
-        far it came; `before` its `from`, and `after` its `to`, go on. Where the log could not be read, `trouble` says
-        why."""
+        """Return what is stored of a message, and its trail in the log. A search stops after 30 s: `looked_through`
+        says how far it came; continue with `before` set to its `from`, or `after` to its `to`. If the log could not be
+        read, `trouble` says why."""
         now_s = time.time()
         at_s = (None if text is None else parse_time_s(text, now_s) for text in (around, before, after))
         found = await services.threads.read_log(read_message, services.store, services.log, pipeline, id, Where(*at_s))

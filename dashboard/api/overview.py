@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query
 
 from dashboard.queries.overview import read_overview
 from dashboard.queries.pipeline_status import State
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
 
 _Text = Annotated[str, Query(alias="q", max_length=200, description="part of a name or description, in any case")]
 _State = Annotated[State | None, Query(alias="state", description="only pipelines in this state")]

@@ -8,11 +8,11 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Query, Response
 
 from dashboard.api.bounds import From, To, ZoneName
+from dashboard.queries.services import Services
 from dashboard.reports import FORMATS, Report, file_name, make_report, render
 from dashboard.reports.formats import format_of
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
-from dashboard.web.services import Services
-from dashboard.web.zones import UTC_NAME
+from dashboard.request.zones import UTC_NAME
 from lagloss_server.net.problem_details import documented
 
 RangeName = Annotated[
@@ -23,7 +23,7 @@ FormatName = Annotated[str, Query(alias="format", description=f"one of {', '.joi
 
 
 def router(services: Services) -> APIRouter:
-    """The route, which reads in one pool of threads and makes documents in another."""
+    """Return the route, which reads in one pool of threads and makes documents in another."""
     routes = APIRouter(tags=["reports"])
 
     @routes.get(
@@ -42,7 +42,8 @@ def router(services: Services) -> APIRouter:
         zone: ZoneName = None,
         fmt: FormatName = "json",
     ) -> Response:
-        """The SLA report: attainment against target, error budget, days, worst hours, incidents, the range before."""
+        """Return the SLA report: attainment against target, error budget, days, worst hours, incidents, the range
+        before."""
         form, now_s = format_of(fmt), time.time()
         span = choose(range_, from_, to, zone or UTC_NAME, now_s)
         made = await services.threads.read(make_report, services.store, pipeline, span, now_s)

@@ -10,9 +10,9 @@ from fastapi import APIRouter, Response
 from dashboard.api.bounds import From, Range, To, span_of
 from dashboard.queries.panels import read_panels
 from dashboard.queries.series import MAX_BUCKETS
-from dashboard.web import links
-from dashboard.web.services import Services
-from dashboard.web.span import Span
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline, as_document
 from lagloss_server.model.window_document import contract_document

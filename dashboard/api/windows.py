@@ -13,12 +13,11 @@ import numpy.typing as npt
 from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
+from dashboard.queries.services import Services
 from dashboard.queries.window import check_known, read_revisions, read_window_page
 from dashboard.reports.csv_text import csv_lines
-from dashboard.web.services import Services
-from lagloss.errors import UnknownWindow
-from lagloss.sdk.packing import window_start_of
-from lagloss.wire.format import WINDOW_S
+from lagloss.wire.format import WINDOW_S, window_start_of
+from lagloss_server.errors import UnknownWindow
 from lagloss_server.fields import NAME_PATTERN
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.net.problem_details import documented
@@ -56,7 +55,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(PATH, responses=documented(404, 422, 503))
     async def window(pipeline: PipelineName, start: Start) -> dict[str, Any]:
-        """The result as `lagloss windows --json` prints it, and `gaps`: whose evidence is missing."""
+        """Return the result as `lagloss windows --json` prints it, and `gaps`: whose evidence is missing."""
         start_s = _start_s(start)
         found = await threads.read(read_window_page, store, pipeline, start_s, time.time())
         document = found.document()
@@ -66,7 +65,7 @@ def router(services: Services) -> APIRouter:
 
     @routes.get(f"{PATH}/revisions", responses=documented(404, 422, 503))
     async def revisions(pipeline: PipelineName, start: Start) -> list[dict[str, Any]]:
-        """Its results that are kept, newest first, each with what it changed of the one before."""
+        """Return the kept results of a window, newest first, each with its changes from the one before."""
         start_s = _start_s(start)
         found = await threads.read(store.windows, pipeline, start_s, start_s + WINDOW_S)
         if not found:
@@ -84,7 +83,7 @@ def router(services: Services) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=MAX_ROWS, description="JSON only; CSV holds all rows")] = 1_000,
         format: Format = "json",
     ) -> Response | dict[str, Any]:
-        """Which message was seen at which checkpoint, and its lag there in ms, by event time."""
+        """Return which message was seen at which checkpoint, and its lag there in ms, by event time."""
         presence = await read_log(pipeline, _start_s(start))
         rows = await threads.read_log(partial(presence.select, only=only, where=where, text=text))
         if format == "json":
@@ -115,12 +114,12 @@ def router(services: Services) -> APIRouter:
 
 
 def _start_s(moment: str) -> int:
-    """Raises BadTime."""
+    """Raise BadTime."""
     return window_start_of(parse_time_s(moment) * 1_000)
 
 
 def _rows(presence: Presence, rows: npt.NDArray[np.intp]) -> Iterator[list[Any]]:
-    """One list a message, made a slice at a time: a window may have millions."""
+    """Yield one list per message, made a slice at a time: a window may have millions."""
     for at in range(0, rows.size, _SLICE):
         for message in presence.messages(rows[at : at + _SLICE]):
             event_time = None if message.event_time_ms is None else rfc3339(message.event_time_ms / 1_000)

@@ -11,7 +11,7 @@ from dashboard.figures.time_axis import TimeAxis
 from dashboard.reports import Report
 from dashboard.reports.model import BurnPoint
 from dashboard.reports.wording import OBJECTIVES
-from dashboard.web.zones import Zone, utc
+from dashboard.request.zones import Zone, utc
 
 _HUES: Final = {False: ("#c2255c", "#1864ab"), True: ("#ff8cab", "#74c0fc")}
 _FILLS: Final = ("rgba(224,86,130,.2)", "rgba(77,140,210,.2)")
@@ -21,8 +21,8 @@ _GRID: Final = {False: "#e9ecef", True: "#363a42"}
 
 
 def burn_down_figure(report: Report, dark: bool = False) -> go.Figure:
-    """The share of each budget that is left: a line for what is certain, a band down to what cannot be ruled out. A
-    gap is a time of which nothing is known."""
+    """Return the share of each budget that is left: a line for what is certain, a band down to what cannot be ruled
+    out. A gap is a time of which nothing is known."""
     zone = Zone.named(report.span.zone)
     axis = TimeAxis.over(zone, report.span.from_s, report.span.to_s)
     drawing = Drawing()

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Final
 
 from dashboard.figures.drawing import Drawing
-from dashboard.figures.frame import Frame, carrier, line
+from dashboard.figures.frame import FigureFrame, carrier, line
 from dashboard.figures.look import hues, safe
 from dashboard.queries.consumer_lag import LagBucket, Of
 from lagloss_server import format as fmt
@@ -16,15 +16,16 @@ _LAST: Final = 1_002
 """In the legend, behind the hops, whose colours these are."""
 
 
-def is_shown(frame: Frame) -> bool:
-    """Whether any node names a group now, or did in the span."""
+def is_shown(frame: FigureFrame) -> bool:
+    """Return whether any node names a group now, or did in the span."""
     return bool(frame.definition.groups or frame.consumer_lag)
 
 
-def add_consumer_lag(drawing: Drawing, frame: Frame, yaxis: str) -> None:
-    """A line a node, the highest of each bucket; under the mouse for how long the first that waits was under way."""
+def add_consumer_lag(drawing: Drawing, frame: FigureFrame, yaxis: str) -> None:
+    """Return a line a node, the highest of each bucket; under the mouse for how long the first that waits was under
+    way."""
     hue = hues(Graph(frame.definition).nodes)
-    told: dict[int, list[str]] = defaultdict(list)
+    summary: dict[int, list[str]] = defaultdict(list)
     shown: dict[int, LagBucket] = {}
     for of, buckets in frame.consumer_lag.items():
         look = {"color": hue.get(of.node, frame.colours.dim), "width": 1.5}
@@ -33,8 +34,8 @@ def add_consumer_lag(drawing: Drawing, frame: Frame, yaxis: str) -> None:
         drawing.add_trace(line(frame, values, buckets, name=name, uid=uid, legendrank=_LAST, line=look, yaxis=yaxis))
         for bucket in buckets:
             shown[bucket.start_s] = bucket
-            told[bucket.start_s].append(_told(of, bucket))
-    texts = [(shown[at], 0.0, "<br>".join(["<b>consumer lag</b>", *told[at]])) for at in sorted(shown)]
+            summary[bucket.start_s].append(_describe(of, bucket))
+    texts = [(shown[at], 0.0, "<br>".join(["<b>consumer lag</b>", *summary[at]])) for at in sorted(shown)]
     drawing.add_trace(carrier(frame, texts, yaxis))
     if not shown:
         drawing.add_annotation(
@@ -43,7 +44,7 @@ def add_consumer_lag(drawing: Drawing, frame: Frame, yaxis: str) -> None:
         )  # fmt: skip
 
 
-def _told(of: Of, bucket: LagBucket) -> str:
+def _describe(of: Of, bucket: LagBucket) -> str:
     if bucket.offsets_max == 0:
         return f"{safe(of.node)} 0"
     return f"{safe(of.node)} {fmt.count(bucket.offsets_max)}, {fmt.duration(bucket.behind_max_ms)} behind"

@@ -48,6 +48,6 @@ class Drawing:
         self._annotations.append(annotation)
 
     def figure(self, **layout: Any) -> go.Figure:
-        """The figure, checked by plotly (ValueError)."""
+        """Return the figure, checked by plotly (ValueError)."""
         drawn = {"shapes": self._shapes, "annotations": self._annotations}
         return go.Figure({"data": self._traces, "layout": {**layout, **drawn}})

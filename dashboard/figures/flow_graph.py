@@ -50,7 +50,7 @@ def spots(graph: Graph) -> dict[str, Spot]:
 
 
 def width_px(graph: Graph) -> int:
-    """How wide the figure has to be for its words not to overlap."""
+    """Return how wide the figure has to be for its words not to overlap."""
     return int(RANK_PX * (1 + max(spot.x for spot in spots(graph).values())))
 
 
@@ -60,7 +60,7 @@ def height_px(graph: Graph) -> int:
 
 
 def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
-    """`total`: what lag and loss are told of; None: only how the pipeline is built."""
+    """`total`: the bucket of lag and loss; None: only the pipeline's structure."""
     of, placed = colours(dark), spots(graph)
     rows = [spot.y for spot in placed.values()]
     drawing = Drawing()
@@ -68,14 +68,14 @@ def flow_figure(graph: Graph, total: Bucket | None, dark: bool) -> go.Figure:
     for link in graph.links:
         lost = None if total is None else total.lost_at.get(f"link {link.name}")
         _add_link(
-            drawing, placed[link.source], placed[link.target], _link_told(link.source, link.target, total), lost, of
+            drawing, placed[link.source], placed[link.target], _describe_link(link.source, link.target, total), lost, of
         )
     for retrier in graph.retriers:
         for user in graph.users(retrier):
             _add_line(drawing, placed[user], placed[retrier], of.dim, dash="dot")
     for node in graph.nodes:
         lost = None if total is None else total.lost_at.get(f"node {node}")
-        _add_node(drawing, node, placed[node], _node_told(node, graph, total), lost, hue.get(node, of.dim), of)
+        _add_node(drawing, node, placed[node], _describe_node(node, graph, total), lost, hue.get(node, of.dim), of)
     return drawing.figure(
         **{**base_layout(of), "showlegend": False, "margin": {"l": 4, "r": 4, "t": 4, "b": 4}},
         height=height_px(graph),
@@ -92,7 +92,7 @@ def lost_words(lost: Interval | None) -> str:
     return "" if lost is None else f"{fmt.count_interval({'min': lost.min, 'max': lost.max})} lost"
 
 
-def _node_told(node: str, graph: Graph, total: Bucket | None) -> list[str]:
+def _describe_node(node: str, graph: Graph, total: Bucket | None) -> list[str]:
     if node in graph.retriers:
         return ["retrier"]
     if total is None:
@@ -100,17 +100,17 @@ def _node_told(node: str, graph: Graph, total: Bucket | None) -> list[str]:
     return [f"process {fmt.duration(total.lags.hops.get(Hop('process', node)))}"]
 
 
-def _link_told(source: str, target: str, total: Bucket | None) -> list[str]:
+def _describe_link(source: str, target: str, total: Bucket | None) -> list[str]:
     if total is None:
         return []
     return [fmt.duration(total.lags.hops.get(Hop("queue", target, source)))]
 
 
 def _add_node(
-    drawing: Drawing, node: str, spot: Spot, told: list[str], lost: Interval | None, hue: str, of: Colours
+    drawing: Drawing, node: str, spot: Spot, summary: list[str], lost: Interval | None, hue: str, of: Colours
 ) -> None:
     name = node if len(node) <= _MAX_NAME else f"{node[: _MAX_NAME - 1]}…"
-    lines = [f"<b>{safe(name)}</b>", *told]
+    lines = [f"<b>{safe(name)}</b>", *summary]
     if lost is not None:
         lines.append(_red(lost_words(lost), of))
     drawing.add_annotation(
@@ -120,10 +120,10 @@ def _add_node(
 
 
 def _add_link(
-    drawing: Drawing, source: Spot, target: Spot, told: list[str], lost: Interval | None, of: Colours
+    drawing: Drawing, source: Spot, target: Spot, summary: list[str], lost: Interval | None, of: Colours
 ) -> None:
     _add_line(drawing, source, target, of.lossy if lost is not None else of.dim)
-    lines = [*told, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
+    lines = [*summary, *([_red(lost_words(lost).replace(" ", "<br>"), of)] if lost is not None else [])]
     if lines:
         # nearer to the target: what leaves one node for several would overlap near the source
         middle = Spot(source.x + 0.52 * (target.x - source.x), source.y + 0.52 * (target.y - source.y))

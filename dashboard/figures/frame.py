@@ -17,7 +17,7 @@ from dashboard.queries.annotations import Happenings
 from dashboard.queries.consumer_lag import LagBucket, Of
 from dashboard.queries.series import Series
 from dashboard.queries.sla_periods import Terms
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
 from lagloss_server.rules.rollup import PERIOD_S
@@ -29,7 +29,7 @@ _LABELLED: Final = 6
 _UNITS: Final = {WINDOW_S: "minute", PERIOD_S["hour"]: "hour", PERIOD_S["day"]: "day (UTC)"}
 
 
-class Stretch(Protocol):
+class ShadedRange(Protocol):
     """[start_s, start_s + length_s) in epoch s, of which something is known."""
 
     @property
@@ -40,7 +40,7 @@ class Stretch(Protocol):
 
 
 @dataclass(frozen=True)
-class Frame:
+class FigureFrame:
     """All that the panels are drawn from. `definition`: the newest; `path`: a delivery node's name, or SLOWEST."""
 
     definition: Definition
@@ -68,7 +68,7 @@ class Frame:
         """What a bucket is called."""
         return _UNITS[self.series.bucket_s]
 
-    def middle(self, bucket: Stretch) -> str:
+    def middle(self, bucket: ShadedRange) -> str:
         return self.axis.at(bucket.start_s + bucket.length_s / 2)
 
 
@@ -83,12 +83,12 @@ class Step:
     dash: str = "dash"
 
 
-def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yaxis: str) -> Trace:
+def carrier(frame: FigureFrame, summary: Sequence[tuple[ShadedRange, float | None, str]], yaxis: str) -> Trace:
     """Invisible points that say under the mouse what their panel shows there, and which bucket a click is on."""
     return scatter(
-        x=moments(frame.middle(bucket) for bucket, _, _ in told),
-        y=numbers(value for _, value, _ in told),
-        customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in told], object),
+        x=moments(frame.middle(bucket) for bucket, _, _ in summary),
+        y=numbers(value for _, value, _ in summary),
+        customdata=np.array([(bucket.start_s, bucket.length_s, text) for bucket, _, text in summary], object),
         hovertemplate="%{customdata[2]}<extra></extra>",
         mode="lines",  # one element of the page, where markers would be one each
         line={"width": 0},
@@ -98,8 +98,10 @@ def carrier(frame: Frame, told: Sequence[tuple[Stretch, float | None, str]], yax
     )
 
 
-def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | None = None, **look: Any) -> Trace:
-    """A line that ends where a bucket (by default of the series) is missing or has no value."""
+def line(
+    frame: FigureFrame, values: Sequence[float | None], of: Sequence[ShadedRange] | None = None, **look: Any
+) -> Trace:
+    """Return a line that ends where a bucket (by default of the series) is missing or has no value."""
     x: list[str] = []
     y: list[float | None] = []
     before: int | None = None
@@ -116,7 +118,7 @@ def line(frame: Frame, values: Sequence[float | None], of: Sequence[Stretch] | N
 
 
 def merged(steps: Sequence[Step]) -> list[Step]:
-    """Those that follow each other at the same target as one."""
+    """Return those that follow each other at the same target as one."""
     found: list[Step] = []
     for step in steps:
         if found and found[-1].to_s == step.from_s and found[-1].label == step.label:
@@ -125,8 +127,8 @@ def merged(steps: Sequence[Step]) -> list[Step]:
     return found
 
 
-def add_target(drawing: Drawing, frame: Frame, steps: Sequence[Step], yaxis: str) -> None:
-    """A dashed line across the panel in steps, each named that is long enough, and the newest."""
+def add_target(drawing: Drawing, frame: FigureFrame, steps: Sequence[Step], yaxis: str) -> None:
+    """Return a dashed line across the panel in steps, each named that is long enough, and the newest."""
     look = {"color": frame.colours.target}
     for at, step in enumerate(steps):
         ends = {"x0": frame.axis.at(step.from_s), "x1": frame.axis.at(step.to_s)}

@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from dashboard import format as words
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
 from dashboard.queries.message_timeline import Stay
-from dashboard.web.zones import Zone, utc
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 
 _NODE: Final = "#4c78d8"
@@ -25,7 +25,7 @@ _ROW_PX: Final = 34
 def gantt(
     found: Sequence[Stay], missing: Mapping[str, str], event_ms: float, last_seen_ms: float, zone: Zone, dark: bool
 ) -> go.Figure:
-    """`missing`: by place, what is told of it in words. Times are counted from `event_ms` (epoch ms)."""
+    """`missing`: by place, its description. Times are counted from `event_ms` (epoch ms)."""
     text, grid, ground = _INK[dark]
     unit_ms, unit = _unit(max((stay.to_ms or stay.from_ms) - event_ms for stay in found) if found else 0.0)
     places = list(dict.fromkeys([*(stay.place for stay in found), *missing]))
@@ -76,7 +76,7 @@ def _bars(
         y=[escape(words.place_label(stay.place)) for stay, _ in known],
         base=[(stay.from_ms - event_ms) / unit_ms for stay, _ in known],
         x=[(to_ms - stay.from_ms) / unit_ms for stay, to_ms in known],
-        customdata=[_told(stay, zone) for stay, _ in known],
+        customdata=[_describe(stay, zone) for stay, _ in known],
         name=name,
         width=0.55,
         marker=marker,
@@ -85,7 +85,7 @@ def _bars(
 
 
 def _arrivals(found: Sequence[Stay], event_ms: float, unit_ms: float, colour: str) -> Trace:
-    """A stay of a millisecond among ones of minutes is no bar to be seen: each has a mark at its beginning."""
+    """Mark the beginning of each stay: a millisecond among minutes would be no visible bar."""
     return scatter(
         x=[(stay.from_ms - event_ms) / unit_ms for stay in found],
         y=[escape(words.place_label(stay.place)) for stay in found],
@@ -102,7 +102,7 @@ def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: fl
         y=[escape(words.place_label(place)) for place in missing],
         mode="markers+text",
         name="missing",
-        text=[f"{escape(told)} " for told in missing.values()],
+        text=[f"{escape(summary)} " for summary in missing.values()],
         textposition="middle left",  # it is the last that is known: right of it the figure ends
         textfont={"color": _MISSING},
         marker={"symbol": "x", "size": 12, "color": _MISSING},
@@ -111,7 +111,7 @@ def _missing_marks(missing: Mapping[str, str], last_seen_ms: float, event_ms: fl
     )
 
 
-def _told(stay: Stay, zone: Zone) -> str:
+def _describe(stay: Stay, zone: Zone) -> str:
     again = f", time {stay.turn}" if stay.turn > 1 else ""
     replay = f", replay {stay.replay}" if stay.replay else ""
     at_s = stay.from_ms / 1_000

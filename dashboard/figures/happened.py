@@ -27,13 +27,13 @@ def add(
     yaxis: str,
     middles_s: Sequence[float] = (),
 ) -> None:
-    """Adds the strip to a figure on this axis of its. At `middles_s` (of the buckets) an incident says what it is."""
+    """Add the strip to a figure on this axis of its. At `middles_s` (of the buckets) an incident says what it is."""
     # an axis without a trace is not drawn, and the time axis hangs on this one
     drawing.add_trace(scatter(x=[axis.at(axis.from_s)], y=[None], showlegend=False, hoverinfo="skip", yaxis=yaxis))
     if not happenings.incidents and not happenings.deploys:
-        told = "no incident, no deploy"
+        summary = "no incident, no deploy"
         drawing.add_annotation(
-            x=0.5, xref="paper", y=-1, yref=yaxis, text=told, showarrow=False, font={"color": colours.dim}
+            x=0.5, xref="paper", y=-1, yref=yaxis, text=summary, showarrow=False, font={"color": colours.dim}
         )
     lanes: list[float] = []
     for incident in happenings.incidents:
@@ -45,12 +45,12 @@ def add(
 
 
 def end_s(incident: Incident, now_s: float) -> float:
-    """When it was over; now while it is open."""
+    """Return when it was over; now while it is open."""
     return now_s if incident.resolved_at is None else incident.resolved_at.timestamp()
 
 
 def _lane(lanes: list[float], from_s: float, to_s: float) -> int:
-    """The first lane that is free by then, which it takes."""
+    """Return the first lane that is free by then, which it takes."""
     for at, ends in enumerate(lanes):
         if ends <= from_s:
             lanes[at] = to_s
@@ -66,15 +66,15 @@ def _incident(
     first_s = max(incident.first_window_s, axis.from_s)
     last_s = max(first_s + WINDOW_S, min(ends_s, axis.to_s))
     points = [first_s, *(at for at in middles_s if first_s < at < last_s), last_s]
-    told = f"{incident.severity}: {incident.rule}: {incident.text}"
+    summary = f"{incident.severity}: {incident.rule}: {incident.text}"
     if incident.state == "open":
-        told += " (open)"
+        summary += " (open)"
     return scatter(
         x=[axis.at(at) for at in points],
         y=[y] * len(points),
         mode="lines",
         line={"color": _SEVERITY.get(incident.severity, _SEVERITY["warning"]), "width": 6},
-        text=[safe(told)] * len(points),
+        text=[safe(summary)] * len(points),
         hovertemplate="%{text}<extra></extra>",
         name=safe(f"incident {incident.rule}"),
         uid=f"incident-{incident.id}",

@@ -14,7 +14,7 @@ import numpy.typing as npt
 Numbers: TypeAlias = npt.NDArray[np.float64]
 Moments: TypeAlias = npt.NDArray[np.str_] | npt.NDArray[np.object_]
 HUES: Final = ("#4c78d8", "#1fa187", "#d9822b", "#a05fc4", "#4fa8c9", "#c2557e", "#8a8d2f", "#7a6ff0")
-"""One a node, told apart by colour-blind readers too, and readable on white and on near-black."""
+"""One per node, distinguishable by colour-blind readers too, and readable on white and on near-black."""
 CERTAIN: Final = "#e03131"
 
 
@@ -43,7 +43,7 @@ def colours(dark: bool) -> Colours:
 
 
 def hues(nodes: Sequence[str]) -> dict[str, str]:
-    """The colour of each node, by its place in the flow."""
+    """Return the colour of each node, by its place in the flow."""
     return {node: HUES[at % len(HUES)] for at, node in enumerate(nodes)}
 
 
@@ -70,7 +70,7 @@ def faded(hue: str) -> str:
 
 
 def hatch(kind: str) -> str:
-    """The pattern of a hop: a process is solid, a queue hatched, the arrival dotted."""
+    """Return the pattern of a hop: a process is solid, a queue hatched, the arrival dotted."""
     return {"process": "", "queue": "/", "arrival": "."}[kind]
 
 
@@ -82,7 +82,7 @@ def lag_unit(highest_ms: float) -> tuple[float, str]:
 
 
 def base_layout(of: Colours) -> dict[str, Any]:
-    """What every figure has in common."""
+    """Return the layout that all figures share."""
     return {
         "template": "none",
         "font": {"family": "system-ui, sans-serif", "size": 12, "color": of.text},

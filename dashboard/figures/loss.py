@@ -9,7 +9,7 @@ import numpy as np
 
 from dashboard.figures import stack
 from dashboard.figures.drawing import Drawing, Trace, bar, scatter
-from dashboard.figures.frame import Frame, Step, add_target, carrier, merged
+from dashboard.figures.frame import FigureFrame, Step, add_target, carrier, merged
 from dashboard.figures.look import CERTAIN, moments, numbers
 from dashboard.format import VERDICTS
 from dashboard.queries.buckets import Bucket
@@ -20,10 +20,10 @@ _MARKS: Final = 240
 """So many marks of 5 px leave no space on the widest page."""
 
 
-def add_loss(drawing: Drawing, frame: Frame) -> float:
+def add_loss(drawing: Drawing, frame: FigureFrame) -> float:
     """Certain loss as solid bars, what cannot be ruled out as hatched ones on them; the top of the axis, in per cent.
 
-    A bucket without a bar is told as ok, idle, open or unknown by the strip below.
+    The strip below shows a bucket without a bar as ok, idle, open or unknown.
     """
     found = frame.series.buckets
     targets = [Step(term.from_s, term.to_s, 100 * term.sla.loss.max, _target(term)) for term in frame.terms.parts]
@@ -33,13 +33,13 @@ def add_loss(drawing: Drawing, frame: Frame) -> float:
     hatched = {"color": "rgba(224,49,49,.22)", "pattern": {"shape": "/", "fgcolor": CERTAIN, "size": 5}}
     perhaps = [(bucket, loss[1] - loss[0]) for bucket, loss in drawn]
     drawing.add_trace(_bars(frame, perhaps, "perhaps lost", "perhaps", hatched))
-    drawing.add_trace(carrier(frame, [(bucket, 0.0, _loss_told(bucket)) for bucket in found], "y3"))
+    drawing.add_trace(carrier(frame, [(bucket, 0.0, _describe_loss(bucket)) for bucket in found], "y3"))
     add_target(drawing, frame, merged(targets), "y3")
     return max([*(1.6 * step.at for step in targets), 0.01, *(115 * loss[1] for _, loss in drawn)])
 
 
 def _bars(
-    frame: Frame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
+    frame: FigureFrame, shares: Sequence[tuple[Bucket, float]], name: str, uid: str, marker: Mapping[str, Any]
 ) -> Trace:
     """Only those that can be seen: most buckets lose nothing."""
     seen = [(bucket, share) for bucket, share in shares if share > 0]
@@ -71,8 +71,8 @@ def drawn_loss(bucket: Bucket) -> tuple[float, float] | None:
     return ratio
 
 
-def _loss_told(bucket: Bucket) -> str:
-    """Its verdicts, and what was lost of how many."""
+def _describe_loss(bucket: Bucket) -> str:
+    """Describe its verdicts, and how many messages were lost of how many."""
     many = len(bucket.verdicts) > 1 or bucket.minutes > 1
     verdicts = ", ".join(
         f"{f'{number} × ' if many else ''}{VERDICTS[verdict].icon} {VERDICTS[verdict].word}"
@@ -92,8 +92,8 @@ def _loss_words(bucket: Bucket) -> str:
     return f"{share} ({lost} of {fmt.count(bucket.messages)})"
 
 
-def add_verdicts(drawing: Drawing, frame: Frame) -> None:
-    """A mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
+def add_verdicts(drawing: Drawing, frame: FigureFrame) -> None:
+    """Return a mark a bucket: its worst verdict. Where they would cover each other, not all of a run of the same."""
     buckets = frame.series.buckets
     size = 8 if len(buckets) <= stack.MAX_BARS else 5
     marked = marked_buckets(buckets)
@@ -114,7 +114,8 @@ def add_verdicts(drawing: Drawing, frame: Frame) -> None:
 
 
 def marked_buckets(buckets: Sequence[Bucket]) -> list[Bucket]:
-    """The first of each run of the same verdict, and of a long one as many as leave no space between their marks."""
+    """Return the first of each run of the same verdict, and of a long one as many as leave no space between their
+    marks."""
     step = -(-len(buckets) // _MARKS)
     marked: list[Bucket] = []
     left = 0

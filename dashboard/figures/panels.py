@@ -10,11 +10,11 @@ import plotly.graph_objects as go
 from dashboard.figures import happened, loss, stack
 from dashboard.figures.consumer_lag import add_consumer_lag, is_shown
 from dashboard.figures.drawing import Drawing
-from dashboard.figures.frame import SLOWEST, Frame, Step, add_target, carrier, line, merged
+from dashboard.figures.frame import SLOWEST, FigureFrame, Step, add_target, carrier, line, merged
 from dashboard.figures.look import base_layout, hues, lag_unit, safe
 from dashboard.queries.buckets import Bucket
-from dashboard.queries.sla_periods import Term, is_held, told_percentile
-from dashboard.web.zones import utc
+from dashboard.queries.sla_periods import Term, is_held, target_percentile
+from dashboard.request.zones import utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph
@@ -44,13 +44,13 @@ _LEGEND: Final[Mapping[str, Any]] = {
     "maxheight": _LEGEND_PX,
 }  # fmt: skip
 """Below the panels, which are looked at first."""
-_UNTOLD: Final = f"<b>{fmt.NOTHING} messages</b>: nobody has told whether any came in"
+_UNKNOWN_MESSAGES: Final = f"<b>{fmt.NOTHING} messages</b>: no report says whether any came in"
 _SLA_SHOWN_UP_TO: Final = 3.0
 """A lag target beyond this multiple of the highest value is named at the rim instead of flattening the bars."""
 
 
-def panels_figure(frame: Frame) -> go.Figure:
-    """One figure, so that what is under the mouse is told of all panels, and a zoom is one of all."""
+def panels_figure(frame: FigureFrame) -> go.Figure:
+    """Draw all panels as one figure, so that hovering and zooming apply to all of them."""
     drawing = Drawing()
     _add_messages(drawing, frame)
     top, title = _add_lags(drawing, frame)
@@ -64,13 +64,13 @@ def panels_figure(frame: Frame) -> go.Figure:
     return drawing.figure(**_layout(frame, title, top, top_loss))
 
 
-def height_px(frame: Frame) -> int:
-    """How high the figure is to be."""
+def height_px(frame: FigureFrame) -> int:
+    """Return how high the figure is to be."""
     return HEIGHT_PX + (_CONSUMER_LAG_PX if is_shown(frame) else 0)
 
 
-def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
-    """The share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
+def _domains(frame: FigureFrame) -> dict[str, tuple[float, float]]:
+    """Return the share of the height that each panel has. Where consumer lag is shown, the others keep their height."""
     if not is_shown(frame):
         return _DOMAINS
     height = height_px(frame)
@@ -83,7 +83,7 @@ def _domains(frame: Frame) -> dict[str, tuple[float, float]]:
     return {**found, "y6": (found["y3"][1] + 35 / height, found["y2"][0] - 40 / height)}
 
 
-def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
+def _layout(frame: FigureFrame, lag_title: str, top_lag: float | None, top_loss: float) -> dict[str, Any]:
     of, series, domains = frame.colours, frame.series, _domains(frame)
 
     def y(title: str, name: str, **more: Any) -> dict[str, Any]:
@@ -122,15 +122,15 @@ def _layout(frame: Frame, lag_title: str, top_lag: float | None, top_loss: float
     }
 
 
-def _left_px(frame: Frame) -> int:
-    """What titles and tick labels take beside the panels. Left to plotly, it would draw all of it twice to find out."""
+def _left_px(frame: FigureFrame) -> int:
+    """Return the width of titles and tick labels beside the panels. Plotly would draw everything twice to find it."""
     counts = [bucket.messages or 0 for bucket in frame.series.buckets]
     counts += [lag.offsets_max or 0 for lags in frame.consumer_lag.values() for lag in lags]
     longest = max(_LABEL_CHARACTERS, len(f"{max(counts, default=0):,}"))
     return _TITLE_PX + _CHARACTER_PX * longest
 
 
-def _add_messages(drawing: Drawing, frame: Frame) -> None:
+def _add_messages(drawing: Drawing, frame: FigureFrame) -> None:
     found = frame.series.buckets
     hue = hues(("expected", "seen"))
     expected: list[float | None] = [bucket.messages for bucket in found]
@@ -147,20 +147,24 @@ def _add_messages(drawing: Drawing, frame: Frame) -> None:
             line={"color": frame.colours.text, "width": 1.5, "dash": "dot"}, yaxis="y",
         )
     )  # fmt: skip
-    drawing.add_trace(carrier(frame, [(bucket, bucket.messages, _messages_told(bucket)) for bucket in found], "y"))
+    drawing.add_trace(carrier(frame, [(bucket, bucket.messages, _describe_messages(bucket)) for bucket in found], "y"))
 
 
-def _messages_told(bucket: Bucket) -> str:
+def _describe_messages(bucket: Bucket) -> str:
     ends = [(bucket.delivered, "delivered"), (bucket.filtered, "filtered"), (bucket.dead, "dead"),
             (bucket.pending, "pending")]  # fmt: skip
     rest = ", ".join(f"{fmt.count(number)} {word}" for number, word in ends if number or word == "delivered")
-    told = _UNTOLD if bucket.messages is None else f"<b>{fmt.counted(bucket.messages, 'message')} expected</b>: {rest}"
+    summary = (
+        _UNKNOWN_MESSAGES
+        if bucket.messages is None
+        else f"<b>{fmt.counted(bucket.messages, 'message')} expected</b>: {rest}"
+    )
     whole = bucket.length_s // WINDOW_S
-    return f"{utc(bucket.start_s)}<br>{told}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
+    return f"{utc(bucket.start_s)}<br>{summary}" + (f"<br>{bucket.minutes} of {whole} minutes" if whole > 1 else "")
 
 
-def _add_lags(drawing: Drawing, frame: Frame) -> tuple[float | None, str]:
-    """The top of the axis (None: plotly's choice) and its title.
+def _add_lags(drawing: Drawing, frame: FigureFrame) -> tuple[float | None, str]:
+    """Return the top of the axis (None: plotly's choice) and its title.
 
     p95s do not add up exactly where routes part, so the E2E line, read from the merged sketch, is the truth.
     """
@@ -179,24 +183,24 @@ def _add_lags(drawing: Drawing, frame: Frame) -> tuple[float | None, str]:
     drawn = [None if lag is None else lag / unit_ms for lag in e2e]
     look = {"color": frame.colours.line, "width": 2}
     drawing.add_trace(line(frame, drawn, name=f"E2E {percentiles}", uid="e2e", line=look, yaxis="y2"))
-    told: list[tuple[Bucket, float | None, str]] = [
-        (bucket, (lag or 0.0) / unit_ms, _lags_told(frame, bucket, each, hops.hops(graph)))
+    summary: list[tuple[Bucket, float | None, str]] = [
+        (bucket, (lag or 0.0) / unit_ms, _describe_lags(frame, bucket, each, hops.hops(graph)))
         for bucket, lag, each in zip(found, e2e, stacks, strict=True)
     ]
-    drawing.add_trace(carrier(frame, told, "y2"))
+    drawing.add_trace(carrier(frame, summary, "y2"))
     in_view = _add_lag_targets(drawing, frame, highest, unit_ms)
     top = None if lowest < 0 or not highest else 1.1 * max(highest, in_view) / unit_ms
     return top, f"lag, p95<br>({unit})" if percentiles == "p95" else f"E2E {percentiles},<br>hops p95 ({unit})"
 
 
-def _lags_told(frame: Frame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
-    told = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
-    told += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
-    return "<br>".join(told)
+def _describe_lags(frame: FigureFrame, bucket: Bucket, on_path: Mapping[Hop, float], order: list[Hop]) -> str:
+    summary = [f"<b>E2E {frame.terms.percentile(bucket)} {fmt.duration(frame.terms.lag_ms(bucket))}</b>"]
+    summary += [f"{safe(hop.label)} {fmt.duration(on_path[hop])}" for hop in order if hop in on_path]
+    return "<br>".join(summary)
 
 
-def _add_lag_targets(drawing: Drawing, frame: Frame, highest_ms: float, unit_ms: float) -> float:
-    """The highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
+def _add_lag_targets(drawing: Drawing, frame: FigureFrame, highest_ms: float, unit_ms: float) -> float:
+    """Return the highest target (ms) that is in view. One beyond is named at the rim if it is the newest."""
     in_view = [term for term in frame.terms.parts if term.sla.lag.target <= _SLA_SHOWN_UP_TO * highest_ms]
     steps = [
         Step(term.from_s, term.to_s, term.sla.lag.target / unit_ms, _lag_target(term),
@@ -217,10 +221,10 @@ def _lag_target(term: Term) -> str:
     """With the percentile that it is of; where results do not hold that, the line above is no measure of it."""
     lag = term.sla.lag
     label = f"SLA p{lag.percentile:g} ≤ {fmt.duration(lag.target)}"
-    return label if is_held(lag) else f"{label}, by the on-time share; the line is {told_percentile(lag)}"
+    return label if is_held(lag) else f"{label}, by the on-time share; the line is {target_percentile(lag)}"
 
 
-def _shade_history(drawing: Drawing, frame: Frame) -> None:
+def _shade_history(drawing: Drawing, frame: FigureFrame) -> None:
     """Behind what was back-filled: sent after the fact, and not paged."""
     for first_s, end_s in history_runs(frame.series.buckets):
         label = {"text": "history: back-filled", "textposition": "top left", "font": {"size": 11}}

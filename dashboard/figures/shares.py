@@ -32,14 +32,14 @@ class HopShare:
 
 
 def shares(path: Mapping[Hop, float]) -> list[HopShare]:
-    """The hops of a path, the largest first."""
+    """Return the hops of a path, the largest first."""
     total = sum(value for value in path.values() if value > 0)
     found = [HopShare(hop, value, value / total if value >= 0 and total else None) for hop, value in path.items()]
     return sorted(found, key=lambda share: -share.p95_ms)
 
 
 def pie_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
-    """Each hop's part of the whole, in the order of the flow."""
+    """Return each hop's part of the whole, in the order of the flow."""
     of, hue = colours(dark), hues(graph.steps)
     known = [share for share in found if share.share]
     whole = Drawing(
@@ -77,7 +77,7 @@ def bars_px(found: list[HopShare]) -> int:
 
 
 def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
-    """The hops by what they add, the largest on top, each with its lag and share in words."""
+    """Return the hops by what they add, the largest on top, each with its lag and share in words."""
     of, hue = colours(dark), hues(graph.steps)
     values = [share.p95_ms for share in found]
     highest, lowest = max([0.0, *values]), min([0.0, *values])
@@ -88,10 +88,10 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
                 orientation="h",
                 y=[safe(_short(share.hop.label)) for share in found],
                 x=[share.p95_ms / unit_ms for share in found],
-                text=[_told(share) for share in found],
+                text=[_describe(share) for share in found],
                 textposition="outside",
                 cliponaxis=False,
-                hovertext=[f"{safe(share.hop.label)}: {_told(share)}" for share in found],
+                hovertext=[f"{safe(share.hop.label)}: {_describe(share)}" for share in found],
                 hovertemplate="%{hovertext}<extra></extra>",
                 marker={
                     "color": [_colour(share.hop, hue) for share in found],
@@ -118,7 +118,7 @@ def bars_figure(found: list[HopShare], graph: Graph, dark: bool) -> go.Figure:
     )
 
 
-def _told(share: HopShare) -> str:
+def _describe(share: HopShare) -> str:
     if share.share is None:
         return fmt.duration(share.p95_ms)
     return f"{fmt.duration(share.p95_ms)} · {fmt.percent(share.share)}"

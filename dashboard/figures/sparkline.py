@@ -1,6 +1,6 @@
 """A sparkline: the E2E lag of a day's hours as a line, and marks at its foot where messages were lost.
 
-Drawn as SVG without text, in colours that can be told apart on light and dark; what it says stands beside it in words.
+Drawn as SVG without text, in colours that are distinct on light and dark; its description stands beside it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ HEIGHT_PX: Final = 28
 _FOOT_PX: Final = 8
 """Kept free for the marks of loss."""
 _PERCENTILE: Final = 95
-"""Hours are told by it, whatever the target is of."""
+"""Shown for hours, whatever percentile the target is of."""
 _LINE: Final = "#5c7cfa"
 _TARGET: Final = "#868e96"
 _LOSS: Final = "#fa5252"
 
 
 def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
-    """The SVG. The line begins at zero and reaches the greatest lag; where that is above a target of the same
+    """Return the SVG. The line begins at zero and reaches the greatest lag; where that is above a target of the same
     percentile, a dashed line stands at the target. Gaps are gaps. A tall mark: certain loss above the target; a short
     one: within it."""
     top_ms = max((hour.lag_ms for hour in hours if hour.lag_ms is not None), default=0.0)
@@ -42,12 +42,12 @@ def sparkline(hours: Sequence[Hour], targets: Targets) -> str:
 
 
 def data_uri(svg: str) -> str:
-    """As the source of an image."""
+    """Return the sparkline as the source of an image."""
     return f"data:image/svg+xml;base64,{base64.b64encode(svg.encode()).decode()}"
 
 
 def spoken(hours: Sequence[Hour], targets: Targets) -> str:
-    """What the sparkline shows: `E2E p95 of 24 hours: 120 ms to 2.1 s; loss above the target in 3 hours`."""
+    """Describe the sparkline: `E2E p95 of 24 hours: 120 ms to 2.1 s; loss above the target in 3 hours`."""
     lags = [hour.lag_ms for hour in hours if hour.lag_ms is not None]
     if not lags and all(hour.loss_ratio is None for hour in hours):
         return f"nothing is known of the last {len(hours)} hours"
@@ -55,16 +55,16 @@ def spoken(hours: Sequence[Hour], targets: Targets) -> str:
     lag = low if low == high else f"{low} to {high}"
     lossy = [hour.loss_ratio for hour in hours if hour.loss_ratio]
     above = sum(ratio > targets.loss for ratio in lossy)
-    said = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
+    note = [f"E2E p95 of the last {len(hours)} hours: {lag}"]
     if len(lags) < len(hours):
-        said.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
+        note.append(f"{fmt.counted(len(hours) - len(lags), 'hour')} without")
     if targets.lag_percentile != _PERCENTILE:
-        said.append(f"its target is of p{targets.lag_percentile:g}")
+        note.append(f"its target is of p{targets.lag_percentile:g}")
     if above:
-        said.append(f"loss above the target in {fmt.counted(above, 'hour')}")
+        note.append(f"loss above the target in {fmt.counted(above, 'hour')}")
     if len(lossy) > above:
-        said.append(f"loss within it in {fmt.counted(len(lossy) - above, 'hour')}")
-    return "; ".join(said if lossy else [*said, "no certain loss"])
+        note.append(f"loss within it in {fmt.counted(len(lossy) - above, 'hour')}")
+    return "; ".join(note if lossy else [*note, "no certain loss"])
 
 
 def _x(position: int) -> float:
@@ -73,13 +73,13 @@ def _x(position: int) -> float:
 
 def _y(lag_ms: float, top_ms: float) -> float:
     """Pixels from the top; one is kept free there for the line's own width. Negative lags (a clock fault) lie on zero:
-    the words tell them."""
+    the description has them."""
     room = HEIGHT_PX - _FOOT_PX - 2
     return 1 + room * (1 - max(0.0, lag_ms) / top_ms) if top_ms > 0 else 1 + room
 
 
 def _foot(width: int) -> str:
-    """From the day's beginning to its end: hours of which nothing is known are part of it."""
+    """Draw the base line over the whole day, including hours without data."""
     y = HEIGHT_PX - 0.5
     return f'<line x1="0" x2="{width}" y1="{y}" y2="{y}" stroke="{_TARGET}" stroke-opacity="0.5"/>'
 
@@ -91,7 +91,7 @@ def _target_line(target_ms: float, top_ms: float, width: int) -> Iterator[str]:
 
 
 def _lines(hours: Sequence[Hour], top_ms: float) -> Iterator[str]:
-    """A line for each run of hours that are known; a lone one is a dot."""
+    """Return a line for each run of hours that are known; a lone one is a dot."""
     for is_known, run in groupby(enumerate(hours), key=lambda item: item[1].lag_ms is not None):
         if is_known:
             places = [f"{_x(at):g} {_y(hour.lag_ms or 0.0, top_ms):.1f}" for at, hour in run]

@@ -44,7 +44,8 @@ class Panel:
 
 
 def traces(panel: Panel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Mapping[str, str]) -> list[Trace]:
-    """One trace a hop that any of the stacks has. Positive values are stacked upwards from zero, negative ones down."""
+    """Return one trace per hop of any of the stacks. Positive values are stacked upwards from zero, negative ones
+    down."""
     drawn = [hop for hop in hops if any(hop in stack for stack in stacks)]
     if len(panel.starts_s) <= MAX_BARS:
         return [_bars(panel, hop, [stack.get(hop) for stack in stacks], hues[hop.node]) for hop in drawn]
@@ -53,7 +54,7 @@ def traces(panel: Panel, hops: Sequence[Hop], stacks: Sequence[Stack], hues: Map
 
 
 def stacked(hops: Sequence[Hop], stacks: Sequence[Stack]) -> dict[Hop, list[Edge | None]]:
-    """From where to where each hop reaches in each bucket, in ms; None where it is not on the path."""
+    """Return the bounds of each hop in each bucket, in ms; None where it is not on the path."""
     edges: dict[Hop, list[Edge | None]] = {hop: [] for hop in hops}
     for stack in stacks:
         up = down = 0.0
@@ -93,7 +94,7 @@ def outline(
 
 
 def _runs(edges: Sequence[Edge | None], starts_s: Sequence[int], bucket_s: int) -> list[tuple[int, int]]:
-    """Where buckets with a value follow each other: [first, last) by their places."""
+    """Return where buckets with a value follow each other: [first, last) by their places."""
     runs: list[tuple[int, int]] = []
     for at, edge in enumerate(edges):
         if edge is None:

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any, Self
 
 from dashboard.figures.look import Colours
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 
 
@@ -24,12 +24,12 @@ class TimeAxis:
 
     @classmethod
     def over(cls, zone: Zone, from_s: int, to_s: int) -> Self:
-        """At the offset that holds at the end."""
+        """Return the title with the offset that holds at the end."""
         ahead = zone.at(to_s).utcoffset() or timedelta(0)
         return cls(from_s, to_s, int(ahead.total_seconds()), zone.offset(to_s))
 
     def at(self, epoch_s: float) -> str:
-        """Where a moment is drawn."""
+        """Return where a moment is drawn."""
         return _text(epoch_s + self.offset_s)
 
     def clock(self, epoch_s: float) -> str:
@@ -66,7 +66,7 @@ def _text(clock_s: float) -> str:
 
 
 def drawn_s(moment: str, offset_s: int) -> float:
-    """Epoch s of a moment as plotly tells it, `2026-11-21 09:40:12.345`.
+    """Epoch s of a moment as plotly gives it, `2026-11-21 09:40:12.345`.
 
     Raises:
         ValueError: it is none.

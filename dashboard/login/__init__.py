@@ -11,21 +11,21 @@ from dashboard.login.checking import check_binding
 from dashboard.login.cookie import is_https
 from dashboard.login.guard import Guard
 from dashboard.login.headers import SecureHeaders
-from dashboard.login.kinds import Login, NoLogin
+from dashboard.login.kinds import LoginKind, NoLogin
 from dashboard.login.local import LocalLogin
 from dashboard.login.oidc import OidcLogin
 from dashboard.login.origins import Origins
 from dashboard.login.proxy import ProxyLogin
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.model.roles import Role
 from lagloss_server.settings import Settings
 
-__all__ = ["Account", "account", "check_binding", "protect"]
+__all__ = ["SignedIn", "account", "check_binding", "protect"]
 
 
 def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ()) -> ASGIApp:
-    """The application to serve instead of `app`: with the login's pages, and headers on each answer.
+    """Return the application to serve instead of `app`: with the login's pages, and headers on each answer.
 
     `script_hashes`: of the inline scripts that pages may run, as `sha256-…`. The server must not rewrite the client's
     address from headers (uvicorn: `proxy_headers=False`): the login does that, for proxies that are trusted.
@@ -37,19 +37,19 @@ def protect(app: ASGIApp, services: Services, script_hashes: Sequence[str] = ())
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
-    """What a page shows of whoever is logged in. `can_log_out`: whether a POST to /logout means anything."""
+class SignedIn:
+    """The logged-in user as a page shows them. `can_log_out`: whether a POST to /logout means anything."""
 
     name: str
     role: Role
     can_log_out: bool
 
 
-def account(person: Person, settings: Settings) -> Account:
-    return Account(person.name, person.role, can_log_out=settings.login in ("local", "oidc"))
+def account(person: Person, settings: Settings) -> SignedIn:
+    return SignedIn(person.name, person.role, can_log_out=settings.login in ("local", "oidc"))
 
 
-def _login(services: Services) -> Login:
+def _login(services: Services) -> LoginKind:
     match services.settings.login:
         case "local":
             return LocalLogin(services)

@@ -1,4 +1,4 @@
-"""Where a request comes from: the peer, or whoever a trusted proxy says it asks for."""
+"""Where a request comes from: the peer, or the client that a trusted proxy names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether an address, or the name localhost, is this machine's own."""
+    """Return whether an address, or the name localhost, is this machine's own."""
     try:
         return address == "localhost" or ip_address(address).is_loopback
     except ValueError:
@@ -28,7 +28,7 @@ def is_loopback(address: str) -> bool:
 
 
 def peer(connection: HTTPConnection) -> str:
-    """The address that the connection comes from."""
+    """Return the address that the connection comes from."""
     return connection.client.host if connection.client else UNKNOWN
 
 
@@ -43,8 +43,8 @@ def is_within(address: str, networks: Iterable[Network]) -> bool:
 
 
 def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
-    """Who asks: the last address of X-Forwarded-For that no trusted proxy has, if the peer is one. What stands before
-    it, anybody may have written."""
+    """Return the client's address: the last in X-Forwarded-For that is no trusted proxy, if the peer is one. Anybody
+    may have written what precedes it."""
     trusted = tuple(trusted)
     forwarded = ",".join(connection.headers.getlist("x-forwarded-for")).split(",")
     found = peer(connection)
@@ -56,7 +56,7 @@ def client(connection: HTTPConnection, trusted: Iterable[Network]) -> str:
 
 
 def guesser(address: str) -> str:
-    """What guesses are counted by: the address, of IPv6 the network."""
+    """Return the address that guesses are counted by; of IPv6 the network."""
     try:
         found = ip_address(address)
     except ValueError:

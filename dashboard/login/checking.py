@@ -5,14 +5,14 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from dashboard.login.addresses import is_loopback, parse_networks
-from dashboard.login.groups import EVERYBODY, Groups, listed
+from dashboard.login.groups import EVERYBODY, GroupRoles, listed
 from dashboard.login.origins import origin_of
-from lagloss.errors import BadLogin, OpenToAll
+from lagloss_server.errors import BadLogin, OpenToAll
 from lagloss_server.settings import Settings
 
 
 def check_binding(settings: Settings) -> None:
-    """Whether the dashboard may listen where it should.
+    """Return whether the dashboard may listen where it should.
 
     Raises:
         OpenToAll: others than this machine could reach it, and there is no login.
@@ -49,11 +49,11 @@ def _check_provider(settings: Settings) -> None:
 
 
 def _check_groups(settings: Settings) -> None:
-    groups = Groups.of(settings)
+    groups = GroupRoles.of(settings)
     if EVERYBODY in groups.operators:
         raise _bad(settings, "LAGLOSS_LOGIN_OPERATORS", "groups by name", EVERYBODY)
     if not groups.operators and not groups.viewers:
-        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups that may look, or * for whoever is logged in")
+        raise _bad(settings, "LAGLOSS_LOGIN_VIEWERS", "groups that may look, or * for everyone who is logged in")
 
 
 def _bad(settings: Settings, variable: str, expected: str, found: object = "nothing") -> BadLogin:

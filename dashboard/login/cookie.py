@@ -10,17 +10,17 @@ from starlette.responses import Response
 
 from dashboard.login.origins import origin_of
 from dashboard.login.sessions import Sessions
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 
 _CACHE_S: Final = 2.0
-"""A page asks for a dozen things at once; whoever is logged out by another process has this much longer."""
+"""A page asks for a dozen things at once; a session ended by another process lasts this much longer."""
 _CACHE_SIZE: Final = 10_000
 
 
 def is_https(settings: Settings) -> bool:
-    """Whether browsers reach the dashboard by HTTPS."""
+    """Return whether browsers reach the dashboard by HTTPS."""
     return origin_of(settings.dashboard_url).startswith("https:")
 
 
@@ -40,7 +40,7 @@ class SessionCookie:
         self._known: dict[str, tuple[Person, float]] = {}
 
     async def person(self, connection: HTTPConnection) -> Person | None:
-        """Who is logged in by this request's cookie."""
+        """Return the user logged in by this request's cookie."""
         token = connection.cookies.get(self._name)
         if not token:
             return None
@@ -56,7 +56,7 @@ class SessionCookie:
         return person
 
     async def hand_out(self, connection: HTTPConnection, response: Response, token: str) -> None:
-        """Gives the browser its new session, and ends the one that it had."""
+        """Give the browser its new session, and ends the one that it had."""
         await self._end(connection)
         response.set_cookie(
             self._name,
@@ -69,7 +69,7 @@ class SessionCookie:
         )
 
     async def take_back(self, connection: HTTPConnection, response: Response) -> None:
-        """Ends the browser's session."""
+        """End the browser's session."""
         await self._end(connection)
         response.delete_cookie(self._name, path="/", secure=self._secure, httponly=True, samesite="lax")
 

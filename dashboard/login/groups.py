@@ -1,4 +1,4 @@
-"""What somebody may do, by the groups that a provider or a proxy says they are in."""
+"""Roles by the groups that a provider or a proxy reports."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ EVERYBODY: Final = "*"
 
 
 def listed(text: str) -> tuple[str, ...]:
-    """The parts of a,b,… without blanks around them."""
+    """Return the parts of a,b,… without blanks around them."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 @dataclass(frozen=True, slots=True)
-class Groups:
+class GroupRoles:
     """Whose members are operators, and whose may look."""
 
     operators: frozenset[str]
@@ -29,14 +29,14 @@ class Groups:
         return cls(frozenset(listed(settings.login_operators)), frozenset(listed(settings.login_viewers)))
 
     def role(self, groups: Collection[str]) -> Role | None:
-        """The role of a member of these groups; None: they may not even look."""
+        """Return the role of a member of these groups; None: they may not even look."""
         if not self.operators.isdisjoint(groups):
             return "operator"
         return "viewer" if EVERYBODY in self.viewers or not self.viewers.isdisjoint(groups) else None
 
 
 def claimed(claims: Mapping[str, Any], name: str) -> frozenset[str]:
-    """The texts that a claim holds, one or a list. `a.b` is a claim of that name, else b within a."""
+    """Return the texts that a claim holds, one or a list. `a.b` is a claim of that name, else b within a."""
     value: Any = claims
     for part in [name] if name in claims else name.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -14,11 +14,11 @@ from starlette.routing import Router
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dashboard.login.headers import SecureHeaders
-from dashboard.login.kinds import LOGIN_PATH, Login
+from dashboard.login.kinds import LOGIN_PATH, LoginKind
 from dashboard.login.next_path import wanted
 from dashboard.login.origins import Origins, is_navigation
 from dashboard.login.pages import refusal_page
-from dashboard.web.current_user import Person, answer_for
+from dashboard.request.current_user import Person, answer_for
 from lagloss_server.net.problem_details import Problem, busy
 
 HEALTH_PATH: Final = "/healthz"
@@ -28,9 +28,9 @@ _log = structlog.get_logger("lagloss.dashboard")
 
 
 class Guard:
-    """An ASGI application around another. Who asks is told by `dashboard.web.current_user`."""
+    """An ASGI application around another. `dashboard.request.current_user` has the user."""
 
-    def __init__(self, app: ASGIApp, login: Login, origins: Origins, headers: SecureHeaders) -> None:
+    def __init__(self, app: ASGIApp, login: LoginKind, origins: Origins, headers: SecureHeaders) -> None:
         self._app = app
         self._login = login
         self._origins = origins
@@ -69,7 +69,8 @@ class Guard:
                 await self._to_login(connection)(scope, receive, send)
 
     async def _person(self, connection: HTTPConnection) -> Person | None:
-        """Who asks. Whether the dashboard is well is for everybody to know, so nothing is wrong with who asks that."""
+        """Return the user of a request. The health endpoint is public, so errors of identification are ignored
+        there."""
         try:
             return await self._login.person(connection)
         except (Problem, SQLAlchemyError):
@@ -87,7 +88,7 @@ class Guard:
         return refusal_page(problem) if wants_page else problem.response()
 
     async def _health_for_strangers(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Only whether all is well: what is wrong tells of what stands behind."""
+        """Answer only whether all is well: details would reveal what runs behind."""
         status = HTTPStatus.SERVICE_UNAVAILABLE.value
 
         async def note(message: Message) -> None:
@@ -96,11 +97,11 @@ class Guard:
                 status = message["status"]
 
         await self._app(scope, receive, note)
-        told = {"status": "ok" if status < HTTPStatus.BAD_REQUEST else "unavailable"}
-        await JSONResponse(told, status)(scope, receive, send)
+        summary = {"status": "ok" if status < HTTPStatus.BAD_REQUEST else "unavailable"}
+        await JSONResponse(summary, status)(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A WebSocket lives for hours: each message is of somebody who may look at that moment."""
+        """Check each message of a WebSocket, which lives for hours: its user must still be allowed to look."""
         connection = HTTPConnection(scope)
         is_open = await self._admits(connection)
         if not is_open:
@@ -129,7 +130,7 @@ class Guard:
         await self._app(scope, guarded_receive, guarded_send)
 
     async def _admits(self, connection: HTTPConnection) -> bool:
-        """Whether a WebSocket is of somebody who may look; then it is them that is answered."""
+        """Return whether a WebSocket's user may look, and set them as the current user."""
         try:
             self._origins.check(connection)
             person = await self._login.person(connection)

@@ -1,4 +1,4 @@
-"""Headers on every answer that tell browsers what the dashboard's pages may do, and what other sites may not."""
+"""Headers on every answer that restrict what the dashboard's pages may do, and other sites with them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Final
 from starlette.datastructures import MutableHeaders
 from starlette.types import Message, Scope, Send
 
-from dashboard.web.links import STATIC
+from dashboard.request.links import STATIC
 
 _YEAR_S: Final = 31_536_000
 _FIXED: Final = {
@@ -50,7 +50,7 @@ class SecureHeaders:
             self._headers["Strict-Transport-Security"] = f"max-age={_YEAR_S}"
 
     def added(self, scope: Scope, send: Send) -> Send:
-        """What sends an answer to this request with the headers. The application's own of the same name go.
+        """Wrap `send` so that the answer to this request has the headers, in place of the application's own.
 
         Browsers may keep the program's own files, and nothing else.
         """

@@ -8,14 +8,14 @@ from typing import Protocol
 from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
-from dashboard.web.current_user import LOCAL, Person
+from dashboard.request.current_user import LOCAL, Person
 from lagloss_server.net.problem_details import Problem
 
 LOGIN_PATH = "/login"
 LOGOUT_PATH = "/logout"
 
 
-class Login(Protocol):
+class LoginKind(Protocol):
     """A way to know who asks."""
 
     @property
@@ -23,18 +23,18 @@ class Login(Protocol):
         """Its pages, open to everybody. None: there is nothing that a stranger could do to become known."""
 
     async def person(self, connection: HTTPConnection) -> Person | None:
-        """Who asks; None: a stranger.
+        """Return the user of a request; None for an unknown one.
 
         Raises:
             Problem: why they may not, or may not try again yet.
         """
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
-        """What a stranger is told who is no person in a browser."""
+        """Answer a request without a login that does not come from a browser."""
 
 
 class NoLogin:
-    """Whoever reaches the dashboard has this machine."""
+    """No login: a visitor of the loopback address has this machine anyway."""
 
     routes: Sequence[Route] = ()
 
@@ -42,7 +42,7 @@ class NoLogin:
         return LOCAL
 
     def unauthorised(self, connection: HTTPConnection) -> Problem:
-        raise AssertionError("without a login nobody is a stranger")
+        raise AssertionError("without a login every visitor is known")
 
 
 def unauthorised(detail: str, challenge: str) -> Problem:

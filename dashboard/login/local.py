@@ -23,8 +23,8 @@ from dashboard.login.origins import is_browser
 from dashboard.login.pages import password_page
 from dashboard.login.sessions import Lifetime, Sessions
 from dashboard.login.throttle import Throttle
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem, too_large
 from lagloss_server.store import users
 
@@ -88,7 +88,7 @@ class LocalLogin:
         return response
 
     async def _recognise(self, connection: HTTPConnection, name: str, password: str) -> users.User:
-        """The user.
+        """Return the user.
 
         Raises:
             Problem: 401 for a wrong name or password, 429 after too many.
@@ -104,7 +104,7 @@ class LocalLogin:
         return user
 
     def _begin(self, user: users.User) -> str:
-        """A session of the user, unless they were changed since their password was checked."""
+        """Return a session of the user, unless they were changed since their password was checked."""
         with self._store.engine.begin() as connection:
             held = users.hold(connection, user)
             if held is None:
@@ -129,7 +129,7 @@ def _basic_credentials(connection: HTTPConnection) -> tuple[str, str] | None:
 
 
 async def _read_form(request: Request) -> dict[str, str]:
-    """The fields of a form.
+    """Return the fields of a form.
 
     Raises:
         Problem: 413 for a form too large to be ours, 400 for none at all.

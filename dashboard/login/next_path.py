@@ -16,7 +16,7 @@ _OWN_PAGES: Final = ("/login", "/logout")
 
 
 def checked_next(text: str) -> str:
-    """The path and query that `text` is, fit for a header; the home page if it is anything else."""
+    """Return the path and query that `text` is, fit for a header; the home page if it is anything else."""
     path = text.partition("?")[0].rstrip("/")
     if len(text) > _MAX_LENGTH or not _LOCAL.fullmatch(text) or path.startswith(_OWN_PAGES):
         return HOME
@@ -24,7 +24,7 @@ def checked_next(text: str) -> str:
 
 
 def wanted(connection: HTTPConnection) -> str:
-    """What a request asks for, to come back to."""
+    """Return the requested path and query, to come back to."""
     raw = connection.scope.get("raw_path") or quote(connection.scope["path"]).encode()
     query = connection.scope.get("query_string", b"")
     return checked_next((raw + (b"?" + query if query else b"")).decode("latin-1"))

@@ -16,15 +16,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from dashboard.login.cookie import SessionCookie, cookie_name, is_https
-from dashboard.login.groups import Groups, claimed
+from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
 from dashboard.login.next_path import checked_next
 from dashboard.login.origins import origin_of
 from dashboard.login.pages import provider_page
 from dashboard.login.provider import HTTPError, OAuthError, ProviderError, make_client, trusted_metadata
 from dashboard.login.sessions import Lifetime, Sessions
-from dashboard.web.current_user import Person
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
 
@@ -32,7 +32,7 @@ OIDC_LOGIN: Final = "oidc"
 START_PATH: Final = "/login/oidc"
 CALLBACK_PATH: Final = "/login/oidc/callback"
 _ATTEMPT_S: Final = 600
-"""How long somebody may take at the provider."""
+"""How long a login may take at the provider."""
 _MAX_NAME_LENGTH: Final = 255
 _ERROR_CODE: Final = re.compile(r"[a-z_]{1,40}")
 _log = structlog.get_logger("lagloss.dashboard")
@@ -71,7 +71,7 @@ class OidcLogin:
         return _page(checked_next(request.query_params.get("next", "")))
 
     async def _start(self, request: Request) -> Response:
-        """Sends the browser to the provider, and gives it what it has to bring back."""
+        """Send the browser to the provider, and gives it what it has to bring back."""
         next_path = checked_next(request.query_params.get("next", ""))
         attempt: dict[str, Any] = {"next": next_path}
         request.scope["session"] = attempt
@@ -105,7 +105,7 @@ class OidcLogin:
         return response
 
     async def _claims(self, request: Request) -> dict[str, Any]:
-        """The claims of the ID token, its signature, issuer, audience, times and nonce found right."""
+        """Return the claims of the ID token, its signature, issuer, audience, times and nonce found right."""
         expected = {
             "iss": {"essential": True, "value": self._settings.oidc_issuer},
             "aud": {"essential": True, "value": self._settings.oidc_client_id},
@@ -121,7 +121,7 @@ class OidcLogin:
         if not isinstance(name, str) or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
             detail = f"expected a printable name in the claim {self._settings.oidc_name_claim}"
             raise Problem(403, "Bad name", detail)
-        role = Groups.of(self._settings).role(claimed(claims, self._settings.oidc_role_claim))
+        role = GroupRoles.of(self._settings).role(claimed(claims, self._settings.oidc_role_claim))
         if role is None:
             raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
         return Person(name, role)
@@ -151,7 +151,7 @@ class _Attempts:
         response.set_cookie(self._name, text, _ATTEMPT_S, path="/", secure=self._secure, httponly=True, samesite="lax")
 
     def read(self, request: Request) -> dict[str, Any]:
-        """The attempt; empty if there is none, or it is too old."""
+        """Return the attempt; empty if there is none, or it is too old."""
         try:
             found = self._signer.loads(request.cookies.get(self._name, ""), max_age=_ATTEMPT_S)
         except BadSignature:
@@ -172,8 +172,8 @@ def _unreachable(error: Exception) -> Problem:
 
 
 def _refused(error: Exception) -> Problem:
-    """What came back is no login: it was refused, begun in another browser, or is forged."""
+    """Answer a callback that is no login: refused, begun in another browser, or forged."""
     _log.warning("login_failed", error=repr(error))
     code = error.error if isinstance(error, OAuthError) else None
-    told = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
-    return Problem(403, "Not logged in", f"the provider's answer could not be used{told}; try again")
+    summary = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
+    return Problem(403, "Not logged in", f"the provider's answer could not be used{summary}; try again")

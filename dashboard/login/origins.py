@@ -16,7 +16,7 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 def origin_of(url: str) -> str:
-    """The origin of a URL as browsers write it; empty if it has none."""
+    """Return the origin of a URL as browsers write it; empty if it has none."""
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port
@@ -29,7 +29,8 @@ def origin_of(url: str) -> str:
 
 
 def is_navigation(connection: HTTPConnection) -> bool:
-    """Whether a person follows a link or types an address, rather than a page or a script asking for something."""
+    """Return whether a person follows a link or types an address, rather than a page or a script asking for
+    something."""
     headers = connection.headers
     if connection.scope["type"] != "http" or connection.scope["method"] not in ("GET", "HEAD"):
         return False
@@ -39,7 +40,7 @@ def is_navigation(connection: HTTPConnection) -> bool:
 
 
 def is_browser(headers: Headers) -> bool:
-    """Whether a request carries what browsers add by themselves, such as cookies."""
+    """Return whether a request carries what browsers add by themselves, such as cookies."""
     return any(name in headers for name in ("origin", "cookie", "sec-fetch-site", "sec-fetch-mode"))
 
 
@@ -52,7 +53,7 @@ class Origins:
         self._loopback_only = loopback_only
 
     def check(self, connection: HTTPConnection) -> None:
-        """Whether the request may be answered.
+        """Return whether the request may be answered.
 
         Raises:
             Problem: 421 for a Host that is not ours, 403 for a request of another site's page.
@@ -86,7 +87,8 @@ class Origins:
             raise _cross_site("expected a header Origin, or no cookie")
 
     def _expected(self, connection: HTTPConnection) -> set[str]:
-        """Where HTTPS is configured, no page that came by HTTP is ours: anybody on its way may have changed it."""
+        """Return the origins that are ours. If HTTPS is configured, no page that came by HTTP is: it may have been
+        changed on its way."""
         if self._own.startswith("https:"):
             return {self._own}
         scheme = {"ws": "http", "wss": "https"}.get(connection.scope["scheme"], connection.scope["scheme"])

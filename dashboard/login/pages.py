@@ -19,12 +19,12 @@ _templates: Final = Environment(
 
 
 def password_page(next_path: str, *, name: str = "", problem: Problem | None = None) -> HTMLResponse:
-    """The form for name and password; after a wrong one with what is wrong."""
+    """Return the form for name and password; after a wrong one with what is wrong."""
     return _page("password.html", problem, next_path=next_path, name=name)
 
 
 def provider_page(start_path: str, problem: Problem | None = None) -> HTMLResponse:
-    """The link to the provider; after a refusal with its reason."""
+    """Return the link to the provider; after a refusal with its reason."""
     return _page("provider.html", problem, start_path=start_path)
 
 

@@ -27,7 +27,7 @@ _METADATA: Final = "/.well-known/openid-configuration"
 _ALGORITHMS: Final = frozenset(
     {"RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519"}
 )
-"""Signatures that only the provider can make. A provider may list `none`, too, which anybody can."""
+"""Signatures that only the provider can make. A provider may list `none`, too, which needs no key."""
 _SUPPORTED: Final = "id_token_signing_alg_values_supported"
 
 
@@ -36,7 +36,7 @@ class ProviderError(Exception):
 
 
 def make_client(settings: Settings) -> Any:
-    """The client; it asks the provider for nothing yet."""
+    """Return the client; it asks the provider for nothing yet."""
     return OAuth().register(
         "lagloss",
         client_cls=StarletteOAuth2App,
@@ -48,7 +48,7 @@ def make_client(settings: Settings) -> Any:
 
 
 async def trusted_metadata(client: Any, settings: Settings) -> None:
-    """Fetches the provider's metadata if they are not there, and leaves in them only signatures to be trusted.
+    """Fetch the provider's metadata if they are not there, and leaves in them only signatures to be trusted.
 
     Raises:
         ProviderError: they are another issuer's (OpenID Connect Discovery 1.0, 4.3), or no signature is left.

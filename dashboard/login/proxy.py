@@ -1,4 +1,4 @@
-"""Login by a proxy in front that says who asks: its headers are believed, and nobody else's."""
+"""Login by a proxy in front that names the user: its headers are believed, no other's."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from starlette.requests import HTTPConnection
 from starlette.routing import Route
 
 from dashboard.login.addresses import is_within, parse_networks, peer
-from dashboard.login.groups import EVERYBODY, Groups, listed
+from dashboard.login.groups import EVERYBODY, GroupRoles, listed
 from dashboard.login.kinds import unauthorised
-from dashboard.web.current_user import Person
+from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem
 from lagloss_server.settings import Settings
 
@@ -27,7 +27,7 @@ class ProxyLogin:
         self._trusted = parse_networks(listed(settings.proxy_trusted))
         self._user_header = settings.proxy_user_header
         self._roles_header = settings.proxy_roles_header
-        self._groups = Groups.of(settings)
+        self._groups = GroupRoles.of(settings)
 
     async def person(self, connection: HTTPConnection) -> Person | None:
         if not is_within(peer(connection), self._trusted):
@@ -38,8 +38,8 @@ class ProxyLogin:
         name = _decoded(names[0])
         if len(names) > 1 or not 0 < len(name) <= _MAX_NAME_LENGTH or not name.isprintable():
             raise Problem(403, "Bad name", f"expected one header {self._user_header} with a printable name")
-        told = (_decoded(text) for text in connection.headers.getlist(self._roles_header))
-        groups = {group for text in told for group in listed(text)} - {EVERYBODY}
+        summary = (_decoded(text) for text in connection.headers.getlist(self._roles_header))
+        groups = {group for text in summary for group in listed(text)} - {EVERYBODY}
         role = self._groups.role(groups)
         if role is None:
             raise Problem(403, "Not allowed", f"{name} is in no group that may look. Ask an operator.")
@@ -50,5 +50,5 @@ class ProxyLogin:
 
 
 def _decoded(text: str) -> str:
-    """A header's text: HTTP gives it as Latin-1, proxies write names in UTF-8."""
+    """Return a header's text: HTTP gives it as Latin-1, proxies write names in UTF-8."""
     return text.encode("latin-1").decode("utf-8", "replace").strip()

@@ -9,16 +9,16 @@ from typing import Final, Self
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from dashboard.web.current_user import Person
+from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import Session
+from lagloss_server.store.schema.login import SessionRow
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import SECRET_BYTES, hash_secret
 
 _SEEN_EVERY: Final = timedelta(minutes=1)
 """A request writes that there was one only if the last such note is older."""
-_session: Final = table_of(Session)
+_session: Final = table_of(SessionRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Sessions:
         self.lifetime = lifetime
 
     def begin(self, connection: Connection, person: Person, now: datetime | None = None) -> str:
-        """Logs a person in; the token, which nobody can read again. Sessions that are over are removed."""
+        """Log a person in; return the token, which cannot be read again. Sessions that are over are removed."""
         now = now or datetime.now(UTC)
         is_over = (_session.c.created_at <= now - self.lifetime.longest) | (
             _session.c.seen_at <= now - self.lifetime.idle
@@ -65,7 +65,7 @@ class Sessions:
         return token
 
     def find(self, token: str, now: datetime | None = None) -> Person | None:
-        """Whose session has this token, if it is not over. Notes that they were here."""
+        """Return the user whose session has this token, unless it has ended, and note the time of use."""
         now = now or datetime.now(UTC)
         is_it = (_session.c.token_hash == hash_secret(token)) & (_session.c.login == self._login)
         with self._store.engine.begin() as connection:
@@ -77,6 +77,6 @@ class Sessions:
         return Person(row.name, row.role)
 
     def end(self, token: str) -> None:
-        """Logs out whoever has this token."""
+        """End the session of this token."""
         with self._store.engine.begin() as connection:
             connection.execute(delete(_session).where(_session.c.token_hash == hash_secret(token)))

@@ -16,7 +16,7 @@ from lagloss_server.net.problem_details import Problem
 WINDOW_MINUTES: Final = 15
 PER_ADDRESS: Final = 20
 PER_NAME: Final = 100
-"""Well above what one address may guess, so that nobody can lock another out from one place."""
+"""Well above what one address may guess, so that no user can lock another out from one place."""
 
 _KEPT_OF_NAME: Final = 64
 """No user's is longer; what strangers send is not kept at any length."""
@@ -31,7 +31,7 @@ class Throttle:
         self._per_name = RateLimitItemPerMinute(PER_NAME, WINDOW_MINUTES, "name")
 
     async def check(self, name: str, address: str) -> None:
-        """Whether another guess may be made.
+        """Return whether another guess may be made.
 
         Raises:
             Problem: 429 with the time to wait.
@@ -44,7 +44,7 @@ class Throttle:
                 raise Problem(429, "Too many guesses", detail, headers={"Retry-After": str(wait_s)})
 
     async def count(self, name: str, address: str) -> None:
-        """Notes a wrong guess."""
+        """Note a wrong guess."""
         for item, key in self._counters(name, address):
             await self._limiter.hit(item, key)
 

@@ -7,9 +7,9 @@ from enum import StrEnum
 import dash_mantine_components as dmc
 
 from dashboard.pages.base import Part
-from dashboard.web import links
-from dashboard.web.current_user import Person
-from dashboard.web.links import Address
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
 
 FORMS_ON: tuple[str, ...] = (links.ALERTS, "/incidents/")
 """How paths begin whose pages have the forms."""
@@ -24,7 +24,7 @@ class Do(StrEnum):
 
 
 def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part:
-    """For an operator a link that opens the form; for others a button that says why it does nothing."""
+    """Return a link that opens the form for an operator; for others a disabled button that says why."""
     if person.role != "operator":
         return dmc.Button(
             label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
@@ -42,7 +42,7 @@ def why_not(person: Person) -> Part | None:
     """Why buttons are disabled; None where none is."""
     if person.role == "operator":
         return None
-    told = (
+    summary = (
         f"You are {person.name}, a {person.role}: you may look. Acknowledging, silencing and testing need an operator."
     )
-    return dmc.Text(told, size="sm", c="dimmed", className="why-not", mb="xs")
+    return dmc.Text(summary, size="sm", c="dimmed", className="why-not", mb="xs")

@@ -1,4 +1,4 @@
-"""What is wrong, who takes it, who was told."""
+"""The alerts page: incidents, silences, deliveries, trials."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from dashboard.pages.alerts_tabs import DRAWN_OF_BOARD, Tab, deliveries, history
 from dashboard.pages.base import Page, Part, aria
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
 from dashboard.queries.alerts import read_board, read_history
 from dashboard.queries.deliveries import read_deliveries
-from dashboard.queries.incident_filters import MAX_PAGE, Filters
-from dashboard.web.current_user import asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import shown_span
+from dashboard.queries.incident_filters import MAX_PAGE, IncidentFilters
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
 from lagloss_server.incidents.deliveries import failed_deliveries
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.store.store import Store
@@ -32,7 +32,7 @@ from lagloss_server.store.store import Store
 _HIDDEN: Final = {"display": "none"}
 
 
-class Id(StrEnum):
+class AlertsId(StrEnum):
     """Ids of this page."""
 
     NOTICE = "alerts-notice"
@@ -61,18 +61,18 @@ def layout(_of: dict[str, str], _here: Address) -> Part:
         [
             dmc.Title("Alerts", order=1, fz=22, mb="xs"),
             incident_forms.forms(),
-            html.Div(id=Id.NOTICE),
-            html.Div(id=Id.TABS),
+            html.Div(id=AlertsId.NOTICE),
+            html.Div(id=AlertsId.TABS),
             _filters(),
-            html.Div(id=Id.CONTENT),
-            html.Div(alerts_trials.test_panel(), id=Id.TEST, style=_HIDDEN),
-            html.Div(alerts_trials.backtest_panel(), id=Id.BACKTEST, style=_HIDDEN),
+            html.Div(id=AlertsId.CONTENT),
+            html.Div(alerts_trials.test_panel(), id=AlertsId.TEST, style=_HIDDEN),
+            html.Div(alerts_trials.backtest_panel(), id=AlertsId.BACKTEST, style=_HIDDEN),
         ]
     )
 
 
 def _filters() -> Part:
-    def select(id_: Id, label: str, data: list[str], shown: str | None = None) -> Part:
+    def select(id_: AlertsId, label: str, data: list[str], shown: str | None = None) -> Part:
         return dmc.Select(
             id=id_, data=data, placeholder=f"any {shown or label}", clearable=True, searchable=True, size="xs", w=170,
             **aria(label=label),
@@ -80,21 +80,21 @@ def _filters() -> Part:
 
     return dmc.Group(
         [
-            select(Id.PIPELINE, "pipeline with alerts", [], "pipeline"),
-            select(Id.KIND, "kind of rule", list(KINDS)),
-            select(Id.SEVERITY, "severity", ["critical", "warning"]),
+            select(AlertsId.PIPELINE, "pipeline with alerts", [], "pipeline"),
+            select(AlertsId.KIND, "kind of rule", list(KINDS)),
+            select(AlertsId.SEVERITY, "severity", ["critical", "warning"]),
         ],
-        id=Id.FILTERS,
+        id=AlertsId.FILTERS,
         gap="xs",
         my="sm",
     )
 
 
-def filters_of(here: Address) -> Filters:
-    """What the address filters by; what is no kind or severity filters nothing."""
+def filters_of(here: Address) -> IncidentFilters:
+    """Parse the filters in the address; unknown kinds and severities filter nothing."""
     asked = here.query
     kind, severity = asked.get("kind"), asked.get("severity")
-    return Filters(
+    return IncidentFilters(
         asked.get("pipeline") or None,
         kind if kind in KINDS else None,
         severity if severity in ("critical", "warning") else None,
@@ -107,7 +107,7 @@ def page_of(here: Address) -> int:
 
 
 def draw(store: Store, here: Address, now_s: float) -> Drawn:
-    """Reads what the address asks for, and draws it."""
+    """Read what the address asks for, and draws it."""
     person, filters, span, tab = asking(), filters_of(here), shown_span(here.query, now_s), Tab.of_address(here)
     board = read_board(store, filters, span)
     content: Any = None
@@ -131,15 +131,15 @@ def register(app: Dash, services: Services) -> None:
 
 def _register_drawing(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.NOTICE, "children"),
-        Output(Id.TABS, "children"),
-        Output(Id.CONTENT, "children"),
-        Output(alerts_trials.Id.RECEIVER, "data"),
+        Output(AlertsId.NOTICE, "children"),
+        Output(AlertsId.TABS, "children"),
+        Output(AlertsId.CONTENT, "children"),
+        Output(alerts_trials.TrialId.RECEIVER, "data"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),
         Input(Form.DONE, "data"),
-        Input(alerts_trials.Id.TESTED, "data"),
+        Input(alerts_trials.TrialId.TESTED, "data"),
     )
     async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
         here, _of = PAGE.asked(pathname, search)
@@ -152,13 +152,13 @@ def _register_drawing(app: Dash, services: Services) -> None:
 
 def _register_filters(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.PIPELINE, "data"),
-        Output(Id.PIPELINE, "value"),
-        Output(Id.KIND, "value"),
-        Output(Id.SEVERITY, "value"),
-        Output(Id.FILTERS, "style"),
-        Output(Id.TEST, "style"),
-        Output(Id.BACKTEST, "style"),
+        Output(AlertsId.PIPELINE, "data"),
+        Output(AlertsId.PIPELINE, "value"),
+        Output(AlertsId.KIND, "value"),
+        Output(AlertsId.SEVERITY, "value"),
+        Output(AlertsId.FILTERS, "style"),
+        Output(AlertsId.TEST, "style"),
+        Output(AlertsId.BACKTEST, "style"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
     )
@@ -179,9 +179,9 @@ def _register_filters(app: Dash, services: Services) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Id.PIPELINE, "value"),
-        Input(Id.KIND, "value"),
-        Input(Id.SEVERITY, "value"),
+        Input(AlertsId.PIPELINE, "value"),
+        Input(AlertsId.KIND, "value"),
+        Input(AlertsId.SEVERITY, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -190,7 +190,7 @@ def _register_filters(app: Dash, services: Services) -> None:
         pipeline: str | None, kind: str | None, severity: str | None, pathname: str | None, search: str | None
     ) -> Any:
         here, _ = PAGE.asked(pathname, search)
-        if Filters(pipeline, kind, severity) == filters_of(here):
+        if IncidentFilters(pipeline, kind, severity) == filters_of(here):
             return no_update
         return here.asking(pipeline=pipeline, kind=kind, severity=severity, page=None).href
 

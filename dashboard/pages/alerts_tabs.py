@@ -11,14 +11,14 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.act_links import Do, act_link
-from dashboard.pages.band import at, cards, failures, pipeline_link, severity_badge, when
 from dashboard.pages.base import Part, alert, aria, badge
-from dashboard.queries.alerts import Board, History, Pending
+from dashboard.pages.incident_cards import at, cards, failures, pipeline_link, severity_badge, when
+from dashboard.queries.alerts import Board, IncidentHistory, Pending
 from dashboard.queries.deliveries import Deliveries, Leader
 from dashboard.queries.incident_filters import PAGE_SIZE
-from dashboard.web import links
-from dashboard.web.current_user import Person
-from dashboard.web.links import Address
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.incidents.actions import Silence
 from lagloss_server.incidents.deliveries import Delivery
@@ -26,7 +26,7 @@ from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times
 
 LEADS_FOR_S: Final = 30.0
-"""An alerter that has not said for so long that it is well does not lead any more: it says so every 2 s."""
+"""An alerter without a heartbeat for this long no longer leads: it sends one every 2 s."""
 
 
 class Tab(StrEnum):
@@ -85,27 +85,27 @@ def _tab(tab: Tab, number: int | None, is_shown: bool, here: Address) -> Part:
 
 
 def no_alerter(leader: Leader | None, here: Address, now_s: float) -> Part | None:
-    """A banner where nobody judges and nobody is told."""
+    """Return a banner if no alerter leads."""
     if leader is not None and now_s - leader.well_at.timestamp() < LEADS_FOR_S:
         return None
     why: list[Any] = ["No alerter has led yet."]
     if leader is not None:
         why = [f"The last one that led, on {leader.host}, was well at ", at(leader.well_at, here.zone), "."]
     commands = [dmc.Code("lagloss up"), ", or ", dmc.Code("python -m alerting"), "."]
-    told = [*why, " No rule is judged and nobody is told until one runs: ", *commands]
-    return alert("No alerter leads", told, "red", "✖")
+    summary = [*why, " No rule is judged and no notification sent until one runs: ", *commands]
+    return alert("No alerter leads", summary, "red", "✖")
 
 
 def firing(board: Board, here: Address, person: Person, now_s: float) -> Part:
     if not board.firing:
-        return _none("Nothing is firing", "No rule has an open incident that its receivers are told of.")
+        return _none("Nothing is firing", "No rule has an open incident with notifications.")
     return cards(board.firing, here, person, now_s)
 
 
 def silenced(board: Board, here: Address, person: Person, now_s: float) -> Part:
     if not board.withheld:
-        told = "No open incident is kept from its receivers by a silence, maintenance, or another incident."
-        return _none("Nothing is withheld", told)
+        summary = "No open incident is kept from its receivers by a silence, maintenance, or another incident."
+        return _none("Nothing is withheld", summary)
     return cards(board.withheld, here, person, now_s)
 
 
@@ -128,7 +128,7 @@ def _pending(each: Pending, here: Address) -> list[Part]:
     ]
 
 
-def history(found: History, here: Address) -> list[Part | None]:
+def history(found: IncidentHistory, here: Address) -> list[Part | None]:
     shown: Part = _none("Nothing was resolved", "No incident that was opened in this range is over.")
     if found.incidents:
         heads = ("Opened", "Severity", "Pipeline", "Rule", "Worst", "Acknowledged", "Lasted", "Ended")
@@ -167,7 +167,7 @@ def _resolved(incident: Incident, here: Address) -> list[Part]:
         pipeline_link(incident.pipeline, here),
         html.Span(incident.rule, className="mono"),
         incident.text,
-        f"by {incident.acknowledged_by}" if incident.acknowledged_at else "by nobody",
+        f"by {incident.acknowledged_by}" if incident.acknowledged_at else "not acknowledged",
         fmt.NOTHING if lasted is None else fmt.duration_s(lasted),
         incident.resolved_because or fmt.NOTHING,
     ]
@@ -184,23 +184,23 @@ def deliveries(found: Deliveries, failed: Sequence[Delivery], here: Address, now
 
 def _delivery(each: Delivery, here: Address) -> list[Part]:
     moment: datetime = each.done_at or each.created_at
-    told: list[Any] = [at(moment, here.zone)]
+    summary: list[Any] = [at(moment, here.zone)]
     if each.next_attempt_at is not None:
-        told = ["queued ", *told, ", next attempt ", at(each.next_attempt_at, here.zone)]
+        summary = ["queued ", *summary, ", next attempt ", at(each.next_attempt_at, here.zone)]
     return [
         badge(*OUTCOMES.get(each.outcome, OUTCOMES["dropped"])),
         each.receiver,
         f"{each.pipeline} {each.rule}" if each.pipeline else "a test",
         each.change,
         str(each.attempts),
-        html.Span(told),
+        html.Span(summary),
         html.Span(each.last_error or fmt.NOTHING, className="breaks"),
     ]
 
 
 def silences(found: Sequence[Silence], here: Address, person: Person) -> Part:
     if not found:
-        return _none("No silences", "Nobody has silenced anything at the moment.")
+        return _none("No silences", "No silence is active.")
     heads = ("", "Matchers", "Until", "By", "Reason")
     return table("silences that hold", heads, [_silence(each, here, person) for each in found])
 
@@ -216,7 +216,7 @@ def _silence(each: Silence, here: Address, person: Person) -> list[Part]:
 
 
 def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[Part]]) -> Part:
-    """A table that scrolls sideways where the window is narrow."""
+    """Return a table that scrolls sideways where the window is narrow."""
     body = [dmc.TableTr([dmc.TableTd(cell) for cell in row]) for row in rows]
     head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in heads]))
     inside = dmc.Table([head, dmc.TableTbody(body)], highlightOnHover=True, verticalSpacing="xs", className="facts")
@@ -232,13 +232,13 @@ def pages(page: int, total: int, here: Address) -> Part | None:
     def link(label: str, to: int) -> Part:
         return dmc.Anchor(label, href=here.asking(page=str(to)).href, size="sm") if 1 <= to <= last else None
 
-    told = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
-    steps = [link("← newer", page - 1), told, link("older →", page + 1)]
+    summary = dmc.Text(f"page {page} of {last}, {total} in all", size="sm")
+    steps = [link("← newer", page - 1), summary, link("older →", page + 1)]
     return html.Nav(dmc.Group(steps, gap="md", mt="xs"), **aria(label="pages of the list"))
 
 
-def _none(title: str, told: str) -> Part:
-    return alert(title, told, "gray", "○")
+def _none(title: str, summary: str) -> Part:
+    return alert(title, summary, "gray", "○")
 
 
 DRAWN_OF_BOARD: Final[dict[Tab, Callable[[Board, Address, Person, float], Part]]] = {

@@ -11,26 +11,27 @@ import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html
 from dash.exceptions import PreventUpdate
 
+from dashboard import actions as acts
+from dashboard.backtesting import backtest
 from dashboard.pages import notices
 from dashboard.pages.alerts_tabs import table
-from dashboard.pages.band import severity_badge, when
 from dashboard.pages.base import Part, alert, live, step
+from dashboard.pages.incident_cards import severity_badge, when
 from dashboard.pages.notices import Failed
-from dashboard.web import actions as acts
-from dashboard.web.backtesting import backtest
-from dashboard.web.current_user import asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import shown_span
-from dashboard.web.zones import Zone
-from lagloss.errors import LaglossError, NoAlerter
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
+from dashboard.request.zones import Zone
+from lagloss.errors import LaglossError
 from lagloss_server import format as fmt
-from lagloss_server.incidents.receiver_check import WAIT_S, Outcome
+from lagloss_server.errors import NoAlerter
+from lagloss_server.incidents.receiver_check import WAIT_S, CheckOutcome
 from lagloss_server.times import parse_time_s
 
 
-class Id(StrEnum):
+class TrialId(StrEnum):
     """Ids of the trials; `TESTED` changes when a test is over."""
 
     RECEIVER = "test-receiver"
@@ -51,16 +52,16 @@ def test_panel() -> Part:
                 size="sm",
                 mb="xs",
             ),
-            dcc.Store(id=Id.TESTED),
+            dcc.Store(id=TrialId.TESTED),
             dmc.Group(
                 [
-                    dmc.Select(id=Id.RECEIVER, data=[], label="Receiver", size="xs", w=200),
-                    dmc.Button("Send a test", id=Id.TEST, size="xs"),
+                    dmc.Select(id=TrialId.RECEIVER, data=[], label="Receiver", size="xs", w=200),
+                    dmc.Button("Send a test", id=TrialId.TEST, size="xs"),
                 ],
                 align="end",
                 mb="xs",
             ),
-            live(Id.OUTCOME),
+            live(TrialId.OUTCOME),
         ],
         p="sm",
         mt="sm",
@@ -69,23 +70,23 @@ def test_panel() -> Part:
 
 
 def backtest_panel() -> Part:
-    told = (
+    summary = (
         "Which incidents the pipeline's rules, as they are now, would have opened on the windows that are stored for "
-        "the range in the header. Nothing is stored, nobody is told."
+        "the range in the header. Nothing is stored or sent."
     )
     return dmc.Paper(
         [
             dmc.Title("Backtest", order=2, fz=16, mb="xs"),
-            dmc.Text(told, size="sm", mb="xs"),
+            dmc.Text(summary, size="sm", mb="xs"),
             dmc.Group(
                 [
-                    dmc.Select(id=Id.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
-                    dmc.Button("Run the backtest", id=Id.BACKTEST, size="xs"),
+                    dmc.Select(id=TrialId.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
+                    dmc.Button("Run the backtest", id=TrialId.BACKTEST, size="xs"),
                 ],
                 align="end",
                 mb="xs",
             ),
-            live(Id.FOUND),
+            live(TrialId.FOUND),
         ],
         p="sm",
         withBorder=True,
@@ -100,10 +101,10 @@ def register(app: Dash, services: Services) -> None:
 
 def _register_choices(app: Dash) -> None:
     @app.callback(
-        Output(Id.PIPELINE, "data"),
-        Output(Id.PIPELINE, "value"),
-        Output(Id.TEST, "disabled"),
-        Output(Id.BACKTEST, "disabled"),
+        Output(TrialId.PIPELINE, "data"),
+        Output(TrialId.PIPELINE, "value"),
+        Output(TrialId.TEST, "disabled"),
+        Output(TrialId.BACKTEST, "disabled"),
         Input(Shell.PIPELINE, "data"),
         Input(Shell.URL, "search"),
         State(Shell.URL, "pathname"),
@@ -115,7 +116,7 @@ def _register_choices(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Id.PIPELINE, "value"),
+        Input(TrialId.PIPELINE, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -129,11 +130,11 @@ def _register_choices(app: Dash) -> None:
 
 def _register_test(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.OUTCOME, "children"),
-        Output(Id.TESTED, "data"),
-        Input(Id.TEST, "n_clicks"),
-        State(Id.RECEIVER, "value"),
-        running=[(Output(Id.TEST, "disabled"), True, False), (Output(Id.TEST, "loading"), True, False)],
+        Output(TrialId.OUTCOME, "children"),
+        Output(TrialId.TESTED, "data"),
+        Input(TrialId.TEST, "n_clicks"),
+        State(TrialId.RECEIVER, "value"),
+        running=[(Output(TrialId.TEST, "disabled"), True, False), (Output(TrialId.TEST, "loading"), True, False)],
         prevent_initial_call=True,
     )
     async def test(clicks: int | None, receiver: str | None) -> tuple[Any, float]:
@@ -150,25 +151,28 @@ def _register_test(app: Dash, services: Services) -> None:
         return shown, time.time()
 
 
-def tested(receiver: str, outcome: Outcome) -> Part:
-    """What a receiver said to a test."""
+def tested(receiver: str, outcome: CheckOutcome) -> Part:
+    """Show a receiver's answer to a test."""
     match outcome.outcome:
         case "sent":
             return alert("Sent", f"{receiver} took it. See that it has arrived.", "teal", "✔")
         case "refused":
             return alert("Refused", f"{receiver} does not take it: {outcome.error or 'no reason known'}", "red", "✖")
-    told = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
-    return alert("Not taken yet", told, "orange", "…")
+    summary = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
+    return alert("Not taken yet", summary, "orange", "…")
 
 
 def _register_backtest(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.FOUND, "children"),
-        Input(Id.BACKTEST, "n_clicks"),
-        State(Id.PIPELINE, "value"),
+        Output(TrialId.FOUND, "children"),
+        Input(TrialId.BACKTEST, "n_clicks"),
+        State(TrialId.PIPELINE, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
-        running=[(Output(Id.BACKTEST, "disabled"), True, False), (Output(Id.BACKTEST, "loading"), True, False)],
+        running=[
+            (Output(TrialId.BACKTEST, "disabled"), True, False),
+            (Output(TrialId.BACKTEST, "loading"), True, False),
+        ],
         prevent_initial_call=True,
     )
     async def run(clicks: int | None, pipeline: str | None, pathname: str | None, search: str | None) -> Any:
@@ -188,10 +192,10 @@ def _register_backtest(app: Dash, services: Services) -> None:
 
 
 def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
-    """What would have been told when, and what a backtest cannot know."""
+    """Show what would have been sent when, and what a backtest cannot know."""
     from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
     number = len(found["incidents"])
-    told = (
+    summary = (
         f"{fmt.counted(number, 'incident')} of {found['pipeline']}, {zone.moment(from_s)} to "
         f"{zone.moment(to_s)}, on {fmt.count(found['windows'])} windows "
         f"({fmt.count(found['revisions'])} of them revised later)."
@@ -199,17 +203,17 @@ def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
     heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
     shown = table("incidents that would have been", heads, [_would_be(each, zone) for each in found["incidents"]])
     limits = [
-        dmc.ListItem(f"{each['rule']}: {'as far as windows tell' if each['tried'] else 'not tried'}; {each['why']}")
+        dmc.ListItem(f"{each['rule']}: {'as far as windows show' if each['tried'] else 'not tried'}; {each['why']}")
         for each in found["limits"]
     ]
-    return html.Div([dmc.Text(told, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
+    return html.Div([dmc.Text(summary, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
 
 
 def _would_be(each: Mapping[str, Any], zone: Zone) -> list[Part]:
     over: list[Any] = ["open at the end"]
     if each["resolved_at"]:
         over = [when(parse_time_s(each["resolved_at"]), zone), f" ({each['resolved_because']})"]
-    silent = f" (not told: {', '.join(each['inhibited_by'])} tells of it)" if each["inhibited_by"] else ""
+    silent = f" (inhibited by {', '.join(each['inhibited_by'])})" if each["inhibited_by"] else ""
     return [
         when(parse_time_s(each["opened_at"]), zone),
         html.Span(over),

@@ -11,8 +11,8 @@ import dash_mantine_components as dmc
 from dash import Dash, html
 from dash.exceptions import PreventUpdate
 
-from dashboard.web.links import Address
-from dashboard.web.services import Services
+from dashboard.queries.services import Services
+from dashboard.request.links import Address
 
 Part: TypeAlias = Any
 """A Dash component; the component packages carry no types."""
@@ -45,8 +45,8 @@ class Page:
         return None if found is None else found.groupdict()
 
     def asked(self, pathname: str | None, search: str | None) -> tuple[Address, dict[str, str]]:
-        """Where the reader is, and what that is of; for callbacks, which are asked once more when the reader has gone
-        on to another page.
+        """Return where the reader is, and what that is of; for callbacks, which are asked once more when the reader has
+        gone on to another page.
 
         Raises:
             PreventUpdate: it is not this page.
@@ -59,7 +59,7 @@ class Page:
 
 
 def step(here: Address, wanted: Address) -> str:
-    """Where a control leads, for the location's `href`.
+    """Return where a control leads, for the location's `href`.
 
     Raises:
         PreventUpdate: the reader is there already: the control was only filled from the address.
@@ -75,12 +75,12 @@ def aria(**attributes: str) -> dict[str, Any]:
 
 
 def icon(text: str) -> Part:
-    """A sign beside a word that says the same: not read aloud."""
+    """Return a sign beside a word that says the same: not read aloud."""
     return html.Span(text, **aria(hidden="true"))
 
 
 def badge(word: str, sign: str, colour: str, size: str = "md") -> Part:
-    """A status by sign, word and colour."""
+    """Return a status by sign, word and colour."""
     colour = "red.8" if colour == "red" else colour  # white on Mantine's own red is hard to read
     return dmc.Badge(
         [icon(sign), f" {word}"], color=colour, size=size, variant="filled", autoContrast=True, className="verdict"
@@ -88,25 +88,26 @@ def badge(word: str, sign: str, colour: str, size: str = "md") -> Part:
 
 
 def alert(title: str, children: Any, colour: str, sign: str) -> Part:
-    """A notice over the page's content."""
+    """Return a notice over the page's content."""
     return dmc.Alert(children, title=title, color=colour, icon=icon(sign), mb="sm")
 
 
 def live(id_: str, **more: Any) -> Part:
-    """A container whose changes a screen reader tells when it has nothing else to say."""
+    """Return a container whose changes a screen reader announces politely."""
     return html.Div(id=id_, role="status", **aria(live="polite"), **more)
 
 
 def moment_picker(id_: str, label: str, width_px: int, size: str = "xs", **more: Any) -> Part:
-    """A date and a time to the minute, in the viewer's zone: filled by `Zone.typed`, read by `Zone.parse`."""
+    """Return a date and a time to the minute, in the viewer's zone: filled by `Zone.typed`, read by `Zone.parse`."""
     return dmc.DateTimePicker(id=id_, label=label, size=size, w=width_px, valueFormat="YYYY-MM-DD HH:mm", **more)
 
 
 def moment(text: str, utc: str) -> Part:
-    """A local time whose UTC shows on hover and is read to those who cannot hover."""
+    """Return a local time whose UTC shows on hover and is read to those who cannot hover."""
     return html.Time(text, title=utc)
 
 
 def sideways(label: str, children: Any) -> Part:
-    """A region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the page."""
+    """Return a region that scrolls sideways by itself, with the keyboard, too: what is in it may be wider than the
+    page."""
     return html.Div(children, className="wide", tabIndex=0, role="region", **aria(label=label))

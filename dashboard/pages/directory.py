@@ -20,7 +20,7 @@ PAGES: Final[tuple[Page, ...]] = (
 
 
 def find(path: str) -> tuple[Page, dict[str, str]] | None:
-    """The page of a path, and what its path is of; None: there is none."""
+    """Return the page of a path, and what its path is of; None: there is none."""
     for page in PAGES:
         of = page.match(path)
         if of is not None:

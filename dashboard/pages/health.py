@@ -9,17 +9,17 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from dashboard.pages import health_parts, notices
+from dashboard.pages import fast_html as light
+from dashboard.pages import health_parts, notices, shell
 from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
 from dashboard.queries.health import read_health
 from dashboard.queries.reports_topic import Ends, ReportsTopic
-from dashboard.web import fast_html as light
-from dashboard.web import links, shell
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from lagloss.errors import UnknownPipeline
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.links import Address
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.store.store import Store
 
 _NOTICE: Final = "health-notice"
@@ -53,7 +53,7 @@ def layout(of: dict[str, str], here: Address) -> Part:
 
 
 def draw(store: Store, ends: Ends, here: Address, now_s: float) -> tuple[Part, Any]:
-    """What is wrong, and the tables."""
+    """Draw the problems and the tables."""
     only = here.query.get("pipeline")
     try:
         found = read_health(store, ends, now_s, only)

@@ -9,12 +9,12 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.base import Part, alert
+from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.consumer_lag import LagNow
-from dashboard.queries.health import Health, Problem
-from dashboard.web import links
-from dashboard.web.fast_html import Light, element, link
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.queries.health import Health, HealthProblem
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 
@@ -25,32 +25,32 @@ Row = tuple[bool, Sequence[Light | None]]
 
 
 def verdict(health: Health) -> Part:
-    """Whether lagloss can be trusted now: every problem with what to do about it."""
+    """Return whether lagloss can be trusted now: every problem with what to do about it."""
     of = f" as far as {health.pipeline} goes" if health.pipeline else ""
     if not health.problems:
-        told = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
+        summary = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
         silent = sum(node.silent for node in health.nodes)
         if silent:
             fell = "1 emitter fell" if silent == 1 else f"{fmt.count(silent)} emitters fell"
-            told += f" {fell} silent within a day, and others of the node report: see below."
+            summary += f" {fell} silent within a day, and others of the node report: see below."
         if health.reports.behind is None:
-            told += " Whether reports wait to be followed is not known."
-        return alert(f"lagloss is well{of}", told, "teal", "✔")
+            summary += " Whether reports wait to be followed is not known."
+        return alert(f"lagloss is well{of}", summary, "teal", "✔")
     title = f"{fmt.counted(len(health.problems), 'thing')} to look at{of}"
     return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
 
 
-def _problem(problem: Problem) -> Part:
-    told: list[Part] = [html.B(problem.what), f" {problem.todo} "]
+def _problem(problem: HealthProblem) -> Part:
+    summary: list[Part] = [html.B(problem.what), f" {problem.todo} "]
     if problem.runbook:
-        told.append(
+        summary.append(
             dmc.Anchor("Runbook", href=f"/runbooks/{problem.runbook}", target="_blank", size="sm", underline="always")
         )
-    return dmc.ListItem(html.Span(told))
+    return dmc.ListItem(html.Span(summary))
 
 
 def sections(health: Health, here: Address) -> Light:
-    """All tables."""
+    """Return all tables."""
     zone = here.zone
     return element(
         "div",
@@ -73,7 +73,7 @@ def _section(title: str, content: Light) -> Light:
 
 
 def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Light:
-    """The first rows, and how many more there are; `nothing` where there is none."""
+    """Draw the first rows and the number of further ones; `nothing` for an empty table."""
     rows = list(rows)
     if not rows:
         return element("p", nothing)
@@ -95,7 +95,7 @@ def _status(is_bad: bool, good: str, bad: str) -> Light:
 
 
 def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Light:
-    """How long ago, with the moment beside it on hover."""
+    """Return how long ago, with the moment beside it on hover."""
     if epoch_s is None:
         return fmt.NOTHING
     return element("time", _aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
@@ -107,14 +107,14 @@ def _aged(seconds: float) -> str:
 
 
 def _reports(health: Health, zone: Zone) -> Light:
-    told = health.reports
-    if told.behind is None:
-        behind = f"not known: {told.why}"
+    summary = health.reports
+    if summary.behind is None:
+        behind = f"not known: {summary.why}"
     else:
-        behind = "none waits" if not told.behind else f"{fmt.count(told.behind)} wait to be followed"
+        behind = "none waits" if not summary.behind else f"{fmt.count(summary.behind)} wait to be followed"
     rows: list[Row] = [
-        (False, ["newest report followed, appended", _at(told.appended_s, zone, health.now_s)]),
-        (told.is_stuck(health.now_s), ["reports not followed yet", behind]),
+        (False, ["newest report followed, appended", _at(summary.appended_s, zone, health.now_s)]),
+        (summary.is_stuck(health.now_s), ["reports not followed yet", behind]),
     ]
     return _table(("what", "found"), rows, "")
 
@@ -154,7 +154,7 @@ def _nodes(health: Health, here: Address) -> Light:
 
 
 def _silent(health: Health, here: Address) -> Light:
-    """Each with when it was last heard: it stays here when no window waits for it any more."""
+    """Draw silent emitters with their last report; they stay listed when no window expects them any more."""
     zone = here.zone
     rows: list[Row] = [
         (
@@ -186,8 +186,8 @@ def _hosts(health: Health) -> Light:
     for host in health.hosts:
         is_off = abs(host.skew_ms) >= AGREE_WITHIN_MS
         side = "behind" if host.skew_ms > 0 else "ahead"
-        told = f"{fmt.duration(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
-        rows.append((is_off, [host.host, _status(is_off, "right", "off"), told, fmt.count(host.emitters)]))
+        summary = f"{fmt.duration(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
+        rows.append((is_off, [host.host, _status(is_off, "right", "off"), summary, fmt.count(host.emitters)]))
     return _table(("host", "clock", "against the broker's", "emitters"), rows, "No emitter reported in the last hour.")
 
 
@@ -208,16 +208,16 @@ def _strangers(health: Health, zone: Zone) -> Light:
 
 
 def _alerting(health: Health, zone: Zone) -> Light:
-    told = health.alerting
-    is_well = told.is_well(health.now_s)
-    well_at = None if told.well_at is None else told.well_at.timestamp()
+    summary = health.alerting
+    is_well = summary.is_well(health.now_s)
+    well_at = None if summary.well_at is None else summary.well_at.timestamp()
     receivers = ", ".join(
-        f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in told.receivers
+        f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in summary.receivers
     )
     rows: list[Row] = [
-        (not is_well, ["leading alerter", told.host or "none ever led"]),
+        (not is_well, ["leading alerter", summary.host or "none ever led"]),
         (not is_well, ["last well", _at(well_at, zone, health.now_s)]),
-        (not receivers, ["receivers", receivers or "none: nobody is told"]),
+        (not receivers, ["receivers", receivers or "none: no notification is sent"]),
     ]
     return _table(("what", "found"), rows, "")
 
@@ -236,7 +236,7 @@ def _recomputes(health: Health, here: Address) -> Light:
         )
         for asked in health.recomputes
     ]
-    return _table(("pipeline", "minutes", "done", "asked"), rows, "Nobody waits for minutes to be closed again.")
+    return _table(("pipeline", "minutes", "done", "asked"), rows, "No recompute request is open.")
 
 
 def _sizes(health: Health, zone: Zone) -> Light:

@@ -1,4 +1,4 @@
-"""One incident: all that happened to it, and who was told."""
+"""The page of one incident: its history and its deliveries."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ from dash import Dash, Input, Output, html, no_update
 from dashboard.pages import incident_forms, notices
 from dashboard.pages.act_links import why_not
 from dashboard.pages.alerts_tabs import OUTCOMES, table
-from dashboard.pages.band import act_links, at, pipeline_link, runbook_link, severity_badge, taken, when, why_withheld
 from dashboard.pages.base import Page, Part, alert, badge
+from dashboard.pages.incident_cards import (
+    act_links,
+    at,
+    pipeline_link,
+    runbook_link,
+    severity_badge,
+    taken,
+    when,
+    why_withheld,
+)
 from dashboard.pages.incident_forms import Form
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
 from dashboard.queries.alerts import OpenIncident, read_incident
-from dashboard.web import links
-from dashboard.web.current_user import Person, asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import Span
-from dashboard.web.zones import Zone
-from lagloss.errors import AmbiguousIncident, UnknownIncident
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.current_user import Person, asking
+from dashboard.request.links import Address
+from dashboard.request.span import Span
+from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
-from lagloss_server.incidents.changes import Record
+from lagloss_server.errors import AmbiguousIncident, UnknownIncident
+from lagloss_server.incidents.changes import IncidentRecord
 from lagloss_server.incidents.deliveries import Delivery
 from lagloss_server.incidents.incident import Incident, example_words, place_words
 from lagloss_server.store.store import Store
@@ -37,7 +46,7 @@ _AROUND_S: Final = 1_800
 """How much of the pipeline is shown before and after an incident."""
 
 
-class Id(StrEnum):
+class IncidentId(StrEnum):
     """Ids of this page."""
 
     NOTICE = "incident-notice"
@@ -45,11 +54,11 @@ class Id(StrEnum):
 
 
 def layout(_of: dict[str, str], _here: Address) -> Part:
-    return html.Div([incident_forms.forms(), html.Div(id=Id.NOTICE), html.Div(id=Id.CONTENT)])
+    return html.Div([incident_forms.forms(), html.Div(id=IncidentId.NOTICE), html.Div(id=IncidentId.CONTENT)])
 
 
 def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
-    """Reads the incident and draws it, or says that there is none."""
+    """Read the incident and draws it, or says that there is none."""
     try:
         opened, record = read_incident(store, incident_id)
     except (UnknownIncident, AmbiguousIncident) as error:
@@ -64,7 +73,7 @@ def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
             _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
             dmc.Paper([_heading("What happened"), _timeline(record, here.zone)], p="sm", mt="sm", withBorder=True),
             dmc.Paper(
-                [_heading("Who was told"), _told(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
+                [_heading("Deliveries"), _describe(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
             ),
         ]
     )
@@ -154,7 +163,7 @@ def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[A
     return [shown, f": {example_words(example)}"]
 
 
-def _timeline(record: Record, zone: Zone) -> Part:
+def _timeline(record: IncidentRecord, zone: Zone) -> Part:
     unit = record.incident.unit
     return html.Ol(
         [
@@ -173,9 +182,9 @@ def _timeline(record: Record, zone: Zone) -> Part:
     )
 
 
-def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
+def _describe(deliveries: Sequence[Delivery], zone: Zone) -> Part:
     if not deliveries:
-        return dmc.Text("Nobody: nothing was sent of it, and nothing waits.", size="sm")
+        return dmc.Text("None: nothing was sent, and nothing waits.", size="sm")
     heads = ("Outcome", "Receiver", "Change", "Attempts", "When", "Last error")
     rows = [
         [
@@ -193,8 +202,8 @@ def _told(deliveries: Sequence[Delivery], zone: Zone) -> Part:
 
 def register(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.NOTICE, "children"),
-        Output(Id.CONTENT, "children"),
+        Output(IncidentId.NOTICE, "children"),
+        Output(IncidentId.CONTENT, "children"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),

@@ -9,11 +9,11 @@ from typing import Any, Final, TypeAlias
 
 import dash_mantine_components as dmc
 
+from dashboard import actions as acts
 from dashboard.pages.act_links import Do
-from dashboard.pages.band import at
 from dashboard.pages.base import Part
-from dashboard.web import actions as acts
-from dashboard.web.zones import Zone
+from dashboard.pages.incident_cards import at
+from dashboard.request.zones import Zone
 from lagloss.errors import LaglossError
 from lagloss_server.incidents.actions import matched_words, silences
 from lagloss_server.incidents.incident import Incident, incident
@@ -42,7 +42,7 @@ class Field(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """A form that somebody sent off. `of`: an incident's id or a silence's, as the address says."""
+    """A submitted form. `of`: an incident's id or a silence's, as the address says."""
 
     of: str
     typed: Typed
@@ -61,7 +61,7 @@ class Fresh:
 @dataclass(frozen=True, slots=True)
 class Act:
     """`title`: of the form and its button; `about`: what comes of it. `fresh`: how the form stands when it is opened of
-    something. `perform` does it and returns what is told under `done`; it raises LaglossErrors."""
+    something. `perform` does it and returns the confirmation shown under `done`; it raises LaglossErrors."""
 
     do: Do
     title: str
@@ -74,7 +74,7 @@ class Act:
 
 def _acknowledge(store: Store, given: Submitted) -> str:
     acts.acknowledge(store, given.of, given.typed[Field.NOTE], given.author)
-    return "It is yours: its receivers are told who has it."
+    return "It is yours: its receivers are notified."
 
 
 def _silence(store: Store, given: Submitted) -> list[Any]:
@@ -91,7 +91,7 @@ def _silence(store: Store, given: Submitted) -> list[Any]:
 
 def _end_silence(store: Store, given: Submitted) -> str:
     acts.end_silence(store, given.of, given.author)
-    return "Receivers are told of what is still open."
+    return "Receivers are notified of what is still open."
 
 
 def _fresh_acknowledgement(store: Store, incident_id: str) -> Fresh:
@@ -170,7 +170,7 @@ ACTS: Final = (
     Act(
         Do.SILENCE,
         title="Silence",
-        about="Nobody is told of incidents that match all of these. They are recorded all the same.",
+        about="No notification is sent for incidents that match all of these. They are recorded all the same.",
         fields=(_MATCHERS, _DURATION, _REASON),
         fresh=_fresh_silence,
         perform=_silence,
@@ -179,7 +179,7 @@ ACTS: Final = (
     Act(
         Do.END_SILENCE,
         title="End the silence",
-        about="Receivers are told of what is still open, and of what comes.",
+        about="Receivers are notified of what is still open, and of new incidents.",
         fields=(),
         fresh=_fresh_end,
         perform=_end_silence,

@@ -1,7 +1,7 @@
 """Forms in which operators act on incidents, opened, filled and sent off.
 
 The address says which is open (`do`, `of`), so that a link can lead to it. They stand beside what is redrawn at each
-refresh: what somebody is typing stays.
+refresh: typed text stays.
 """
 
 from __future__ import annotations
@@ -20,20 +20,22 @@ from dashboard.pages.act_links import Do
 from dashboard.pages.base import Part, alert, live
 from dashboard.pages.incident_acts import ACTS, Act, Submitted, Typed
 from dashboard.pages.notices import Failed
-from dashboard.web.current_user import LOCAL, asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.zones import Zone, utc
-from lagloss.errors import AlreadyAcknowledged, LaglossError
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
+from dashboard.request.current_user import LOCAL, asking
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss.errors import LaglossError
+from lagloss_server.errors import AlreadyAcknowledged
 from lagloss_server.times import parse_time_s
 
 
 class Form(StrEnum):
-    """Ids that all forms share: `DONE` changes when something was done, `TOLD` says what, `SHOWN` is which is open."""
+    """Ids that all forms share: `DONE` changes when something was done, `CONFIRMATION` says what, `SHOWN` is which is
+    open."""
 
     DONE = "act-done"
-    TOLD = "act-told"
+    CONFIRMATION = "act-told"
     SHOWN = "act-shown"
 
 
@@ -73,7 +75,7 @@ class Asked:
 
 def forms() -> Part:
     """To be put on a page once, outside of what is redrawn."""
-    shared = [dcc.Store(id=Form.DONE), dcc.Store(id=Form.SHOWN), live(Form.TOLD)]
+    shared = [dcc.Store(id=Form.DONE), dcc.Store(id=Form.SHOWN), live(Form.CONFIRMATION)]
     return html.Div([*shared, *(_form(act, _Ids.of(act.do)) for act in ACTS)])
 
 
@@ -161,7 +163,7 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
     ids, fields = _Ids.of(act.do), [field.id for field in act.fields]
 
     @app.callback(
-        Output(Form.TOLD, "children", allow_duplicate=True),
+        Output(Form.CONFIRMATION, "children", allow_duplicate=True),
         Output(ids.wrong, "children", allow_duplicate=True),
         Output(Form.DONE, "data", allow_duplicate=True),
         Output(Shell.URL, "href", allow_duplicate=True),
@@ -181,16 +183,16 @@ def _register_submitting(app: Dash, services: Services, act: Act) -> None:
         typed = {field: value or "" for field, value in zip(fields, values, strict=True)}
         submitted = Submitted(asked.of, typed, name or "", here.zone)
         try:
-            told = await services.threads.act(notices.attempt, act.perform, services.store, submitted)
+            summary = await services.threads.act(notices.attempt, act.perform, services.store, submitted)
         except LaglossError as error:
             return _refused(_why(error, here.zone))
-        if isinstance(told, Failed):
-            return _refused(notices.not_done(told))
-        return alert(act.done, told, "teal", "✔"), None, time.time(), _closed(here)
+        if isinstance(summary, Failed):
+            return _refused(notices.not_done(summary))
+        return alert(act.done, summary, "teal", "✔"), None, time.time(), _closed(here)
 
 
 def _refused(why: Part) -> tuple[Any, ...]:
-    """What was typed stays; the page beneath shows how things stand now."""
+    """Keep the typed input; the page beneath shows the present state."""
     return no_update, why, time.time(), no_update
 
 

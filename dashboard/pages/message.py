@@ -17,13 +17,13 @@ from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
 from dashboard.pages.message_parts import message_part
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell, pipeline_nav
 from dashboard.queries.lru_cache import Remembered
 from dashboard.queries.message import MessageRead, Where, read_message
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell, pipeline_nav
-from lagloss.errors import BadTime, UnknownPipeline
+from dashboard.queries.services import Services
+from dashboard.request.links import Address
 from lagloss.wire.format import MAX_ID_BYTES
+from lagloss_server.errors import BadTime, UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.times import parse_time_s
 
@@ -32,7 +32,7 @@ _KEPT: Final = 64
 """Answers, to be drawn anew in another zone or in other colours: a search may take half a minute."""
 
 
-class Id(StrEnum):
+class MessageId(StrEnum):
     ASKED = "message-id"
     AROUND = "message-around"
     SEARCH = "message-search"
@@ -52,15 +52,15 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 dmc.Group(
                     [
                         dmc.TextInput(
-                            id=Id.ASKED,
+                            id=MessageId.ASKED,
                             label="Message id, or its hash in hex",
                             size="sm",
                             w={"base": "100%", "sm": 380},
                             attributes={"input": {"maxLength": MAX_ID_BYTES}},
                         ),
-                        moment_picker(Id.AROUND, "Look around (optional)", 220, "sm", clearable=True),
-                        dmc.Button("Search", id=Id.SEARCH, size="sm"),
-                        live(Id.BUSY),
+                        moment_picker(MessageId.AROUND, "Look around (optional)", 220, "sm", clearable=True),
+                        dmc.Button("Search", id=MessageId.SEARCH, size="sm"),
+                        live(MessageId.BUSY),
                     ],
                     gap="sm",
                     align="flex-end",
@@ -68,8 +68,8 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 p="sm",
                 withBorder=True,
             ),
-            live(Id.FOUND),
-            dcc.Store(id=Id.ANSWER),
+            live(MessageId.FOUND),
+            dcc.Store(id=MessageId.ANSWER),
         ],
         gap="sm",
     )
@@ -81,26 +81,26 @@ def register(app: Dash, services: Services) -> None:
 
 
 def _register_search(app: Dash, services: Services) -> None:
-    """What a page shows names its answer: its question, and the number of its search."""
+    """Register the search; a page's result names its question and the number of its search."""
     answers: Remembered[MessageRead] = Remembered(_KEPT)
     searches = count(1)
 
     @app.callback(
-        Output(Id.FOUND, "children"),
-        Output(Id.ANSWER, "data"),
+        Output(MessageId.FOUND, "children"),
+        Output(MessageId.ANSWER, "data"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.SCHEME, "data"),
-        State(Id.ANSWER, "data"),
-        running=[(Output(Id.BUSY, "children"), "Searching, half a minute at most …", "")],
+        State(MessageId.ANSWER, "data"),
+        running=[(Output(MessageId.BUSY, "children"), "Searching, half a minute at most …", "")],
     )
     async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
         here, of = PAGE.asked(pathname, search)
         pipeline = of["pipeline"]
         asked = here.query.get("id", "")
         if not asked:
-            told = "Its beacons are found by the id alone; a time to look around makes it faster."
-            return dmc.Text(told, c="dimmed"), None
+            summary = "Its beacons are found by the id alone; a time to look around makes it faster."
+            return dmc.Text(summary, c="dimmed"), None
         question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
         known = answers.get(tuple(answer)) if answer and answer[:-1] == question else None
         if known is not None:
@@ -119,8 +119,8 @@ def _register_search(app: Dash, services: Services) -> None:
 
 def _register_controls(app: Dash) -> None:
     @app.callback(
-        Output(Id.ASKED, "value"),
-        Output(Id.AROUND, "value"),
+        Output(MessageId.ASKED, "value"),
+        Output(MessageId.AROUND, "value"),
         Input(Shell.URL, "search"),
         State(Shell.URL, "pathname"),
     )
@@ -131,10 +131,10 @@ def _register_controls(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Id.SEARCH, "n_clicks"),
-        Input(Id.ASKED, "n_submit"),
-        State(Id.ASKED, "value"),
-        State(Id.AROUND, "value"),
+        Input(MessageId.SEARCH, "n_clicks"),
+        Input(MessageId.ASKED, "n_submit"),
+        State(MessageId.ASKED, "value"),
+        State(MessageId.AROUND, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -157,7 +157,7 @@ def _register_controls(app: Dash) -> None:
 
 
 def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
-    """The message, or the names of the pipelines there are."""
+    """Return the message, or the names of the pipelines there are."""
     where = Where(*(_time_s(here.query.get(name), now_s) for name in _WHERE))
     try:
         return read_message(services.store, services.log, pipeline, asked, where)
@@ -166,7 +166,8 @@ def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: f
 
 
 def _time_s(text: str | None, now_s: float) -> float | None:
-    """What cannot be read is not asked for: a page shows something whatever its URL says."""
+    """Parse a time of the address; one that cannot be read is ignored, so that the page shows something whatever its
+    URL says."""
     try:
         return parse_time_s(text, now_s) if text else None
     except BadTime:

@@ -12,9 +12,9 @@ from dashboard.figures.gantt import gantt
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.queries.message import MessageRead, Where
 from dashboard.queries.message_timeline import stays
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import rfc3339
@@ -29,7 +29,7 @@ _LOOKS: Final = {
 _WHY: Final = {
     "lost": "its place has gone on past it, and every emitter there accounts for all it saw",
     "perhaps": "its place has gone on past it, but the evidence there is incomplete: it may have come through unseen",
-    "overdue": "nobody has gone past it, and it has been pending longer than maxWait",
+    "overdue": "no place has overtaken it, and it has been pending longer than maxWait",
     "pending": "its place has not come past it yet: late, not lost",
 }
 _SHOWN_BEACONS: Final = 500
@@ -40,13 +40,13 @@ def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
     """Everything about a message, or why there is nothing."""
     parts: list[Any] = []
     if found.trouble is not None:
-        told = f"{found.trouble} What is shown below, if anything, is what its window's result kept."
-        parts.append(alert("The log cannot be read", told, "orange", "!"))
+        summary = f"{found.trouble} What is shown below, if anything, is what its window's result kept."
+        parts.append(alert("The log cannot be read", summary, "orange", "!"))
     if found.trail is not None:
         parts += [_fate(found, here), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
-    elif found.told is not None:
+    elif found.verdict is not None:
         parts.append(_fate(found, here))
-    if found.search is not None and found.trail is None and (found.told is None or found.search.is_cut):
+    if found.search is not None and found.trail is None and (found.verdict is None or found.search.is_cut):
         parts.append(_not_found(found, found.search, here))
     return dmc.Stack(parts, gap="sm")
 
@@ -62,31 +62,31 @@ def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
     if search.oldest_s is not None:
         reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
     sample = " Its hash is not in the sample that this pipeline sends beacons of." if found.is_sampled_out else ""
-    told = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
+    summary = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
     if found.where.goes_on:
-        told.append(" Only windows that an earlier search had not looked through were asked for.")
-    return alert("Not found", told, "orange", "∅")
+        summary.append(" Only windows that an earlier search had not looked through were asked for.")
+    return alert("Not found", summary, "orange", "∅")
 
 
 def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[Any]:
-    """Where to go on: a search around a time has left out windows on both its sides."""
+    """Return where to go on: a search around a time has left out windows on both its sides."""
     order = "newest first" if where.around_s is None else f"from {here.zone.moment(where.around_s)} on both sides"
     earlier = here.asking(before=rfc3339(search.from_s or 0), after=None)
-    told: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
-    told.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
+    summary: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
+    summary.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
     if where.around_s is not None:
         later = here.asking(after=rfc3339(search.to_s or 0), before=None)
-        told += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
-    return told
+        summary += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
+    return summary
 
 
 def _fate(found: MessageRead, here: Address) -> Part:
-    """What became of it, where, and its last sign of life; a link to its window."""
-    trail, told = found.trail, found.told
-    start_s = trail.window_start_s if trail is not None else told.window_start_s if told is not None else 0
-    name = (trail and trail.message_id) or (told and told.message_id) or found.asked
-    seen_ms = trail.last_seen_ms if trail is not None else told.last_seen_ms if told is not None else 0.0
-    last = trail.beacons[-1].checkpoint if trail is not None else told.last_checkpoint if told is not None else ""
+    """Draw the message's fate, its place and its last observation; a link to its window."""
+    trail, summary = found.trail, found.verdict
+    start_s = trail.window_start_s if trail is not None else summary.window_start_s if summary is not None else 0
+    name = (trail and trail.message_id) or (summary and summary.message_id) or found.asked
+    seen_ms = trail.last_seen_ms if trail is not None else summary.last_seen_ms if summary is not None else 0.0
+    last = trail.beacons[-1].checkpoint if trail is not None else summary.last_checkpoint if summary is not None else ""
     zone = here.zone
     window = dmc.Anchor(
         f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
@@ -118,7 +118,7 @@ def _fate(found: MessageRead, here: Address) -> Part:
 def _badge(found: MessageRead) -> Part:
     if not found.missing_at:
         return badge("Nothing missing", "✔", "teal", size="lg")
-    word, sign, colour = _LOOKS.get(found.told.kind if found.told else "", ("Missing", "✖", "orange"))
+    word, sign, colour = _LOOKS.get(found.verdict.kind if found.verdict else "", ("Missing", "✖", "orange"))
     return badge(word, sign, colour, size="lg")
 
 
@@ -126,30 +126,30 @@ def _sentence(found: MessageRead) -> str:
     if not found.missing_at:
         return "Every place that it came to has let it go: it was delivered, filtered or put in a dead-letter queue."
     where = ", ".join(words.place_label(place) for place in found.missing_at)
-    if found.told is None:
+    if found.verdict is None:
         return f"Missing at {where}. Its window is not judged yet, or its result kept no more names."
-    return f"Missing at {where}: {_WHY.get(found.told.kind, found.told.kind)}."
+    return f"Missing at {where}: {_WHY.get(found.verdict.kind, found.verdict.kind)}."
 
 
 def _elsewhere(found: MessageRead, start_s: int, here: Address) -> Part | None:
-    """An id that was used again is missing in several windows."""
+    """Return an id that was used again is missing in several windows."""
     others = [known for known in found.known if known.window_start_s != start_s]
     if not others:
         return None
-    told: list[Any] = ["Also missing in: "]
+    summary: list[Any] = ["Also missing in: "]
     for at, known in enumerate(others[:10]):
         href = here.to(links.window(found.pipeline, known.window_start_s)).href
-        told += [
+        summary += [
             ", " if at else "",
             dmc.Anchor(here.zone.minute(known.window_start_s), href=href, size="sm", underline="always"),
         ]
-    return dmc.Text(told, size="sm")
+    return dmc.Text(summary, size="sm")
 
 
 def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
     assert found.graph is not None
     event_ms = trail.event_ms if trail.event_ms is not None else (trail.window_start_s + WINDOW_S) * 1_000
-    kind = found.told.kind if found.told is not None else ""
+    kind = found.verdict.kind if found.verdict is not None else ""
     missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in found.missing_at}
     there = stays(found.graph, trail.beacons[:_SHOWN_BEACONS])
     figure = gantt(there, missing, event_ms, trail.last_seen_ms, here.zone, dark)

@@ -1,4 +1,4 @@
-"""What stands where there is nothing to draw, told apart in words, and banners over what is old."""
+"""Empty states and staleness banners."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from dashboard.pages.base import Part, alert
 from dashboard.queries.condition import Condition, Freshness
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Definition
@@ -34,7 +34,7 @@ class Failed:
 
 
 def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
-    """What `read` gives, or that the database failed it: a state to show, not an error to raise."""
+    """Return the result of `read`, or the failure of the database: a state to show, not an error to raise."""
     try:
         return read(*args)
     except SQLAlchemyError as error:
@@ -43,21 +43,21 @@ def attempt(read: Callable[..., _T], *args: Any) -> _T | Failed:
 
 
 def or_nothing(read: Callable[..., _T], *args: Any) -> _T | None:
-    """As `attempt`, for what a page can do without."""
+    """Read as `attempt`, for content that a page can do without."""
     found = attempt(read, *args)
     return None if isinstance(found, Failed) else found
 
 
 def query_failed(failed: Failed, zone: Zone, now_s: float) -> Part:
     tried = f"Tried at {zone.clock(now_s, seconds=True)} {zone.label(now_s)}; trying again by itself."
-    told = f"PostgreSQL did not answer: {failed.detail}. What is shown below, if anything, was read "
+    summary = f"PostgreSQL did not answer: {failed.detail}. What is shown below, if anything, was read "
     # how long before only the browser knows: assets/watchdog.js says it here, and no screen reader at each second
     before = html.Span("before", className="read-before", role="timer")
-    return alert("Query failed", [told, before, ".", html.Br(), tried], "red", "✖")
+    return alert("Query failed", [summary, before, ".", html.Br(), tried], "red", "✖")
 
 
 def not_done(failed: Failed) -> Part:
-    """What somebody asked for was not written down."""
+    """Draw the notice that an action was not stored."""
     return alert("Not done", f"PostgreSQL did not answer: {failed.detail}. Try again.", "red", "✖")
 
 
@@ -67,23 +67,26 @@ def no_pipeline() -> Part:
 
 
 def unknown_pipeline(name: str, names: list[str], here: Address) -> Part:
-    told: list[Any] = [f"There is no pipeline named {name}. "]
+    summary: list[Any] = [f"There is no pipeline named {name}. "]
     if names:
-        told.append("There are: ")
+        summary.append("There are: ")
         for at, known in enumerate(names[:20]):
-            told += [", " if at else "", dmc.Anchor(known, href=here.to(links.pipeline(known)).href)]
-    return alert("Unknown pipeline", told, "orange", "?")
+            summary += [", " if at else "", dmc.Anchor(known, href=here.to(links.pipeline(known)).href)]
+    return alert("Unknown pipeline", summary, "orange", "?")
 
 
 def no_such_page(here: Address) -> Part:
-    told = ["Nothing is served at this address. ", dmc.Anchor("Go to the overview", href=here.to(links.OVERVIEW).href)]
-    return alert("No such page", told, "orange", "?")
+    summary = [
+        "Nothing is served at this address. ",
+        dmc.Anchor("Go to the overview", href=here.to(links.OVERVIEW).href),
+    ]
+    return alert("No such page", summary, "orange", "?")
 
 
 def of_condition(
     found: Condition, fresh: Freshness, definition: Definition, here: Address, now_s: float
 ) -> Part | None:
-    """The notice over a pipeline's page; None where all is well."""
+    """Return the notice over a pipeline's page; None where all is well."""
     zone, name = here.zone, definition.name
     match found:
         case Condition.NOT_CLOSED:
@@ -91,12 +94,12 @@ def of_condition(
         case Condition.BLIND:
             return alert("Blind", _blind(fresh, name, zone, now_s), "red", "✖")
         case Condition.IDLE:
-            told = f"No messages come in at {name}; its emitters report, and say so: nothing is lost."
-            return alert("Idle", told, "gray", "○")
+            summary = f"No messages come in at {name}; its emitters report, and say so: nothing is lost."
+            return alert("Idle", summary, "gray", "○")
         case Condition.NOTHING_IN_RANGE:
             newest = zone.minute(fresh.newest_s) if fresh.newest_s is not None else fmt.NOTHING
-            told = f"{name} has no windows in this range. Its newest closed minute is {newest}."
-            return alert("Nothing in this range", told, "orange", "∅")
+            summary = f"{name} has no windows in this range. Its newest closed minute is {newest}."
+            return alert("Nothing in this range", summary, "orange", "∅")
         case Condition.STALE:
             return alert("Stale", _stale(fresh, definition, now_s), "orange", "!")
     return None

@@ -9,16 +9,16 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, dcc, html, no_update
 
-from dashboard.pages import notices, overview_parts
+from dashboard.pages import fast_html as light
+from dashboard.pages import notices, overview_parts, shell
 from dashboard.pages.base import Page, Part, live, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
 from dashboard.queries import pipeline_status as standing
 from dashboard.queries.overview import read_overview
-from dashboard.web import fast_html as light
-from dashboard.web import links, shell
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss_server.store.store import Store
 
 _TITLE: Final = "overview-title"
@@ -65,7 +65,7 @@ def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
 
 
 def chosen_state(here: Address) -> standing.State | None:
-    """The state that the address asks for; one that is none is passed over."""
+    """Return the state that the address asks for; one that is none is passed over."""
     asked = here.query.get("state", "")
     return standing.State(asked) if asked in set(standing.State) else None
 

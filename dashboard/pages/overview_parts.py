@@ -11,14 +11,14 @@ from dash import html
 from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, aria
+from dashboard.pages.fast_html import Light, element, link
 from dashboard.queries.condition import Condition
 from dashboard.queries.overview import Overview
-from dashboard.queries.pipeline_status import Minute, Standing, State
+from dashboard.queries.pipeline_status import Minute, PipelineStatus, State
 from dashboard.reports.wording import left
-from dashboard.web import links
-from dashboard.web.fast_html import Light, element, link
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.store.store import DAY_S
@@ -36,7 +36,7 @@ _PHRASES: Final[Mapping[State, tuple[str, str]]] = {
     State.OK: ("is well", "are well"),
     State.IDLE: ("is idle", "are idle"),
 }
-"""What is said of one pipeline, and of several."""
+"""The row of one pipeline, and headlines of several."""
 _LOOKS: Final[Mapping[State, tuple[str, str, str]]] = {
     State.LOSS: ("Loss", VERDICTS["loss"].icon, "red"),
     State.CRITICAL: ("Critical", "▲", "red"),
@@ -70,7 +70,7 @@ def totals(overview: Overview) -> str:
 
 
 def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
-    """A link for each state that some pipeline is in: the same page, showing those only."""
+    """Return a link for each state that some pipeline is in: the same page, showing those only."""
     items = [_state_link(f"All {len(overview.standings)}", here.asking(state=None), chosen is None)]
     for state, number in overview.counts.items():
         word, sign, _ = _LOOKS[state]
@@ -87,19 +87,19 @@ def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
     wanted = [f"whose name or description holds “{text}”"] if text else []
     wanted += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
     everything = here.asking(q=None, state=None).href
-    told = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
-    return alert("Nothing matches", told, "blue", "∅")
+    summary = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
+    return alert("Nothing matches", summary, "blue", "∅")
 
 
-def table(standings: Sequence[Standing], here: Address, now_s: float) -> Light:
-    """A row each, in the order given; on narrow screens the rows are cards (overview.css)."""
+def table(standings: Sequence[PipelineStatus], here: Address, now_s: float) -> Light:
+    """Return a row each, in the order given; on narrow screens the rows are cards (overview.css)."""
     names = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
     head = element("thead", element("tr", *names, role="row"), role="rowgroup")
     rows = [_row(standing, here, now_s) for standing in standings]
     return element("table", head, element("tbody", *rows, role="rowgroup"), role="table", class_="overview")
 
 
-def _row(standing: Standing, here: Address, now_s: float) -> Light:
+def _row(standing: PipelineStatus, here: Address, now_s: float) -> Light:
     name, zone = standing.pipeline, here.zone
     to_page = link(name, here.to(links.pipeline(name)).href, class_="stretched")
     return element(
@@ -125,8 +125,9 @@ def _small(text: str) -> Light | None:
     return element("div", text, class_="small") if text else None
 
 
-def _now(standing: Standing, zone: Zone) -> list[Light | None]:
-    """The newest verdict and since when; where that is not of now, what is the matter, and what the last one was."""
+def _now(standing: PipelineStatus, zone: Zone) -> list[Light | None]:
+    """Return the newest verdict and since when; where that is not of now, what is the matter, and what the last one
+    was."""
     minute = standing.newest
     if minute is None or not standing.is_current:
         state = _OF_CONDITION[standing.condition]
@@ -147,37 +148,38 @@ def _since(minute: Minute, zone: Zone) -> str:
     return f"since {zone.clock(minute.since_s, date=not today)}"
 
 
-def _is_lossy(standing: Standing) -> bool:
+def _is_lossy(standing: PipelineStatus) -> bool:
     """Now: what was lost before a pipeline went blind or stale is no loss of now."""
     ratio = standing.newest.loss_ratio["min"] if standing.newest is not None and standing.is_current else None
     return ratio is not None and ratio > standing.targets.loss
 
 
-def _is_late(standing: Standing) -> bool:
+def _is_late(standing: PipelineStatus) -> bool:
     return standing.newest is not None and standing.is_current and standing.newest.is_late
 
 
-def _loss(standing: Standing) -> list[Light | None]:
+def _loss(standing: PipelineStatus) -> list[Light | None]:
     found = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
     return _of_now(standing, found, f"{fmt.percent(standing.targets.loss)} allowed")
 
 
-def _of_now(standing: Standing, found: str, target: str) -> list[Light | None]:
-    """Of a pipeline that is blind or stale nothing is known of now: what it was stands below."""
+def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Light | None]:
+    """Return the value, unless the pipeline is blind or stale: then the last known one stands below."""
     if standing.newest is None or standing.is_current:
         return [found, _small(target)]
     return [fmt.NOTHING, _small(f"was {found}, {target}")]
 
 
 def _loss_of(minute: Minute) -> str:
-    """Of a minute that could not be judged, what is certain is a lower bound only, and none no number at all."""
+    """Format the loss; for a minute that could not be judged, certain loss as a lower bound, and no number without
+    any."""
     ratio = minute.loss_ratio
     if minute.verdict != "unknown" or ratio["min"] is None or minute.lost_min < minute.lost_max:
         return fmt.percent_interval(ratio)
     return f"at least {fmt.percent(ratio['min'])}" if minute.lost_min else fmt.NOTHING
 
 
-def _lag(standing: Standing) -> list[Light | None]:
+def _lag(standing: PipelineStatus) -> list[Light | None]:
     minute, targets = standing.newest, standing.targets
     percentile, target = f"p{targets.lag_percentile:g}", fmt.duration(targets.lag_ms)
     if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
@@ -187,8 +189,8 @@ def _lag(standing: Standing) -> list[Light | None]:
     return _of_now(standing, found, f"{percentile}, target {target}")
 
 
-def _budgets(standing: Standing) -> list[Light | None]:
-    """Of each objective what is left, marked where nothing is."""
+def _budgets(standing: PipelineStatus) -> list[Light | None]:
+    """Draw the remaining budget of each objective; an exhausted one is marked."""
     return [
         element(
             "div", f"{objective}: {left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
@@ -197,22 +199,22 @@ def _budgets(standing: Standing) -> list[Light | None]:
     ]
 
 
-def _spark(standing: Standing) -> Light:
+def _spark(standing: PipelineStatus) -> Light:
     if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
         return fmt.NOTHING
-    said = spoken(standing.hours, standing.targets)
+    note = spoken(standing.hours, standing.targets)
     size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
-    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=said, title=said, **size)
+    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=note, title=note, **size)
 
 
-def _incidents(standing: Standing, here: Address) -> Light:
+def _incidents(standing: PipelineStatus, here: Address) -> Light:
     counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
-    told = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
-    return link(told, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if told else "none"
+    summary = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
+    return link(summary, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if summary else "none"
 
 
-def _newest(standing: Standing, zone: Zone, now_s: float) -> list[Light | None]:
-    """How old the newest closed minute is, or when the pipeline was last heard of."""
+def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | None]:
+    """Return how old the newest closed minute is, or when the pipeline was last heard of."""
     minute, reported_s = standing.newest, standing.fresh.reported_s
     if minute is None:
         heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
@@ -223,5 +225,5 @@ def _newest(standing: Standing, zone: Zone, now_s: float) -> list[Light | None]:
 
 
 def _aged(seconds: float) -> str:
-    """In whole minutes, so that a row does not change with every refresh."""
+    """Return the age in whole minutes, so that a row does not change with every refresh."""
     return fmt.ago(seconds // 60 * 60) if seconds >= 60 else "within a minute"

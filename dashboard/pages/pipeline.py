@@ -11,32 +11,33 @@ import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
 
 from dashboard.figures import flow_graph, shares
-from dashboard.figures.frame import SLOWEST, Frame
+from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
-from dashboard.pages import band, notices, pipeline_parts, pipeline_steps
+from dashboard.pages import incident_cards as band
+from dashboard.pages import notices, pipeline_parts, pipeline_steps
 from dashboard.pages.base import NAME, Page, Part, aria, live, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
 from dashboard.queries.alerts import read_open
-from dashboard.queries.incident_filters import Filters
+from dashboard.queries.incident_filters import IncidentFilters
 from dashboard.queries.panels import Panels, read_panels
-from dashboard.web.current_user import asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import WHILE_BUSY, Shell, pipeline_nav
-from dashboard.web.span import shown_span
-from lagloss.errors import UnknownPipeline
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules import hops
 from lagloss_server.store.store import Store
 
-# a double click always tells that the axis is to find its range; by default, it may tell one that plotly remembers
+# a double click always asks for autorange; by default, it may ask for a range that plotly remembers
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
 _BLANK: Final[Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
 """What a chart is before it is drawn; by default plotly draws axes."""
 
 
-class Id(StrEnum):
+class PipelineId(StrEnum):
     NOTICE = "pipeline-notice"
     INCIDENTS = "pipeline-incidents"
     CONTENT = "pipeline-content"
@@ -60,37 +61,47 @@ def layout(of: dict[str, str], here: Address) -> Part:
     return html.Div(
         [
             dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
-            live(Id.NOTICE),
-            live(Id.INCIDENTS),
-            dcc.Store(id=Id.CLICKED),
-            dcc.Store(id=Id.OFFSET),
-            dcc.Store(id=Id.ZOOMED, data=[]),
+            live(PipelineId.NOTICE),
+            live(PipelineId.INCIDENTS),
+            dcc.Store(id=PipelineId.CLICKED),
+            dcc.Store(id=PipelineId.OFFSET),
+            dcc.Store(id=PipelineId.ZOOMED, data=[]),
             # hidden with its size: what is drawn in it need not be drawn again when it is shown
-            html.Div(_content(name), id=Id.CONTENT, style={"visibility": "hidden"}),
+            html.Div(_content(name), id=PipelineId.CONTENT, style={"visibility": "hidden"}),
         ]
     )
 
 
 def _content(name: str) -> Part:
-    panels = dmc.Paper([_panels_head(), _figure(Id.PANELS, Id.CAPTION, HEIGHT_PX)], p="sm", withBorder=True)
+    panels = dmc.Paper(
+        [_panels_head(), _figure(PipelineId.PANELS, PipelineId.CAPTION, HEIGHT_PX)], p="sm", withBorder=True
+    )
     title = dmc.Title("Share of each hop of the lag", order=2, fz=16)
     about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
-    parts = [title, about, _figure(Id.PIE, Id.SHARES, 230), _figure(Id.BARS, Id.SHARES, None)]
-    hidden = html.Div("share of each hop of the lag", id=Id.SHARES, hidden=True)
+    parts = [
+        title,
+        about,
+        _figure(PipelineId.PIE, PipelineId.SHARES, 230),
+        _figure(PipelineId.BARS, PipelineId.SHARES, None),
+    ]
+    hidden = html.Div("share of each hop of the lag", id=PipelineId.SHARES, hidden=True)
     beside = dmc.Stack(
         [
             dmc.Paper([*parts, hidden], p="sm", withBorder=True),
-            dmc.Paper(html.Div(id=Id.WORST), p="sm", withBorder=True),
+            dmc.Paper(html.Div(id=PipelineId.WORST), p="sm", withBorder=True),
         ],
         gap="sm",
     )
     graph = html.Div(
-        _figure(Id.FLOW, f"{Id.FLOW}-name", None), className="sideways", tabIndex=0, **aria(label=f"graph of {name}")
+        _figure(PipelineId.FLOW, f"{PipelineId.FLOW}-name", None),
+        className="sideways",
+        tabIndex=0,
+        **aria(label=f"graph of {name}"),
     )
-    flow = [dmc.Title("Lag and loss on its way", order=2, fz=16, id=f"{Id.FLOW}-name"), graph]
+    flow = [dmc.Title("Lag and loss on its way", order=2, fz=16, id=f"{PipelineId.FLOW}-name"), graph]
     return dmc.Stack(
         [
-            html.Div(id=Id.HEADLINE),
+            html.Div(id=PipelineId.HEADLINE),
             dmc.Grid(
                 [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
                 gutter="sm",
@@ -106,7 +117,12 @@ def _panels_head() -> Part:
         [
             dmc.Text("path", size="sm", className="faint"),
             dmc.Select(
-                id=Id.PATH, data=[], allowDeselect=False, size="xs", w=210, **aria(label="path through the pipeline")
+                id=PipelineId.PATH,
+                data=[],
+                allowDeselect=False,
+                size="xs",
+                w=210,
+                **aria(label="path through the pipeline"),
             ),
         ],
         gap="xs",
@@ -118,24 +134,24 @@ def _panels_head() -> Part:
                 [
                     dmc.Title("Messages, lag, loss", order=2, fz=16),
                     dmc.Text(about, size="sm", className="faint"),
-                    html.Div(path, id=Id.PATH_BOX, style={"marginLeft": "auto"}),
+                    html.Div(path, id=PipelineId.PATH_BOX, style={"marginLeft": "auto"}),
                 ],
                 gap="xs",
             ),
-            html.Div(id=Id.CAPTION, className="caption"),
+            html.Div(id=PipelineId.CAPTION, className="caption"),
         ]
     )
 
 
 def _figure(id_: str, named_by: str, height: int | None) -> Part:
-    """A figure that a screen reader takes for a picture with a name."""
+    """Return a figure that a screen reader takes for a picture with a name."""
     style = {} if height is None else {"height": height}
     graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style)
     return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
 
 
 def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
-    """Every property of the page's parts that follows from what is stored."""
+    """Return every property of the page's parts that follows from stored data."""
     try:
         panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
     except UnknownPipeline:
@@ -143,7 +159,7 @@ def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> d
         return {"notice": notice, "incidents": None, "content": {"display": "none"}}
     definition = panels.stored.definition
     notice = notices.of_condition(panels.condition, panels.fresh, definition, here, now_s)
-    open_ = band.band(read_open(store, Filters(pipeline=name)), here, asking(), now_s)
+    open_ = band.band(read_open(store, IncidentFilters(pipeline=name)), here, asking(), now_s)
     is_empty = panels.newest is None and not panels.series.buckets
     drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
     return drawn | _drawn(panels, here, dark, now_s)
@@ -155,7 +171,7 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
     ends = hops.deliveries(graph)
     path = here.query.get("path", SLOWEST)
     path = path if path in ends else SLOWEST
-    frame = Frame(
+    frame = FigureFrame(
         definition,
         series,
         panels.terms,
@@ -188,23 +204,23 @@ def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str,
 
 
 _OUTPUTS: Final = {
-    "notice": Output(Id.NOTICE, "children"),
-    "incidents": Output(Id.INCIDENTS, "children"),
-    "content": Output(Id.CONTENT, "style"),
-    "headline": Output(Id.HEADLINE, "children"),
-    "caption": Output(Id.CAPTION, "children"),
-    "paths": Output(Id.PATH, "data"),
-    "path": Output(Id.PATH, "value"),
-    "path_box": Output(Id.PATH_BOX, "style"),
-    "panels": Output(Id.PANELS, "figure"),
-    "panels_style": Output(Id.PANELS, "style"),
-    "offset": Output(Id.OFFSET, "data"),
-    "pie": Output(Id.PIE, "figure"),
-    "bars": Output(Id.BARS, "figure"),
-    "bars_style": Output(Id.BARS, "style"),
-    "flow": Output(Id.FLOW, "figure"),
-    "flow_style": Output(Id.FLOW, "style"),
-    "worst": Output(Id.WORST, "children"),
+    "notice": Output(PipelineId.NOTICE, "children"),
+    "incidents": Output(PipelineId.INCIDENTS, "children"),
+    "content": Output(PipelineId.CONTENT, "style"),
+    "headline": Output(PipelineId.HEADLINE, "children"),
+    "caption": Output(PipelineId.CAPTION, "children"),
+    "paths": Output(PipelineId.PATH, "data"),
+    "path": Output(PipelineId.PATH, "value"),
+    "path_box": Output(PipelineId.PATH_BOX, "style"),
+    "panels": Output(PipelineId.PANELS, "figure"),
+    "panels_style": Output(PipelineId.PANELS, "style"),
+    "offset": Output(PipelineId.OFFSET, "data"),
+    "pie": Output(PipelineId.PIE, "figure"),
+    "bars": Output(PipelineId.BARS, "figure"),
+    "bars_style": Output(PipelineId.BARS, "style"),
+    "flow": Output(PipelineId.FLOW, "figure"),
+    "flow_style": Output(PipelineId.FLOW, "style"),
+    "worst": Output(PipelineId.WORST, "children"),
 }
 
 
@@ -242,28 +258,28 @@ def _register_steps(app: Dash) -> None:
 
     app.clientside_callback(  # type: ignore[no-untyped-call]
         ClientsideFunction("lagloss", "singleClick"),
-        Output(Id.CLICKED, "data"),
-        Input(Id.PANELS, "clickData"),
+        Output(PipelineId.CLICKED, "data"),
+        Input(PipelineId.PANELS, "clickData"),
         prevent_initial_call=True,
     )
 
-    @app.callback(to, Input(Id.CLICKED, "data"), *where, prevent_initial_call=True)
+    @app.callback(to, Input(PipelineId.CLICKED, "data"), *where, prevent_initial_call=True)
     def click(clicked: Any, pathname: str | None, search: str | None) -> str:
         here, of = PAGE.asked(pathname, search)
         return step(here, pipeline_steps.of_click(here, of["pipeline"], clicked))
 
-    @app.callback(to, Input(Id.PATH, "value"), *where, prevent_initial_call=True)
+    @app.callback(to, Input(PipelineId.PATH, "value"), *where, prevent_initial_call=True)
     def choose(path: str | None, pathname: str | None, search: str | None) -> str:
         here, _ = PAGE.asked(pathname, search)
         return step(here, pipeline_steps.of_path(here, path))
 
     @app.callback(
         to,
-        Output(Id.ZOOMED, "data"),
-        Output(Id.PANELS, "relayoutData"),  # else a second double click would be no change
-        Input(Id.PANELS, "relayoutData"),
-        State(Id.OFFSET, "data"),
-        State(Id.ZOOMED, "data"),
+        Output(PipelineId.ZOOMED, "data"),
+        Output(PipelineId.PANELS, "relayoutData"),  # else a second double click would be no change
+        Input(PipelineId.PANELS, "relayoutData"),
+        State(PipelineId.OFFSET, "data"),
+        State(PipelineId.ZOOMED, "data"),
         *where,
         prevent_initial_call=True,
     )

@@ -14,14 +14,14 @@ from dashboard.figures.loss import drawn_loss
 from dashboard.format import VERDICTS
 from dashboard.pages import pipeline_steps
 from dashboard.pages.base import Part, badge, moment
-from dashboard.queries.buckets import Bucket, tells_messages
+from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
 from dashboard.queries.panels import Panels
 from dashboard.queries.series import Series
-from dashboard.queries.sla_periods import Terms, is_held, told_percentile
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.zones import Zone, utc
+from dashboard.queries.sla_periods import Terms, is_held, target_percentile
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
@@ -33,7 +33,7 @@ _NAMES: Final = {60: "minute", 3_600: "hour", 86_400: "day"}
 
 
 def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
-    """The verdict of the newest closed minute in a sentence, how fresh it is, and its numbers."""
+    """Return the verdict of the newest closed minute in a sentence, how fresh it is, and its numbers."""
     newest = panels.newest
     if newest is None:
         return None
@@ -48,7 +48,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
         f" · closed {closed_ago} · read at {here.zone.clock(now_s, seconds=True)} {here.zone.label(now_s)}",
         f" · {panels.fresh.reporting} of {panels.fresh.emitters} emitters reporting" if panels.fresh.emitters else "",
     ]
-    told = [
+    summary = [
         dmc.Text(words.verdict_sentence(newest, sla.loss.max), fw=600),
         dmc.Text(fresh, size="sm", className="faint"),
     ]
@@ -56,7 +56,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
     tiles = [_tile(*tile) for tile in _tiles(newest, sla)]
     return dmc.Paper(
         [
-            html.Div([verdict, html.Div(told, className="grows")], className="said"),
+            html.Div([verdict, html.Div(summary, className="grows")], className="said"),
             dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4}, mt="sm", spacing="sm"),
         ],
         p="sm",
@@ -66,8 +66,8 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
 
 def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
     """(title, value, what it stands beside) of the newest closed minute."""
-    e2e, percentile = newest["e2e_lag_ms"], told_percentile(sla.lag)
-    is_told = tells_messages(newest["messages"], [words.verdict_of(newest)])
+    e2e, percentile = newest["e2e_lag_ms"], target_percentile(sla.lag)
+    is_known = knows_messages(newest["messages"], [words.verdict_of(newest)])
     ends = [f"{fmt.count(newest[kind])} {kind}" for kind in ("delivered", "filtered", "dead", "pending")]
     judged = "" if is_held(sla.lag) else " by the on-time share"
     lag_target = (
@@ -78,8 +78,8 @@ def _tiles(newest: dict[str, Any], sla: Sla) -> list[tuple[str, str, str]]:
         (f"E2E lag {percentile}", fmt.duration(e2e[percentile]), lag_target),
         ("On time", fmt.percent(newest["on_time_share"]), f"delivered within {fmt.duration(sla.lag.target)}"),
         ("Messages", fmt.count(newest["messages"]), " · ".join(ends))
-        if is_told
-        else ("Messages", fmt.NOTHING, "nobody has told whether any came in"),
+        if is_known
+        else ("Messages", fmt.NOTHING, "no report says whether any came in"),
     ]
 
 
@@ -93,19 +93,21 @@ def _tile(title: str, value: str, beside: str) -> Part:
 
 
 def caption(panels: Panels, here: Address) -> list[Part]:
-    """The panels in words, and the way to what they have no room for."""
+    """Return the panels in words, and the way to what they have no room for."""
     more = panels.happenings.more_incidents
-    told = panels_told(panels.series, panels.terms, here.zone) + consumer_lag_told(panels.consumer_lag, here.zone)
+    summary = describe_panels(panels.series, panels.terms, here.zone) + describe_consumer_lag(
+        panels.consumer_lag, here.zone
+    )
     if not more:
-        return [told]
+        return [summary]
     href = here.to(links.ALERTS, pipeline=panels.stored.name, tab="history").href
     link = dmc.Anchor(f"and {fmt.count(more)} more", href=href, inherit=True)
     shown = fmt.count(len(panels.happenings.incidents))
-    return [f"{told}; {shown} incidents are shown, critical ones first, then the newest: ", link]
+    return [f"{summary}; {shown} incidents are shown, critical ones first, then the newest: ", link]
 
 
-def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
-    """What a reader hears who cannot see the panels."""
+def describe_panels(series: Series, terms: Terms, zone: Zone) -> str:
+    """Describe the panels for screen readers."""
     found = series.buckets
     if not found:
         return "nothing is known of this span"
@@ -120,8 +122,8 @@ def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
     lossy = max(found, key=_loss)
     if _loss(lossy) > (0.0, 0.0):
         low, high = _loss(lossy)
-        told = fmt.percent_interval({"min": low, "max": high})
-        parts.append(f"highest loss {told} at {zone.clock(lossy.start_s, date=True)}")
+        summary = fmt.percent_interval({"min": low, "max": high})
+        parts.append(f"highest loss {summary} at {zone.clock(lossy.start_s, date=True)}")
     minutes = sum(verdicts.values())
     what = fmt.counted(minutes, "minute")
     if series.bucket_s > WINDOW_S:
@@ -130,25 +132,25 @@ def panels_told(series: Series, terms: Terms, zone: Zone) -> str:
     return f"{what}: {'; '.join(parts)}"
 
 
-def consumer_lag_told(lag: ConsumerLag, zone: Zone) -> str:
-    """The highest of any node, and the groups of which nothing is known."""
+def describe_consumer_lag(lag: ConsumerLag, zone: Zone) -> str:
+    """Return the highest of any node, and the groups of which nothing is known."""
     found = [
         (bucket.offsets_max, of.node, bucket)
         for of, buckets in lag.series.items()
         for bucket in buckets
         if bucket.offsets_max is not None
     ]
-    told = ""
+    summary = ""
     if found:
         offsets, node, bucket = max(found, key=itemgetter(0))
         behind = f" ({fmt.duration(bucket.behind_max_ms)} behind)" if offsets else ""
         at = zone.clock(bucket.start_s, date=True)
-        told = f"; highest consumer lag {fmt.count(offsets)}{behind} of {node} at {at}"
+        summary = f"; highest consumer lag {fmt.count(offsets)}{behind} of {node} at {at}"
     unknown = lag.watched.items() - {(of.node, of.group) for of in lag.series}
     if unknown:
         named = ", ".join(f"{group} ({node})" for node, group in lag.watched.items() if (node, group) in unknown)
-        told += f"; no consumer lag is known of {named}"
-    return told
+        summary += f"; no consumer lag is known of {named}"
+    return summary
 
 
 def worst(series: Series, terms: Terms) -> list[Bucket]:
@@ -164,14 +166,14 @@ def worst(series: Series, terms: Terms) -> list[Bucket]:
 
 
 def worst_table(panels: Panels, here: Address) -> Part:
-    """The way to a bucket for those who do not click on figures."""
+    """Return the way to a bucket for those who do not click on figures."""
     series = panels.series
     what = _NAMES[series.bucket_s]
     title = dmc.Title(f"Worst {what}s", order=2, fz=16, mb=4)
     found = worst(series, panels.terms)
     if not found:
-        told = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
-        return html.Div([title, dmc.Text(told, size="sm", className="faint")])
+        summary = f"No {what} of this span breached a target or lacks a verdict." if series.buckets else fmt.NOTHING
+        return html.Div([title, dmc.Text(summary, size="sm", className="faint")])
     heads = [
         f"{what.capitalize()} ({here.zone.label(found[0].start_s)})",
         "Verdict",

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 from dashboard.figures.frame import SLOWEST
 from dashboard.figures.time_axis import drawn_s
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.span import MAX_SPAN_S, Span, shown_span
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import MAX_SPAN_S, Span, shown_span
 from lagloss.wire.format import WINDOW_S
 
 _WIDER: Final = 3
@@ -16,7 +16,7 @@ _WIDER: Final = 3
 
 
 def of_click(here: Address, pipeline: str, click: Any) -> Address:
-    """A minute's window; an hour or a day is shown as a span of its own."""
+    """Return a minute's window; an hour or a day is shown as a span of its own."""
     found = _clicked(click)
     if found is None:
         return here
@@ -25,14 +25,14 @@ def of_click(here: Address, pipeline: str, click: Any) -> Address:
 
 
 def of_bucket(here: Address, pipeline: str, start_s: int, length_s: int) -> Address:
-    """Where more is told of one bucket."""
+    """Return the address with more about one bucket."""
     if length_s == WINDOW_S:
         return here.to(links.window(pipeline, start_s))
     return here.over(Span(start_s, start_s + length_s))
 
 
 def of_zoom(here: Address, zoom: Any, offset_s: int) -> Address:
-    """The span that was dragged over, in whole minutes."""
+    """Return the span that was dragged over, in whole minutes."""
     ends = _dragged(zoom, offset_s)
     if ends is None:
         return here
@@ -42,13 +42,13 @@ def of_zoom(here: Address, zoom: Any, offset_s: int) -> Address:
 
 
 def is_double_click(zoom: Any) -> bool:
-    """Plotly then tells that its axis is to find its range by itself."""
+    """Return whether the figure was double-clicked: plotly then asks for autorange."""
     return isinstance(zoom, dict) and bool(zoom.get("xaxis.autorange"))
 
 
 def back(here: Address, before: list[str], now_s: float) -> tuple[Address, list[str]]:
-    """Where a double click leads, and what is left to go back to: to what was shown before the last zoom, else to a
-    wider span around this one. `before`: queries of the page, the last zoom's last."""
+    """Return where a double click leads, and what is left to go back to: to what was shown before the last zoom, else
+    to a wider span around this one. `before`: queries of the page, the last zoom's last."""
     left = list(before)
     while left:
         asked = Address.parse(here.path, left.pop())
@@ -62,7 +62,7 @@ def back(here: Address, before: list[str], now_s: float) -> tuple[Address, list[
 
 
 def of_path(here: Address, path: str | None) -> Address:
-    """The path whose hops are stacked; the slowest is not named."""
+    """Return the path whose hops are stacked; the slowest is not named."""
     return here.asking(path=None if path in (None, SLOWEST) else path)
 
 

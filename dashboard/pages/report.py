@@ -10,24 +10,24 @@ from typing import Any, Final
 import dash_mantine_components as dmc
 from dash import Dash, Input, Output, State, ctx, html, no_update
 
-from dashboard.pages import notices
+from dashboard.pages import notices, shell
 from dashboard.pages.base import NAME, Page, Part, alert, aria, live, moment_picker, step
 from dashboard.pages.report_parts import report_part
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
 from dashboard.reports import Report, make_report
 from dashboard.reports.ranges import DEFAULT, PRESETS, CalendarSpan, choose, previous
-from dashboard.web import shell
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import Shell
-from dashboard.web.span import RANGES_S, Span
-from lagloss.errors import UnknownPipeline, UsageError
+from dashboard.request.links import Address
+from dashboard.request.span import RANGES_S, Span
+from lagloss.errors import UsageError
+from lagloss_server.errors import UnknownPipeline
 
 _LAST: Final = ("7d", "30d", "90d")
 REFRESH_MS: Final = 60_000
 """A report is of whole minutes, and seldom of the newest ones."""
 
 
-class Ids(StrEnum):
+class ReportIds(StrEnum):
     RANGE = "report-range"
     EARLIER = "report-earlier"
     FROM = "report-from"
@@ -42,28 +42,28 @@ def layout(of: dict[str, str], here: Address) -> Part:
     name = of["pipeline"]
     controls = dmc.Group(
         [
-            dmc.Select(id=Ids.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
-            dmc.Button("Earlier", id=Ids.EARLIER, size="xs", variant="default"),
-            moment_picker(Ids.FROM, "From", 190),
-            moment_picker(Ids.TO, "To", 190),
-            dmc.Button("Show", id=Ids.APPLY, size="xs"),
+            dmc.Select(id=ReportIds.RANGE, label="Range", data=[], allowDeselect=False, size="xs", w=170),
+            dmc.Button("Earlier", id=ReportIds.EARLIER, size="xs", variant="default"),
+            moment_picker(ReportIds.FROM, "From", 190),
+            moment_picker(ReportIds.TO, "To", 190),
+            dmc.Button("Show", id=ReportIds.APPLY, size="xs"),
         ],
         align="end",
         gap="xs",
         my="sm",
     )
-    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), html.Div(id=Ids.NAV)])
+    head = dmc.Group([dmc.Title(f"SLA report: {name}", order=1, fz="h2"), html.Div(id=ReportIds.NAV)])
     # not live: a refresh would have all of it read aloud
-    return html.Div([head, controls, live(Ids.NOTICE), html.Div(id=Ids.CONTENT, **aria(busy="true"))])
+    return html.Div([head, controls, live(ReportIds.NOTICE), html.Div(id=ReportIds.CONTENT, **aria(busy="true"))])
 
 
 def register(app: Dash, services: Services) -> None:
     _register_controls(app)
 
     @app.callback(
-        Output(Ids.NOTICE, "children"),
-        Output(Ids.CONTENT, "children"),
-        Output(Ids.CONTENT, "aria-busy"),
+        Output(ReportIds.NOTICE, "children"),
+        Output(ReportIds.CONTENT, "children"),
+        Output(ReportIds.CONTENT, "aria-busy"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),
@@ -78,7 +78,7 @@ def register(app: Dash, services: Services) -> None:
 
 
 def content(services: Services, pipeline: str, here: Address, dark: bool) -> tuple[Part | None, Part | None]:
-    """A notice, and the report that the address asks for; without it the notice says why there is none."""
+    """Return a notice, and the report that the address asks for; without it the notice says why there is none."""
     now_s = time.time()
     try:
         span = asked(here, now_s)
@@ -94,7 +94,7 @@ def content(services: Services, pipeline: str, here: Address, dark: bool) -> tup
 
 
 def asked(here: Address, now_s: float) -> CalendarSpan:
-    """The range that an address asks for, as the API reads it.
+    """Return the range that an address asks for, as the API reads it.
 
     Raises:
         BadTime, BadSpan: it makes no sense.
@@ -105,7 +105,7 @@ def asked(here: Address, now_s: float) -> CalendarSpan:
 
 
 def elsewhere(here: Address) -> Address:
-    """The same time, as pages that know no calendar are asked for it."""
+    """Return the same time, as pages that know no calendar are asked for it."""
     try:
         span = asked(here, time.time())
     except UsageError:
@@ -116,11 +116,11 @@ def elsewhere(here: Address) -> Address:
 
 def _register_controls(app: Dash) -> None:
     @app.callback(
-        Output(Ids.NAV, "children"),
-        Output(Ids.RANGE, "data"),
-        Output(Ids.RANGE, "value"),
-        Output(Ids.FROM, "value"),
-        Output(Ids.TO, "value"),
+        Output(ReportIds.NAV, "children"),
+        Output(ReportIds.RANGE, "data"),
+        Output(ReportIds.RANGE, "value"),
+        Output(ReportIds.FROM, "value"),
+        Output(ReportIds.TO, "value"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
     )
@@ -133,11 +133,11 @@ def _register_controls(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Ids.RANGE, "value"),
-        Input(Ids.EARLIER, "n_clicks"),
-        Input(Ids.APPLY, "n_clicks"),
-        State(Ids.FROM, "value"),
-        State(Ids.TO, "value"),
+        Input(ReportIds.RANGE, "value"),
+        Input(ReportIds.EARLIER, "n_clicks"),
+        Input(ReportIds.APPLY, "n_clicks"),
+        State(ReportIds.FROM, "value"),
+        State(ReportIds.TO, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -156,11 +156,11 @@ def _register_controls(app: Dash) -> None:
 
 
 def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to: str | None) -> Address:
-    """Where a control leads. What only repeats the address leads nowhere."""
+    """Return where a control leads. What only repeats the address leads nowhere."""
     match by:
-        case Ids.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
+        case ReportIds.RANGE if range_ and ("from" in here.query or range_ != here.query.get("range", DEFAULT)):
             return here.named(range_)
-        case Ids.EARLIER:
+        case ReportIds.EARLIER:
             try:
                 before = previous(asked(here, time.time()))
             except UsageError:
@@ -168,14 +168,14 @@ def _navigated(here: Address, by: str, range_: str | None, from_: str | None, to
             if before.name:
                 return here.named(before.name)
             return here.over(Span(before.from_s, before.to_s))
-        case Ids.APPLY if from_ and to and (from_, to) != _filled(here):
+        case ReportIds.APPLY if from_ and to and (from_, to) != _filled(here):
             return here.between(from_, to)
     return here
 
 
 def _filled(here: Address) -> tuple[str, str] | None:
-    """What the date pickers hold until somebody picks: a time that comes twice cannot be read back from them. None: the
-    address asks for no range."""
+    """Return the initial values of the date pickers: an ambiguous time cannot be read back from them. None: the address
+    names no range."""
     try:
         span = asked(here, time.time())
     except UsageError:

@@ -12,18 +12,18 @@ from dashboard.figures.burn_down import burn_down_figure
 from dashboard.pages.base import Part, aria, badge, icon
 from dashboard.reports import FORMATS, Report
 from dashboard.reports.model import Figures
-from dashboard.reports.parts import Cell, Section, Table
+from dashboard.reports.parts import Cell, ReportSection, Table
 from dashboard.reports.sections import sections
 from dashboard.reports.wording import STATUSES, local_day
-from dashboard.web import links
-from dashboard.web.links import API, Address
-from dashboard.web.span import Span
+from dashboard.request import links
+from dashboard.request.links import API, Address
+from dashboard.request.span import Span
 
 _ASKED: Final = ("range", "from", "to", "zone")
 
 
 def report_part(report: Report, here: Address, dark: bool) -> Part:
-    """The status, downloads, and every section in the order in which it is read."""
+    """Return the status, downloads, and every section in the order in which it is read."""
     look = STATUSES[report.status]
     head = dmc.Group(
         [badge(look.word, look.icon, look.colour, "lg"), _downloads(report.pipeline, here)], justify="space-between"
@@ -32,7 +32,7 @@ def report_part(report: Report, here: Address, dark: bool) -> Part:
 
 
 def _downloads(pipeline: str, here: Address) -> Part:
-    """The same figures as files; made anew, of the same range."""
+    """Return the same figures as files; made anew, of the same range."""
     asked = {key: value for key, value in here.query.items() if key in _ASKED}
     anchors = [
         html.A(name.upper(), href=_file_link(pipeline, {**asked, "format": name}), download="", className="nav-link")
@@ -45,7 +45,7 @@ def _file_link(pipeline: str, query: dict[str, str]) -> str:
     return f"{API}/pipelines/{quote(pipeline)}/report{Address(query=query).search}"
 
 
-def _section(section: Section, report: Report, here: Address, dark: bool) -> Part:
+def _section(section: ReportSection, report: Report, here: Address, dark: bool) -> Part:
     parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
     parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
     if section.chart == "burn-down":
@@ -59,21 +59,21 @@ def _section(section: Section, report: Report, here: Address, dark: bool) -> Par
 
 
 def _strip(report: Report, here: Address) -> Part:
-    """A square a day, told by colour and sign; a day of which nothing is known is an empty frame."""
+    """Draw a square per day, marked by colour and sign; a day of which nothing is known is an empty frame."""
     return html.Ol([html.Li(_day(day, report, here)) for day in report.days], className="days")
 
 
 def _day(day: Figures, report: Report, here: Address) -> Part:
     look = STATUSES[day.status]
     known = bool(day.known.closed)
-    said = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
+    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
     address = here.to(links.pipeline(report.pipeline)).over(Span(day.from_s, day.to_s))
     return html.A(
         icon(look.icon if known else " "),
         href=address.href,
         className=f"day day-{day.status if known else 'blank'}",
-        title=said,
-        **aria(label=said),
+        title=note,
+        **aria(label=note),
     )
 
 

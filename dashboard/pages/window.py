@@ -12,17 +12,17 @@ from dash.exceptions import PreventUpdate
 from dashboard.pages import notices
 from dashboard.pages.base import NAME, Page, step
 from dashboard.pages.notices import Failed
+from dashboard.pages.shell import WHILE_BUSY, Shell
 from dashboard.pages.window_difference import draw_difference
-from dashboard.pages.window_layout import EVERYTHING, Id, layout, start_of
+from dashboard.pages.window_layout import EVERYTHING, WindowId, layout, start_of
 from dashboard.pages.window_matrix import draw_matrix
 from dashboard.pages.window_table import talks_table
 from dashboard.pages.window_verdict import revisions_part, state_notice, verdict_part
+from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import WHILE_BUSY, Shell
-from dashboard.web.zones import Zone
-from lagloss.errors import UnknownPipeline
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone
+from lagloss_server.errors import UnknownPipeline
 
 
 def register(app: Dash, services: Services) -> None:
@@ -33,18 +33,18 @@ def register(app: Dash, services: Services) -> None:
 
 def _register_drawing(app: Dash, services: Services) -> None:
     @app.callback(
-        Output(Id.NOTICE, "children"),
-        Output(Id.VERDICT, "children"),
-        Output(Id.TABLE, "children"),
-        Output(Id.REVISIONS, "children"),
-        Output(Id.WHERE, "data"),
-        Output(Id.A, "data"),
-        Output(Id.B, "data"),
-        Output(Id.STAMP, "data"),
+        Output(WindowId.NOTICE, "children"),
+        Output(WindowId.VERDICT, "children"),
+        Output(WindowId.TABLE, "children"),
+        Output(WindowId.REVISIONS, "children"),
+        Output(WindowId.WHERE, "data"),
+        Output(WindowId.A, "data"),
+        Output(WindowId.B, "data"),
+        Output(WindowId.STAMP, "data"),
         Input(Shell.URL, "pathname"),
         Input(Shell.URL, "search"),
         Input(Shell.TICK, "n_intervals"),
-        State(Id.STAMP, "data"),
+        State(WindowId.STAMP, "data"),
         running=WHILE_BUSY,
     )
     async def draw(pathname: str | None, search: str | None, _tick: int | None, stamp: list[Any] | None) -> Any:
@@ -63,7 +63,7 @@ def _register_drawing(app: Dash, services: Services) -> None:
 
 
 def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> WindowRead | list[str]:
-    """The window, or the names of the pipelines there are."""
+    """Return the window, or the names of the pipelines there are."""
     try:
         return read_window_page(services.store, pipeline, start_s, now_s)
     except UnknownPipeline:
@@ -71,7 +71,7 @@ def _read(services: Services, pipeline: str, start_s: int, now_s: float) -> Wind
 
 
 def _stamp(found: WindowRead) -> list[Any]:
-    """What the matrix is read anew for. Live numbers move on by themselves; beacons are read when somebody asks."""
+    """Return what makes the matrix be read anew. Live numbers move by themselves; beacons are read on request."""
     window = found.window or {"revision": None, "state": None}
     return [found.pipeline, found.start_s, window["revision"], window["state"]]
 
@@ -91,17 +91,17 @@ def _drawn(found: WindowRead, zone: Zone, now_s: float) -> tuple[Any, ...]:
 
 
 def _register_log(app: Dash, services: Services) -> None:
-    """What has to be read from the log comes after the rest, and only when the window or what is asked changes."""
+    """Register the parts read from the log: after the rest, and only when the window or the question changes."""
 
     @app.callback(
-        Output(Id.MATRIX, "children"),
-        Output(Id.SHOWN, "data"),
-        Input(Id.STAMP, "data"),
+        Output(WindowId.MATRIX, "children"),
+        Output(WindowId.SHOWN, "data"),
+        Input(WindowId.STAMP, "data"),
         Input(Shell.URL, "search"),
-        Input(Id.AGAIN, "n_clicks"),
+        Input(WindowId.AGAIN, "n_clicks"),
         State(Shell.URL, "pathname"),
-        State(Id.SHOWN, "data"),
-        running=[(Output(Id.BUSY, "children"), "Reading the log …", "")],
+        State(WindowId.SHOWN, "data"),
+        running=[(Output(WindowId.BUSY, "children"), "Reading the log …", "")],
     )
     async def matrix(
         stamp: list[Any] | None, search: str | None, _again: int | None, pathname: str | None, shown: list[Any] | None
@@ -110,7 +110,7 @@ def _register_log(app: Dash, services: Services) -> None:
         if stamp is None or stamp[:2] != [pipeline, start_s]:
             raise PreventUpdate  # nothing is drawn of this window yet
         wanted = [stamp, here.asking(a=None, b=None).search]
-        if wanted == shown and ctx.triggered_id != Id.AGAIN:
+        if wanted == shown and ctx.triggered_id != WindowId.AGAIN:
             raise PreventUpdate  # it would lose its scroll for two points to compare
         now_s = time.time()
         found = await services.threads.read_log(notices.attempt, draw_matrix, services, pipeline, start_s, here, now_s)
@@ -119,8 +119,8 @@ def _register_log(app: Dash, services: Services) -> None:
         return found, wanted
 
     @app.callback(
-        Output(Id.DIFFERENCE, "children"),
-        Input(Id.STAMP, "data"),
+        Output(WindowId.DIFFERENCE, "children"),
+        Input(WindowId.STAMP, "data"),
         Input(Shell.URL, "search"),
         State(Shell.URL, "pathname"),
     )
@@ -134,11 +134,11 @@ def _register_log(app: Dash, services: Services) -> None:
 
 def _register_controls(app: Dash) -> None:
     @app.callback(
-        Output(Id.ONLY, "value"),
-        Output(Id.WHERE, "value"),
-        Output(Id.TEXT, "value"),
-        Output(Id.A, "value"),
-        Output(Id.B, "value"),
+        Output(WindowId.ONLY, "value"),
+        Output(WindowId.WHERE, "value"),
+        Output(WindowId.TEXT, "value"),
+        Output(WindowId.A, "value"),
+        Output(WindowId.B, "value"),
         Input(Shell.URL, "search"),
         State(Shell.URL, "pathname"),
     )
@@ -149,11 +149,11 @@ def _register_controls(app: Dash) -> None:
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),
-        Input(Id.ONLY, "value"),
-        Input(Id.WHERE, "value"),
-        Input(Id.TEXT, "value"),
-        Input(Id.A, "value"),
-        Input(Id.B, "value"),
+        Input(WindowId.ONLY, "value"),
+        Input(WindowId.WHERE, "value"),
+        Input(WindowId.TEXT, "value"),
+        Input(WindowId.A, "value"),
+        Input(WindowId.B, "value"),
         State(Shell.URL, "pathname"),
         State(Shell.URL, "search"),
         prevent_initial_call=True,
@@ -174,7 +174,7 @@ def _register_controls(app: Dash) -> None:
 
 
 def _asked(pathname: str | None, search: str | None) -> tuple[Address, str, int]:
-    """Where the reader is, if that is here."""
+    """Return where the reader is, if that is here."""
     here, of = PAGE.asked(pathname, search)
     start_s = start_of(of)
     if start_s is None:

@@ -6,19 +6,19 @@ import dash_mantine_components as dmc
 from dash import html
 
 from dashboard.pages.base import Part
+from dashboard.queries.services import Services
 from dashboard.queries.window import count_difference
 from dashboard.queries.window_cache import UNREADABLE
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from lagloss.errors import UnknownCheckpoint
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
+from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.difference import Difference, difference_in
 
 
 def draw_difference(services: Services, pipeline: str, start_s: int, here: Address) -> Part:
-    """Reads the log: to be called in its threads. Raises UnknownPipeline."""
+    """Read the log: to be called in its threads. Raises UnknownPipeline."""
     source, target = here.query.get("a"), here.query.get("b")
     if not source or not target:
         return dmc.Text("Choose two points: which messages were at the first and not at the second?", c="dimmed")
@@ -35,11 +35,11 @@ def draw_difference(services: Services, pipeline: str, start_s: int, here: Addre
 
 
 def _by_count(counted: int | None, source: str, target: str, why: str) -> Part:
-    """From the presence patterns of the result: they are kept as long as it is."""
+    """Count by the result's presence patterns, which are kept as long as the result."""
     if counted is None:
         return dmc.Text(f"Not known: {why}")
-    told = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."
-    return dmc.Text(f"{told} Their names cannot be read: {why}")
+    summary = f"{fmt.counted(counted, 'message')} at {source} and not at {target}, by the window's result."
+    return dmc.Text(f"{summary} Their names cannot be read: {why}")
 
 
 def _by_name(found: Difference, pipeline: str, start_s: int, here: Address) -> Part:

@@ -1,4 +1,4 @@
-"""The matrix of a window as a grid: ids down, checkpoints across, what is missing told apart, and footers."""
+"""The matrix of a window as a grid: ids down, checkpoints across, missing cells marked, and footers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from dashboard import format as words
 from dashboard.pages.base import Part
 from dashboard.pages.window_table import ANY_OUT, table_rows
 from dashboard.queries.window import WindowRead
-from dashboard.web import links
-from dashboard.web.links import Address
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.queries.matrix import Message, Presence
+from lagloss_server.queries.matrix import MatrixMessage, Presence
 from lagloss_server.store.store import MissingMessage
 
 _OPTIONS: Final = {
@@ -29,7 +29,9 @@ _OPTIONS: Final = {
 _HEIGHT_PX: Final = 520
 
 
-def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Sequence[Message], here: Address) -> Part:
+def matrix_grid(
+    id_: str, found: WindowRead, presence: Presence, messages: Sequence[MatrixMessage], here: Address
+) -> Part:
     """`messages`: the rows to show. The footers are of the whole window, whatever is shown of it."""
     points = shown_points(found.graph, presence)
     fates = {missing.id_hash: missing.kind for missing in found.missing}
@@ -37,7 +39,7 @@ def matrix_grid(id_: str, found: WindowRead, presence: Presence, messages: Seque
     columns: list[dict[str, Any]] = [
         _column(
             "message",
-            "Message",
+            "MatrixMessage",
             width=_width(rows, "message", 320),
             pinned="left",
             cellRenderer="MessageLink",
@@ -59,7 +61,7 @@ def _width(rows: Iterable[Mapping[str, str]], field: str, most: int) -> int:
 
 
 def shown_points(graph: Graph, presence: Presence) -> tuple[str, ...]:
-    """Every `in` and `out`, and `filtered` and `dead` where something came there, in the order of the flow."""
+    """Return every `in` and `out`, and `filtered` and `dead` where something came there, in the order of the flow."""
     return tuple(name for name in graph.checkpoints if name in presence.at or not name.endswith((".filtered", ".dead")))
 
 
@@ -84,7 +86,7 @@ def footers(found: WindowRead, presence: Presence, points: Sequence[str]) -> lis
 
 
 def _message_row(
-    message: Message, found: WindowRead, points: Sequence[str], fates: Mapping[int, str], here: Address
+    message: MatrixMessage, found: WindowRead, points: Sequence[str], fates: Mapping[int, str], here: Address
 ) -> dict[str, str]:
     absent = found.graph.names(_missing_mask(message.missing))
     cells = {f"c{at}": _cell(message, name, absent) for at, name in enumerate(points)}
@@ -106,7 +108,7 @@ def _missing_mask(missing: Sequence[Place]) -> int:
     return mask
 
 
-def _cell(message: Message, checkpoint: str, absent: Sequence[str]) -> str:
+def _cell(message: MatrixMessage, checkpoint: str, absent: Sequence[str]) -> str:
     lag = message.lags_ms.get(checkpoint)
     if lag is None:
         is_missing = checkpoint in absent and not checkpoint.endswith((".filtered", ".dead"))
@@ -116,7 +118,7 @@ def _cell(message: Message, checkpoint: str, absent: Sequence[str]) -> str:
 
 
 def missing_grid(id_: str, found: WindowRead, here: Address) -> Part:
-    """What stands in for the matrix where the log cannot be read: the missing messages that are stored."""
+    """Draw the stored missing messages, in place of the matrix if the log cannot be read."""
     columns = [
         _column("message", "Message", flex=3, minWidth=180, cellRenderer="MessageLink", tooltipField="message"),
         _column("fate", "What", flex=2, minWidth=150),
@@ -128,7 +130,7 @@ def missing_grid(id_: str, found: WindowRead, here: Address) -> Part:
 
 
 def missing_row(missing: MissingMessage, found: WindowRead, here: Address) -> dict[str, str]:
-    """A hash in hex stands for a name that is not known."""
+    """Return a hash in hex stands for a name that is not known."""
     name = missing.message_id if missing.message_id is not None else f"{missing.id_hash:016x}"
     return {
         "message": name,

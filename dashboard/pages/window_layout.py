@@ -9,13 +9,12 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from dashboard.pages.base import Part, alert, aria, live, moment
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.shell import pipeline_nav
-from dashboard.web.zones import utc
-from lagloss.errors import BadTime
-from lagloss.sdk.packing import window_start_of
-from lagloss.wire.format import WINDOW_S
+from dashboard.pages.shell import pipeline_nav
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import utc
+from lagloss.wire.format import WINDOW_S, window_start_of
+from lagloss_server.errors import BadTime
 from lagloss_server.times import parse_time_s
 
 _LAST_S: Final = 253_000_000_000
@@ -24,7 +23,7 @@ EVERYTHING: Final = "all"
 """The filter that filters nothing."""
 
 
-class Id(StrEnum):
+class WindowId(StrEnum):
     NOTICE = "window-notice"
     VERDICT = "window-verdict"
     TABLE = "window-table"
@@ -45,21 +44,21 @@ class Id(StrEnum):
 def layout(of: dict[str, str], here: Address) -> Part:
     start_s = start_of(of)
     if start_s is None:
-        told = alert("No such window", f"{of['start']} is no time: expected RFC 3339.", "orange", "?")
-        return html.Div([told, pipeline_nav(here, of["pipeline"], "window")])
+        summary = alert("No such window", f"{of['start']} is no time: expected RFC 3339.", "orange", "?")
+        return html.Div([summary, pipeline_nav(here, of["pipeline"], "window")])
     return dmc.Stack(
         [
             _head(of["pipeline"], start_s, here),
-            live(Id.NOTICE),
-            dmc.Paper(html.Div(id=Id.VERDICT), p="sm", withBorder=True),
+            live(WindowId.NOTICE),
+            dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
             dmc.Paper(_matrix_box(), p="sm", withBorder=True),
             dmc.SimpleGrid(
                 [
-                    _box("Per-Node Loss", html.Div(id=Id.TABLE)),
+                    _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
                     dmc.Stack(
                         [
-                            _box("Difference between two points", [_points(), live(Id.DIFFERENCE)]),
-                            _box("Revisions", html.Div(id=Id.REVISIONS)),
+                            _box("Difference between two points", [_points(), live(WindowId.DIFFERENCE)]),
+                            _box("Revisions", html.Div(id=WindowId.REVISIONS)),
                         ],
                         gap="sm",
                     ),
@@ -67,8 +66,8 @@ def layout(of: dict[str, str], here: Address) -> Part:
                 cols={"base": 1, "md": 2},
                 spacing="sm",
             ),
-            dcc.Store(id=Id.STAMP),
-            dcc.Store(id=Id.SHOWN),
+            dcc.Store(id=WindowId.STAMP),
+            dcc.Store(id=WindowId.SHOWN),
         ],
         gap="sm",
     )
@@ -115,14 +114,14 @@ def _matrix_box() -> Part:
             dmc.Group(
                 [
                     dmc.SegmentedControl(
-                        id=Id.ONLY,
+                        id=WindowId.ONLY,
                         data=[{"value": value, "label": label} for value, label in choices.items()],
                         value=EVERYTHING,
                         size="xs",
                         **aria(label="which messages"),
                     ),
                     dmc.Select(
-                        id=Id.WHERE,
+                        id=WindowId.WHERE,
                         data=[],
                         placeholder="missing where",
                         clearable=True,
@@ -132,33 +131,33 @@ def _matrix_box() -> Part:
                         **aria(label="missing where"),
                     ),
                     dmc.TextInput(
-                        id=Id.TEXT,
+                        id=WindowId.TEXT,
                         placeholder="part of an id",
                         size="xs",
                         w=180,
                         debounce=400,
                         **aria(label="part of an id"),
                     ),
-                    dmc.Button("Read again", id=Id.AGAIN, size="xs", variant="default"),
-                    live(Id.BUSY),
+                    dmc.Button("Read again", id=WindowId.AGAIN, size="xs", variant="default"),
+                    live(WindowId.BUSY),
                 ],
                 gap="xs",
                 mb="xs",
             ),
-            html.Div(id=Id.MATRIX),
+            html.Div(id=WindowId.MATRIX),
         ]
     )
 
 
 def _points() -> Part:
-    def select(id_: Id, label: str) -> Part:
+    def select(id_: WindowId, label: str) -> Part:
         return dmc.Select(id=id_, data=[], label=label, clearable=True, searchable=True, size="xs", w=200)
 
-    return dmc.Group([select(Id.A, "at"), select(Id.B, "and not at")], gap="xs", mb="xs")
+    return dmc.Group([select(WindowId.A, "at"), select(WindowId.B, "and not at")], gap="xs", mb="xs")
 
 
 def start_of(of: dict[str, str]) -> int | None:
-    """The start of the window that holds the moment in a path (epoch s); None where it is no time."""
+    """Return the start of the window that holds the moment in a path (epoch s); None where it is no time."""
     try:
         start_s = window_start_of(parse_time_s(of["start"]) * 1_000)
     except BadTime:

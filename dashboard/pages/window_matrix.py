@@ -10,11 +10,11 @@ from dash import html
 
 from dashboard.pages.base import Part, alert
 from dashboard.pages.window_grid import matrix_grid, missing_grid
+from dashboard.queries.services import Services
 from dashboard.queries.window import WindowRead, read_window_page
 from dashboard.queries.window_cache import UNREADABLE
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.services import Services
+from dashboard.request import links
+from dashboard.request.links import Address
 from lagloss.wire.format import share_of
 from lagloss_server import format as fmt
 from lagloss_server.queries.matrix import Only, Presence
@@ -25,7 +25,7 @@ GRID: Final = "window-grid"
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class MatrixFilters:
     """Which messages of the window are shown, as the page's address says it."""
 
     only: Only | None
@@ -33,7 +33,7 @@ class Filters:
     text: str
 
     @classmethod
-    def of(cls, here: Address) -> Filters:
+    def of(cls, here: Address) -> MatrixFilters:
         only = here.query.get("only")
         known = cast("Only", only) if only in ("missing", "duplicate") else None
         return cls(known, here.query.get("where"), here.query.get("text", ""))
@@ -43,7 +43,7 @@ class Filters:
 
 
 def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, now_s: float) -> Part:
-    """Reads the log: to be called in its threads. Raises UnknownPipeline."""
+    """Read the log: to be called in its threads. Raises UnknownPipeline."""
     found = read_window_page(services.store, pipeline, start_s, now_s)
     if found.window is None:
         return None
@@ -51,7 +51,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
         presence = services.logged.read(services.store, services.log, pipeline, start_s)
     except UNREADABLE as error:
         return _without_log(found, here, str(error))
-    filters = Filters.of(here)
+    filters = MatrixFilters.of(here)
     rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
     shown = presence.missing_first(rows)[:SHOWN_ROWS] if rows.size > SHOWN_ROWS else rows
     csv = links.window_data(pipeline, start_s, "matrix", format="csv", **filters.query())
@@ -60,7 +60,7 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
             dmc.Group(
                 [
                     dmc.Text(
-                        _told(presence, int(rows.size), int(shown.size)), size="sm", c="dimmed", className="grows"
+                        _describe(presence, int(rows.size), int(shown.size)), size="sm", c="dimmed", className="grows"
                     ),
                     dmc.Anchor("CSV of these messages", href=csv, size="sm", target="_blank"),
                 ],
@@ -72,23 +72,25 @@ def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, 
     )
 
 
-def _told(presence: Presence, count: int, shown: int) -> str:
+def _describe(presence: Presence, count: int, shown: int) -> str:
     total = int(presence.ids.size)
-    told = fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
+    summary = (
+        fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
+    )
     if shown < count:
-        told += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
+        summary += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
     if presence.found.sample < (1 << 32):
-        told += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
-    return told + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
+        summary += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
+    return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
 
 
 def _without_log(found: WindowRead, here: Address, why: str) -> Part:
     """Names of missing messages are kept with the result, for a while."""
     if found.missing:
-        told = "Shown instead are the messages that its result named as missing, 1,000 at most."
+        summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
     elif found.window is not None and found.window["verdict"] is None:
-        told = "The window is not closed yet, so nothing else is known of single messages."
+        summary = "The window is not closed yet, so nothing else is known of single messages."
     else:
-        told = "Its result names no missing message, or their names are not kept any more."
-    parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {told}", "orange", "!")]
+        summary = "Its result names no missing message, or their names are not kept any more."
+    parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {summary}", "orange", "!")]
     return html.Div([*parts, missing_grid(GRID, found, here) if found.missing else None])

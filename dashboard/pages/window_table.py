@@ -29,7 +29,7 @@ class Row:
 
 
 def table_rows(window: Document, graph: Graph) -> list[Row]:
-    """In the order of the flow; every `in` and `out…`, and `filtered` and `dead` where something came there.
+    """Return the rows in the order of the flow; every `in` and `out…`, and `filtered` and `dead` with beacons.
 
     Per-Node Loss of a node stands at its `in`: what was lost at the node before and on the link into it. What a sink
     loses has no such row: it stands at its `out`. What a node with several next nodes loses would have several: it
@@ -91,7 +91,7 @@ def _add(total: dict[str, int], lost: dict[str, Any] | None) -> None:
 
 
 def talks_table(window: Document, graph: Graph) -> Part:
-    """The table as it is shown."""
+    """Return the table as it is shown."""
     live = window["verdict"] is None
     heads = ["Checkpoint", "Count (live beacons)" if live else "Count", "Per-Node Loss", "Duplicates", "Lag p95"]
     return sideways(

@@ -1,4 +1,4 @@
-"""What is said of a window: the verdict and why, whose evidence is missing, and what revisions changed."""
+"""The verdict of a window and its reasons, missing evidence, and revisions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from dashboard import format as words
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
 from dashboard.queries.evidence import Gap
-from dashboard.queries.window import Change, Revision, WindowRead
-from dashboard.web.zones import Zone, utc
+from dashboard.queries.window import Revision, RevisionChange, WindowRead
+from dashboard.request.zones import Zone, utc
 from lagloss_server import format as fmt
 from lagloss_server.rules.freshness import due_ms
 
@@ -34,19 +34,21 @@ def state_notice(found: WindowRead, zone: Zone, now_s: float) -> Part | None:
     window = found.window
     if window is not None:
         if window["verdict"] == "idle":
-            told = "No messages came in in this minute, and every emitter of the first node says so: nothing is lost."
-            return alert("Idle", told, "gray", "○")
+            summary = (
+                "No messages came in in this minute, and every emitter of the first node says so: nothing is lost."
+            )
+            return alert("Idle", summary, "gray", "○")
         return None if window["verdict"] else alert("Not closed yet", _when_judged(found, zone), "blue", "…")
     if found.start_s > now_s:
         return alert("No such window yet", "This minute is still to come.", "blue", "…")
     if _due_s(found) > now_s:
-        told = f"No beacon of this minute was told of so far. {_when_judged(found, zone)}"
-        return alert("Not closed yet", told, "blue", "…")
-    told = (
+        summary = f"No beacon of this minute was reported so far. {_when_judged(found, zone)}"
+        return alert("Not closed yet", summary, "blue", "…")
+    summary = (
         f"Nothing is stored of this minute of {found.pipeline}: it is before the pipeline's first beacon, older than "
         "windows are kept, or not judged yet although it should be (see Health)."
     )
-    return alert("No such window", told, "orange", "∅")
+    return alert("No such window", summary, "orange", "∅")
 
 
 def _when_judged(found: WindowRead, zone: Zone) -> str:
@@ -58,7 +60,7 @@ def _due_s(found: WindowRead) -> float:
 
 
 def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
-    """The verdict in a sentence, its reasons with names, and the facts about this result."""
+    """Return the verdict in a sentence, its reasons with names, and the facts about this result."""
     window = found.window
     if window is None:
         return None
@@ -95,20 +97,20 @@ def _facts(window: dict[str, Any], zone: Zone) -> list[Any]:
 
 
 def _reasons(found: WindowRead, zone: Zone) -> list[Part]:
-    """Each reason in words; the evidence of a node with who keeps it from being complete."""
+    """Return each reason in words; the evidence of a node with who keeps it from being complete."""
     assert found.window is not None
-    told = []
+    summary = []
     for code in found.window["reasons"]:
         who = [gap_words(gap, zone) for gap in found.gaps if code == f"evidence:{gap.node}"]
-        told.append(dmc.ListItem([words.reason(code), *([": ", _some(who)] if who else [])]))
+        summary.append(dmc.ListItem([words.reason(code), *([": ", _some(who)] if who else [])]))
     if found.window["verdict"] is None and found.gaps:
         waiting = [f"{gap.node}: {gap_words(gap, zone)}" for gap in found.gaps]
-        told.append(dmc.ListItem(["waiting for ", _some(waiting)]))
-    return told
+        summary.append(dmc.ListItem(["waiting for ", _some(waiting)]))
+    return summary
 
 
 def _some(who: Sequence[str]) -> Part:
-    """The first of them; many emitters fall silent at once."""
+    """Return the first of them; many emitters fall silent at once."""
     if len(who) == 1:
         return who[0]
     more = [f"and {fmt.count(len(who) - _MAX_GAPS)} more"] if len(who) > _MAX_GAPS else []
@@ -117,23 +119,23 @@ def _some(who: Sequence[str]) -> Part:
 
 def gap_words(gap: Gap, zone: Zone) -> str:
     """`emitter 3f2a9c01 on web-1 has not reported since 08:41:10`."""
-    who = f"emitter {gap.emitter[:8]}" if gap.emitter else "somebody"
+    who = f"emitter {gap.emitter[:8]}" if gap.emitter else "an emitter"
     host = f" on {gap.host}" if gap.host else ""
     since = zone.clock(gap.reported_s, seconds=True, date=True) if gap.reported_s is not None else fmt.NOTHING
     match gap.kind:
         case "silent":
             return f"{who}{host} did not report after {since} {zone.label(gap.reported_s or 0)}, nor close"
         case "not final":
-            return f"{who}{host} has not said that it is done with this minute; it reported last at {since}"
+            return f"{who}{host} has not finished its account of this minute; its last report came at {since}"
         case "dropped":
             return f"{who}{host} could not send {fmt.count(gap.beacons)} beacons"
         case "unread":
-            return f"{who}{host} told of {fmt.count(gap.beacons)} beacons that the log does not hold"
+            return f"{who}{host} reported {fmt.count(gap.beacons)} beacons that the log does not hold"
     return "a block of it could not be read and was set aside"
 
 
 def revisions_part(revisions: tuple[Revision, ...], zone: Zone) -> Part | None:
-    """Every result of the window, the newest first; nothing where there is but one."""
+    """Return every result of the window, the newest first; nothing where there is but one."""
     if len(revisions) < 2:
         return dmc.Text("This is its first result.", size="sm", c="dimmed") if revisions else None
     heads = ("Revision", "Found at", "Verdict", "What it changed")
@@ -167,7 +169,7 @@ def _revision_row(revision: Revision, zone: Zone) -> Part:
     )
 
 
-def _change(change: Change) -> str:
+def _change(change: RevisionChange) -> str:
     return f"{change.name} {_value(change.before)} → {_value(change.after)}"
 
 

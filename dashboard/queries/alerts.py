@@ -1,4 +1,4 @@
-"""What is wrong and who was told, as the alerts page and `/api/v1` show it."""
+"""Incidents and deliveries, as the alerts page and `/api/v1` show them."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, func, select
 
-from dashboard.queries.deliveries import Leader, Receiver, count_outcomes, read_leader, read_receivers
-from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
-from dashboard.web.span import Span
+from dashboard.queries.deliveries import Leader, ReceiverStatus, count_outcomes, read_leader, read_receivers
+from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
+from dashboard.request.span import Span
 from lagloss_server.incidents.actions import Silence, pipeline_labels, silences
-from lagloss_server.incidents.changes import Record, read_record
+from lagloss_server.incidents.changes import IncidentRecord, read_record
 from lagloss_server.incidents.incident import WORST_FIRST, Incident, Withheld, chosen_incidents, incident_table
 from lagloss_server.incidents.response_times import Times, courses
 from lagloss_server.model.matchers import Matcher, labels_of, match_all
@@ -23,7 +23,7 @@ from lagloss_server.store.store import Store
 
 Document = dict[str, Any]
 
-_pending_table = table_of(alert_tables.PendingBreach)
+_pending_table = table_of(alert_tables.PendingBreachRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +65,13 @@ class Pending:
     text: str
 
     def document(self) -> Document:
-        told = asdict(self)
-        first, last = told.pop("first_window_s"), told.pop("last_window_s")
-        return {**told, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
+        summary = asdict(self)
+        first, last = summary.pop("first_window_s"), summary.pop("last_window_s")
+        return {**summary, "windows": {"first": rfc3339(first), "last": rfc3339(last)}}
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class IncidentHistory:
     """A page of the resolved incidents that were opened in a span, the newest first. `total`: on all pages. `times`: of
     all that were opened in the span, open ones too."""
 
@@ -102,7 +102,7 @@ class Board:
     silences: Sequence[Silence]
     counts: Counts
     leader: Leader | None = None
-    receivers: Sequence[Receiver] = field(default=())
+    receivers: Sequence[ReceiverStatus] = field(default=())
 
     @property
     def firing(self) -> list[OpenIncident]:
@@ -113,8 +113,8 @@ class Board:
         return [opened for opened in self.open if opened.withheld is not None]
 
 
-def read_board(store: Store, filters: Filters, span: Span) -> Board:
-    """What is wrong now, and how much there is of everything else in this span."""
+def read_board(store: Store, filters: IncidentFilters, span: Span) -> Board:
+    """Read open incidents, and the counts of everything else in this span."""
     holding = silences(store)
     found = read_open(store, filters, holding)
     waiting = read_pending(store, filters)
@@ -142,13 +142,13 @@ def read_board(store: Store, filters: Filters, span: Span) -> Board:
     )
 
 
-def read_open(store: Store, filters: Filters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
-    """The open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
+def read_open(store: Store, filters: IncidentFilters, holding: Sequence[Silence] | None = None) -> list[OpenIncident]:
+    """Return the open incidents, worst first. `holding`: the silences that hold now, where they are read already."""
     found = chosen_incidents(store, [incident_table.c.state == "open", *filters.of(incident_table.c)], WORST_FIRST)
     return _opened(store, found, silences(store) if holding is None else holding)
 
 
-def read_pending(store: Store, filters: Filters) -> list[Pending]:
+def read_pending(store: Store, filters: IncidentFilters) -> list[Pending]:
     """Rules that have begun to breach, critical ones first."""
     row = _pending_table.c
     asked = select(_pending_table).where(*filters.of(row)).order_by(row.severity, row.pipeline, row.rule)
@@ -162,17 +162,19 @@ def read_pending(store: Store, filters: Filters) -> list[Pending]:
         ]  # fmt: skip
 
 
-def read_history(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> History:
-    """What was wrong and is over. Pages count from 1."""
+def read_history(
+    store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
+) -> IncidentHistory:
+    """Read resolved incidents. Pages count from 1."""
     chosen = _resolved(filters, span)
     row = incident_table.c
     with store.engine.connect() as connection:
         total = connection.execute(select(func.count()).select_from(incident_table).where(*chosen)).scalar_one()
     found = chosen_incidents(store, chosen, (row.opened_at.desc(), row.id), size, (page - 1) * size)
-    return History(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
+    return IncidentHistory(found, page, total, Times.of(courses(store, span.from_s, span.to_s, *filters.of(row))))
 
 
-def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, Record]:
+def read_incident(store: Store, incident_id: str) -> tuple[OpenIncident, IncidentRecord]:
     """Read one incident with its silence, and its record.
 
     Raises:
@@ -199,6 +201,6 @@ def _opened(store: Store, found: Sequence[Incident], holding: Sequence[Silence])
     return [OpenIncident(each, keeping(each) if each.is_open else None) for each in found]
 
 
-def _resolved(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
+def _resolved(filters: IncidentFilters, span: Span) -> list[ColumnElement[bool]]:
     row = incident_table.c
     return [row.state == "resolved", within(row.opened_at, span), *filters.of(row)]

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import func, select
 
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import Incident, chosen_incidents, incident_table
 from lagloss_server.model.window_result import rfc3339
@@ -17,9 +17,9 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 MAX_INCIDENTS: Final = 50
-"""So many are told: critical ones first, then the newest. More cannot be told apart in a strip."""
+"""Incidents shown: critical ones first, then the newest. More cannot be distinguished in a strip."""
 MAX_STARTS: Final = 500
-"""So many of the newest processes that started are told."""
+"""The newest started processes that are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Happenings:
 
 
 def read_happenings(store: Store, pipeline: str, span: Span) -> Happenings:
-    """What happened to the pipeline within the span."""
+    """Read the pipeline's events within the span."""
     within, more = _incidents(store, pipeline, span)
     deploys = [*_versions(store, pipeline, span), *_starts(store, pipeline, span)]
     return Happenings(within, tuple(sorted(deploys, key=lambda deploy: deploy.at_s)), more)
 
 
 def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident, ...], int]:
-    """Those that are told, and how many there are beside them."""
+    """Return those that are shown, and how many there are beside them."""
     row = incident_table.c
     chosen = [
         row.pipeline == pipeline,
@@ -78,7 +78,7 @@ def _incidents(store: Store, pipeline: str, span: Span) -> tuple[tuple[Incident,
 
 
 def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
-    row = tables.Pipeline
+    row = tables.PipelineRow
     asked = select(row.version, row.applied_at).where(
         row.name == pipeline, row.applied_at >= span.from_s * 1_000, row.applied_at < span.to_s * 1_000
     )
@@ -90,7 +90,7 @@ def _versions(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
 
 
 def _starts(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
-    row = tables.Emitter
+    row = tables.EmitterRow
     asked = (
         select(row.node, row.started_at)
         .where(row.pipeline == pipeline, row.started_at >= span.from_s * 1_000, row.started_at < span.to_s * 1_000)
@@ -106,5 +106,5 @@ def _starts(store: Store, pipeline: str, span: Span) -> Sequence[Deploy]:
 
 def _start(node: str, times_ms: Sequence[int]) -> Deploy:
     number = len(times_ms)
-    told = f"a process of {node} started" if number == 1 else f"{number} processes of {node} started"
-    return Deploy(min(times_ms) / 1_000, told, node, number)
+    summary = f"a process of {node} started" if number == 1 else f"{number} processes of {node} started"
+    return Deploy(min(times_ms) / 1_000, summary, node, number)

@@ -22,12 +22,12 @@ _WORST_FIRST: Final = ("loss", "unknown", "ok", "idle", "open")
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """[start_s, start_s + length_s) of a pipeline, in messages where nothing else is said; None: not known.
+    """[start_s, start_s + length_s) of a pipeline, in messages unless stated otherwise; None: not known.
 
     `verdicts`: how many minutes of it have which verdict, with `open` for one that is not closed. `messages` were
     expected (at the first checkpoint); see `tells_messages`. `seen`: distinct ids by checkpoint (beacons in an open
     minute). `lost_at`: by place (`node mid`, `link src->mid`), those that lost something. `history`: back-filled; None
-    where only roll-ups are known, which do not tell.
+    where only roll-ups are known, which do not have them.
     """
 
     start_s: int
@@ -92,19 +92,19 @@ class Bucket:
         }
 
 
-def tells_messages(messages: int, verdicts: Collection[str]) -> bool:
-    """Whether the number of messages of these minutes is known: none is, only where every one of them is idle, since
-    its emitters say so; else nobody knows."""
+def knows_messages(messages: int, verdicts: Collection[str]) -> bool:
+    """Return whether the number of messages of these minutes is known: none is, only where every one of them is idle,
+    since its emitters say so; else it is unknown."""
     return messages > 0 or set(verdicts) == {"idle"}
 
 
 def _counts(found: Mapping[str, int | None], verdicts: Collection[str]) -> dict[str, Any]:
-    is_told = tells_messages(found["messages"] or 0, verdicts)
-    return {name: found[name] if is_told else None for name in _COUNTS}
+    is_known = knows_messages(found["messages"] or 0, verdicts)
+    return {name: found[name] if is_known else None for name in _COUNTS}
 
 
 def of_window(window: Mapping[str, Any], graph: Graph) -> Bucket:
-    """A minute, from its document as `Store.windows` gives it."""
+    """Return a minute, from its document as `Store.windows` gives it."""
     lost, e2e = window["lost"], window["e2e_lag_ms"]
     places = [(f"node {node['name']}", node["lost"]) for node in window["nodes"]]
     verdict = window["verdict"] or "open"

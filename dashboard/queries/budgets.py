@@ -24,7 +24,7 @@ Budgets = Mapping[Objective, Budget | None]
 
 
 def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float) -> dict[str, Budgets]:
-    """What is left of the error budgets of each of these pipelines, given by their newest versions."""
+    """Return the remaining error budgets of these pipelines, given by their newest versions."""
     to_s = period_of("day", int(now_s)) + DAY_S
     from_s = to_s - BUDGET_DAYS * DAY_S
     names = [stored.name for stored in pipelines]
@@ -43,8 +43,7 @@ def read_budgets(store: Store, pipelines: Sequence[StoredPipeline], now_s: float
 
 
 def _read_targets(store: Store, pipelines: Sequence[StoredPipeline]) -> dict[str, list[Target]]:
-    """What each of these pipelines promised at any time. Versions do not change: they are read again only where there
-    is a new one."""
+    """Return the targets of these pipelines over time. Versions do not change: only new ones are read."""
     of = str(store.engine.url)
     keys = {stored.name: (of, stored.name, stored.version, stored.applied_at_ms) for stored in pipelines}
     found = {name: known for name, key in keys.items() if (known := _targets.get(key)) is not None}

@@ -46,12 +46,12 @@ class Freshness:
 
 
 def read_freshness(store: Store, pipeline: str, now_s: float) -> Freshness:
-    """How recent what is known of this pipeline is."""
+    """Return how recent what is known of this pipeline is."""
     return read_freshness_of(store, [pipeline], now_s)[pipeline]
 
 
 def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, Freshness]:
-    """How recent what is known of each of these pipelines is, in one statement however many they are."""
+    """Return how recent what is known of each of these pipelines is, in one statement however many they are."""
     names = names_of(pipelines)
     newest, live, reports = _newest_window(names.c.name), _newest_tally(names.c.name), _reports(pipelines, now_s)
     asked = select(
@@ -81,12 +81,13 @@ def read_freshness_of(store: Store, pipelines: Sequence[str], now_s: float) -> d
 
 
 def names_of(pipelines: Sequence[str]) -> TableValuedAlias:
-    """These names as a table of one column, `name`, for lateral joins: each is looked up by itself in an index."""
+    """Return these names as a table of one column, `name`, for lateral joins: each is looked up by itself in an
+    index."""
     return tables.rows_of(((name,) for name in pipelines), name=Text())
 
 
 def _newest_window(name: ColumnElement[str]) -> LateralFromClause:
-    window = tables.Window
+    window = tables.WindowRow
     return (
         select(window.window_start, window.verdict)
         .where(window.pipeline == name)
@@ -97,7 +98,7 @@ def _newest_window(name: ColumnElement[str]) -> LateralFromClause:
 
 
 def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
-    tally = tables.Tally
+    tally = tables.TallyRow
     return (
         select(tally.window_start)
         .where(tally.pipeline == name)
@@ -108,7 +109,7 @@ def _newest_tally(name: ColumnElement[str]) -> LateralFromClause:
 
 
 def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
-    emitter, now_ms = tables.Emitter, int(now_s * 1_000)
+    emitter, now_ms = tables.EmitterRow, int(now_s * 1_000)
     heard = is_heard(now_ms)
     is_open = ~emitter.closed & is_lately(now_ms)
     return (
@@ -125,15 +126,15 @@ def _reports(pipelines: Sequence[str], now_s: float) -> Subquery:
 
 
 def is_lately(now_ms: int) -> ColumnElement[bool]:
-    """Whether an emitter was heard within the last day: those before are not missed any more."""
-    return tables.Emitter.appended_at >= now_ms - DAY_S * 1_000
+    """Return whether an emitter was heard within the last day: those before are not missed any more."""
+    return tables.EmitterRow.appended_at >= now_ms - DAY_S * 1_000
 
 
 def condition(fresh: Freshness, grace_ms: int, now_s: float, has_windows: bool, *, ends_now: bool = True) -> Condition:
     """`has_windows`: whether there is anything to draw in the range that was asked for; `ends_now`: whether that range
     holds this moment, so that something should be there."""
     if fresh.newest_s is None:
-        # idle is a verdict: before the first one nobody knows that nothing comes in
+        # idle is a verdict: before the first one it is unknown that nothing comes in
         if fresh.live_s is None or not is_stale(fresh.live_s, grace_ms, now_s):
             return Condition.NOT_CLOSED if fresh.reporting or fresh.live_s is not None else Condition.BLIND
         return Condition.STALE if fresh.reporting else Condition.BLIND

@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import ARRAY, aggregate_order_by
 from sqlalchemy.orm import InstrumentedAttribute
 
 from dashboard.queries.series import bucket_s
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
@@ -21,7 +21,7 @@ from lagloss_server.store.store import Store
 
 By = Literal["node", "partition"]
 NOW_S: Final = 120
-"""What was asked longer ago does not tell of now."""
+"""Older answers are not current."""
 
 
 class Of(NamedTuple):
@@ -91,7 +91,7 @@ class ConsumerLag:
 
 
 def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) -> ConsumerLag:
-    """In the same buckets as the pipeline's other series."""
+    """Read consumer lag in the same buckets as the pipeline's other series."""
     length_s, nodes = bucket_s(span), Graph(stored.definition).nodes
     with store.engine.connect() as connection:
         rows = connection.execute(_buckets(_minutes(stored.name, span, by), length_s)).all()
@@ -105,8 +105,8 @@ def read_consumer_lag(store: Store, stored: StoredPipeline, span: Span, by: By) 
 
 
 def read_lag_now(store: Store, pipelines: Sequence[str], now_s: float) -> dict[tuple[str, str], LagNow]:
-    """What was last known within two minutes, by pipeline and node."""
-    row = tables.ConsumerLag
+    """Read the newest consumer lag, two minutes old at most, by pipeline and node."""
+    row = tables.ConsumerLagRow
     asked = (
         select(row.pipeline, row.node, _of_all(func.sum, row.offsets), _of_all(func.max, row.behind_ms))
         .where(tables.is_any(row.pipeline, pipelines), row.window_start >= int(now_s) - NOW_S)
@@ -124,7 +124,7 @@ def _of_all(total: Callable[..., ColumnElement[Any]], column: InstrumentedAttrib
 
 def _minutes(pipeline: str, span: Span, by: By) -> Subquery:
     """Minute by minute."""
-    row = tables.ConsumerLag
+    row = tables.ConsumerLagRow
     of: list[Any] = [row.node, row.consumer_group]
     inputs: list[Any] = [row.topic, row.topic_partition]
     return (

@@ -1,4 +1,4 @@
-"""Who was told, and who can be: deliveries of notifications, receivers, and the alerter that leads."""
+"""Deliveries of notifications, receivers, and the leading alerter."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Row, case, func, select
 
-from dashboard.queries.incident_filters import PAGE_SIZE, Filters, within
-from dashboard.web.span import Span
+from dashboard.queries.incident_filters import PAGE_SIZE, IncidentFilters, within
+from dashboard.request.span import Span
 from lagloss_server.incidents.deliveries import WITHOUT_BODY, Delivery, delivery, outbox_table
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.store.schema import alerting as alert_tables
@@ -19,10 +19,10 @@ from lagloss_server.store.store import Store
 
 Document = dict[str, Any]
 
-_receiver_table = table_of(alert_tables.Receiver)
-_leader_table = table_of(alert_tables.Leader)
+_receiver_table = table_of(alert_tables.ReceiverRow)
+_leader_table = table_of(alert_tables.LeaderRow)
 _FIRST: Final = ("failed", "waiting", "sent", "dropped")
-"""Outcomes in the order in which somebody wants to know of them."""
+"""Outcomes by urgency."""
 _OUTCOME: Final[ColumnElement[str]] = func.coalesce(outbox_table.c.outcome, "waiting")
 
 
@@ -41,8 +41,8 @@ class Deliveries:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiver:
-    """Somebody whom the leading alerter tells."""
+class ReceiverStatus:
+    """A receiver of the leading alerter."""
 
     name: str
     kind: str
@@ -54,14 +54,16 @@ class Receiver:
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """The alerter that leads, and when it last said that it is well."""
+    """The alerter that leads, and its last heartbeat."""
 
     host: str
     well_at: datetime
 
 
-def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, size: int = PAGE_SIZE) -> Deliveries:
-    """What was sent in a span, or waits to be. Pages count from 1. Tests of receivers are of no pipeline."""
+def read_deliveries(
+    store: Store, filters: IncidentFilters, span: Span, page: int = 1, size: int = PAGE_SIZE
+) -> Deliveries:
+    """Read deliveries of a span, sent or waiting. Pages count from 1. Tests of receivers belong to no pipeline."""
     outbox, about = outbox_table, incident_table.c
     rank = case({outcome: at for at, outcome in enumerate(_FIRST)}, value=_OUTCOME, else_=len(_FIRST))
     asked = (
@@ -79,8 +81,8 @@ def read_deliveries(store: Store, filters: Filters, span: Span, page: int = 1, s
     return Deliveries(found, page, count_outcomes(store, filters, span))
 
 
-def count_outcomes(store: Store, filters: Filters, span: Span) -> dict[str, int]:
-    """How many deliveries there are of each outcome, in the order in which they are shown."""
+def count_outcomes(store: Store, filters: IncidentFilters, span: Span) -> dict[str, int]:
+    """Return how many deliveries there are of each outcome, in the order in which they are shown."""
     joined = outbox_table.outerjoin(incident_table, incident_table.c.id == outbox_table.c.incident_id)
     asked = select(_OUTCOME, func.count()).select_from(joined).where(*_queued(filters, span)).group_by(_OUTCOME)
     with store.engine.connect() as connection:
@@ -88,11 +90,11 @@ def count_outcomes(store: Store, filters: Filters, span: Span) -> dict[str, int]
     return {outcome: counted[outcome] for outcome in _FIRST if outcome in counted}
 
 
-def read_receivers(store: Store) -> list[Receiver]:
-    """Those that the leading alerter knows, by name."""
+def read_receivers(store: Store) -> list[ReceiverStatus]:
+    """Return those that the leading alerter knows, by name."""
     with store.engine.connect() as connection:
         rows = connection.execute(select(_receiver_table).order_by(_receiver_table.c.name))
-        return [Receiver(row.name, row.kind, row.is_fallback) for row in rows]
+        return [ReceiverStatus(row.name, row.kind, row.is_fallback) for row in rows]
 
 
 def read_leader(store: Store) -> Leader | None:
@@ -102,6 +104,6 @@ def read_leader(store: Store) -> Leader | None:
     return None if row is None else Leader(row.host, row.well_at)
 
 
-def _queued(filters: Filters, span: Span) -> list[ColumnElement[bool]]:
+def _queued(filters: IncidentFilters, span: Span) -> list[ColumnElement[bool]]:
     row = outbox_table.c
     return [row.done_at.is_(None) | within(row.done_at, span), *filters.of(incident_table.c)]

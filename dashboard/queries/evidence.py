@@ -19,8 +19,8 @@ GapKind = Literal["silent", "not final", "dropped", "unread", "quarantined"]
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Something that a node's account of a window lacks. `emitter` in hex and its `host`, None where it is nobody's in
-    particular; `reported_s`: when its last report was appended (epoch s); `beacons`: how many were dropped, or told of
+    """Something that a node's account of a window lacks. `emitter` in hex and its `host`, None without a particular
+    emitter; `reported_s`: when its last report was appended (epoch s); `beacons`: how many were dropped, or reported
     and not found in the log."""
 
     node: str
@@ -35,10 +35,10 @@ class Gap:
 
 
 def read_gaps(store: Store, pipeline: str, window_start_s: int, now_s: float) -> tuple[Gap, ...]:
-    """What is known now, by node and emitter. Empty for a window whose tallies are gone, and where only a definition
-    that changed makes a node unsure: `window --json` names the nodes all the same."""
+    """Return the present gaps in the evidence by node and emitter. Empty for a window whose tallies are gone, and if
+    only a changed definition makes a node unsure: `windows --json` names such nodes all the same."""
     now_ms = int(now_s * 1_000)
-    window, tally, emitter = tables.Window, tables.Tally, tables.Emitter
+    window, tally, emitter = tables.WindowRow, tables.TallyRow, tables.EmitterRow
     here = (tally.pipeline == pipeline, tally.window_start == window_start_s)
     columns = (tally.emitter, tally.node, tally.checkpoint, tally.replay, tally.beacons, tally.dropped)
     packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == window_start_s)

@@ -8,9 +8,9 @@ from typing import Any
 
 from dashboard.queries.condition import read_freshness_of
 from dashboard.queries.health_pipelines import (
-    Closing,
     Host,
-    Node,
+    NodeHealth,
+    PipelineClosing,
     SilentEmitter,
     read_closings,
     read_hosts,
@@ -18,10 +18,10 @@ from dashboard.queries.health_pipelines import (
     read_silent,
 )
 from dashboard.queries.health_service import (
-    Alerting,
+    AlerterHealth,
     BadRecords,
     Recompute,
-    Reports,
+    ReportsStatus,
     Size,
     StrangeName,
     read_alerting,
@@ -32,15 +32,15 @@ from dashboard.queries.health_service import (
     read_strangers,
 )
 from dashboard.queries.reports_topic import Ends
-from lagloss.errors import UnknownPipeline
 from lagloss_server import format as fmt
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
 from lagloss_server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class HealthProblem:
     """Something that keeps lagloss from being trusted: what is known, and what to do next. `runbook`: a kind that has
     one."""
 
@@ -58,24 +58,24 @@ class Health:
 
     now_s: float
     pipeline: str | None
-    reports: Reports
-    closings: list[Closing]
-    nodes: list[Node]
+    reports: ReportsStatus
+    closings: list[PipelineClosing]
+    nodes: list[NodeHealth]
     silent_emitters: list[SilentEmitter]
     hosts: list[Host]
     bad_records: list[BadRecords]
     strangers: list[StrangeName]
     sizes: list[Size]
-    alerting: Alerting
+    alerting: AlerterHealth
     recomputes: list[Recompute]
 
     @property
-    def problems(self) -> list[Problem]:
+    def problems(self) -> list[HealthProblem]:
         """What is wrong, what hides most first."""
         return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
 
     def document(self) -> dict[str, Any]:
-        """As `/api/v1/health` prints it."""
+        """Return the health as `/api/v1/health` prints it."""
         lists = (
             *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "strangers", "sizes", "recomputes"),
             "problems",
@@ -88,46 +88,47 @@ class Health:
             **{name: [one.document() for one in getattr(self, name)] for name in lists},
         }
 
-    def _of_service(self) -> Iterator[Problem]:
-        told = self.reports
-        heard_s = None if told.appended_s is None else self.now_s - told.appended_s
-        if told.behind and told.is_stuck(self.now_s):
+    def _of_service(self) -> Iterator[HealthProblem]:
+        summary = self.reports
+        heard_s = None if summary.appended_s is None else self.now_s - summary.appended_s
+        if summary.behind and summary.is_stuck(self.now_s):
             since = "none was ever followed" if heard_s is None else f"the newest that was came {fmt.ago(heard_s)}"
-            yield Problem(
-                f"{_many(told.behind, 'report waits', 'reports wait')} to be followed; {since}.",
+            yield HealthProblem(
+                f"{_many(summary.behind, 'report waits', 'reports wait')} to be followed; {since}.",
                 "See that the aggregator runs: its /healthz and logs/aggregator.log say what it waits for.",
                 "blind",
             )
         if not self.alerting.is_well(self.now_s):
             well_at = self.alerting.well_at
             last = "none ever led" if well_at is None else f"last well {fmt.ago(self.now_s - well_at.timestamp())}"
-            yield Problem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
+            yield HealthProblem(f"No alerter is at work: {last}.", "Start one: lagloss up does, or python -m alerting.")
         elif not self.alerting.receivers:
-            yield Problem("The alerter knows no receiver: nobody is told.", "Name some in the alerting file.")
+            missing = "The alerter knows no receiver: no notification is sent."
+            yield HealthProblem(missing, "Name some in the alerting file.")
 
-    def _of_pipelines(self) -> Iterator[Problem]:
+    def _of_pipelines(self) -> Iterator[HealthProblem]:
         late = [closing for closing in self.closings if closing.is_late(self.now_s)]
         if late:
             longest = fmt.duration_s(late[0].waits_s(self.now_s))
-            yield Problem(
+            yield HealthProblem(
                 f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
                 f"{late[0].pipeline} for {longest}.",
-                "See that the aggregator runs and keeps up: its /healthz and logs/aggregator.log tell.",
+                "See that the aggregator runs and keeps up: see its /healthz and logs/aggregator.log.",
                 "blind",
             )
         bad = [node for node in self.nodes if node.is_bad]
         if bad:
-            yield Problem(
+            yield HealthProblem(
                 f"{_many(len(bad), 'node has', 'nodes have')} emitters that fell silent without closing, "
                 f"{bad[0].node} of {bad[0].pipeline} among them.",
                 "See that they run and reach Kafka or the collector; minutes without them stay incomplete.",
                 "blind",
             )
 
-    def _of_what_is_sent(self) -> Iterator[Problem]:
+    def _of_what_is_sent(self) -> Iterator[HealthProblem]:
         off = [host for host in self.hosts if abs(host.skew_ms) >= AGREE_WITHIN_MS]
         if off:
-            yield Problem(
+            yield HealthProblem(
                 f"{_many(len(off), 'host has a clock', 'hosts have clocks')} that the broker's does not agree with, "
                 f"{off[0].host} by {fmt.duration(off[0].skew_ms)}.",
                 "Set them by NTP: lags are off by as much, and what is missing stays pending for longer.",
@@ -135,13 +136,13 @@ class Health:
             )
         if self.bad_records:
             total = sum(bad.count for bad in self.bad_records)
-            yield Problem(
+            yield HealthProblem(
                 f"{_many(total, 'record was', 'records were')} set aside in the last 24 hours.",
-                "See the reasons below: what they told is missing from the evidence of their nodes.",
+                "See the reasons below: their content is missing from the evidence of their nodes.",
                 "blind",
             )
         if self.strangers:
-            yield Problem(
+            yield HealthProblem(
                 f"Reports name {_many(len(self.strangers), 'pipeline or checkpoint', 'pipelines or checkpoints')} that "
                 "no definition has.",
                 "Apply the definition, or mend the name that the emitter is given.",
@@ -149,7 +150,7 @@ class Health:
 
 
 def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = None) -> Health:
-    """How lagloss is now; `ends`: where the reports topic ends.
+    """Return how lagloss is now; `ends`: where the reports topic ends.
 
     Raises:
         UnknownPipeline: there is none of this name.

@@ -24,7 +24,7 @@ SILENT_LISTED: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Closing:
+class PipelineClosing:
     """How far a pipeline is closed. `newest_s`: start of its newest closed window; `due`: windows that could be closed
     and are not; `oldest_due_s`: start of the oldest of them. Epoch s; None where there is none."""
 
@@ -35,7 +35,7 @@ class Closing:
     grace_ms: int
 
     def waits_s(self, now_s: float) -> float:
-        """How long the oldest due window has waited since it could be closed; 0 where none is due."""
+        """Return how long the oldest due window has waited since it could be closed; 0 where none is due."""
         return 0.0 if self.oldest_due_s is None else max(0.0, now_s - due_ms(self.oldest_due_s, self.grace_ms) / 1_000)
 
     def is_late(self, now_s: float) -> bool:
@@ -51,7 +51,7 @@ class Closing:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class NodeHealth:
     """The emitters of a node, by how they are. `silent`: neither closed nor heard for a minute, within the last day;
     `awaited` of them so lately that windows still wait for them; `long_dead`: silent for more than a day. `reported_s`:
     when any of them was last heard (epoch s). `consumer_lag`: of its consumer group, None where none is known."""
@@ -112,8 +112,8 @@ class Host:
 
 def read_closings(
     store: Store, graces_ms: Mapping[str, int], fresh: Mapping[str, Freshness], now_s: float
-) -> list[Closing]:
-    """How far each pipeline is closed: the longest waiting first."""
+) -> list[PipelineClosing]:
+    """Return how far each pipeline is closed: the longest waiting first."""
     names = list(graces_ms)
     first = _read_first_tally(store, [name for name in names if fresh[name].newest_s is None])
     spans: dict[str, tuple[int, int]] = {}
@@ -125,15 +125,15 @@ def read_closings(
             spans[name] = from_s, last_s
     missing = _read_missing(store, spans)
     closings = [
-        Closing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
+        PipelineClosing(name, fresh[name].newest_s, *missing.get(name, (0, None)), grace_ms)
         for name, grace_ms in graces_ms.items()
     ]
     return sorted(closings, key=lambda found: (-found.waits_s(now_s), found.newest_s or 0, found.pipeline))
 
 
 def _read_first_tally(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
-    """Of pipelines without a closed window, where the first is to come."""
-    names, tally = names_of(pipelines), tables.Tally
+    """Return for pipelines without a closed window where the first is due."""
+    names, tally = names_of(pipelines), tables.TallyRow
     first = (
         select(tally.window_start)
         .where(tally.pipeline == names.c.name)
@@ -161,17 +161,17 @@ _MISSING: Final = text("""
 
 
 def _read_missing(store: Store, spans: Mapping[str, tuple[int, int]]) -> dict[str, tuple[int, int | None]]:
-    """How many minutes of each span [first, last] have no window, counted from the first that there is one of, and the
-    oldest of them."""
+    """Return how many minutes of each span [first, last] have no window, counted from the first that there is one of,
+    and the oldest of them."""
     firsts, lasts = ([span[side] for span in spans.values()] for side in (0, 1))
     given = {"names": list(spans), "firsts": firsts, "lasts": lasts, "window_s": WINDOW_S}
     with store.engine.connect() as connection:
         return {row.name: (row.due, row.oldest_s) for row in connection.execute(_MISSING, given)}
 
 
-def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Node]:
-    """Every node that ever reported: what is bad first, then by when it was last heard."""
-    row, now_ms = tables.Emitter, int(now_s * 1_000)
+def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[NodeHealth]:
+    """Return every node that ever reported: what is bad first, then by when it was last heard."""
+    row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     silent, lately = is_silent(now_ms), is_lately(now_ms)
     asked: Select[*tuple[Any, ...]] = (
         select(
@@ -190,7 +190,7 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
     lags = read_lag_now(store, pipelines, now_s)
     with store.engine.connect() as connection:
         nodes = [
-            Node(
+            NodeHealth(
                 **{**found._mapping, "reported_s": float(found.reported_s)},
                 consumer_lag=lags.get((found.pipeline, found.node)),
             )
@@ -203,7 +203,7 @@ def read_nodes(store: Store, pipelines: Sequence[str], now_s: float) -> list[Nod
 
 def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[SilentEmitter]:
     """Emitters that fell silent within a day, the last first; of very many the last `SILENT_LISTED`."""
-    row, now_ms = tables.Emitter, int(now_s * 1_000)
+    row, now_ms = tables.EmitterRow, int(now_s * 1_000)
     asked = (
         select(row.pipeline, row.node, row.host, row.emitter, row.appended_at, is_awaited(now_ms))
         .where(tables.is_any(row.pipeline, pipelines), is_silent(now_ms), is_lately(now_ms))
@@ -218,8 +218,8 @@ def read_silent(store: Store, pipelines: Sequence[str], now_s: float) -> list[Si
 
 
 def read_hosts(store: Store, pipelines: Sequence[str], now_s: float) -> list[Host]:
-    """The hosts of emitters that were heard in the last hour: the clock that is furthest off first."""
-    row = tables.Emitter
+    """Return the hosts of emitters that were heard in the last hour: the clock that is furthest off first."""
+    row = tables.EmitterRow
     asked: Select[*tuple[Any, ...]] = (
         select(
             row.host,

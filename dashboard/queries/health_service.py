@@ -1,4 +1,4 @@
-"""What lagloss has taken in and keeps: reports, bad records, names nobody declared, tables, and who alerts."""
+"""What lagloss has taken in and keeps: reports, bad records, undeclared names, tables, and the alerter."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Found = Row[*tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Reports:
+class ReportsStatus:
     """How far the reports were followed. `appended_s`: when the newest of them was appended (epoch s). `behind`: how
     many were appended and not followed yet; None where Kafka did not say, and then `why`."""
 
@@ -36,7 +36,7 @@ class Reports:
     why: str
 
     def is_stuck(self, now_s: float) -> bool:
-        """Whether reports wait and none was followed for a while."""
+        """Return whether reports wait and none was followed for a while."""
         return bool(self.behind) and (self.appended_s is None or now_s - self.appended_s > STUCK_AFTER_S)
 
     def document(self) -> dict[str, Any]:
@@ -86,8 +86,8 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Alerting:
-    """Which alerter leads and when it was last well; whom it can tell. None: none ever led."""
+class AlerterHealth:
+    """The leading alerter, its last heartbeat, and its receivers. None: none ever led."""
 
     host: str | None
     led_at: datetime | None
@@ -108,7 +108,7 @@ class Alerting:
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """Windows that somebody asked to be closed again; `done` of `of`, None before the first round."""
+    """Windows to be closed again by request; `done` of `of`, None before the first round."""
 
     pipeline: str
     from_s: int
@@ -122,19 +122,19 @@ class Recompute:
         return {"pipeline": self.pipeline, **times, "done": self.done, "of": self.of}
 
 
-def read_reports(connection: Connection, ends: Ends) -> Reports:
-    row = tables.ReportsPosition
+def read_reports(connection: Connection, ends: Ends) -> ReportsStatus:
+    row = tables.ReportsPositionRow
     positions: dict[int, int] = dict(_all(connection, select(row.topic_partition, row.next_offset)))
-    newest_ms: int | None = connection.execute(select(func.max(tables.Emitter.appended_at))).scalar()
+    newest_ms: int | None = connection.execute(select(func.max(tables.EmitterRow.appended_at))).scalar()
     behind = None
     if ends.offsets is not None:
         behind = sum(max(0, end - positions.get(partition, 0)) for partition, end in ends.offsets.items())
-    return Reports(None if newest_ms is None else newest_ms / 1_000, behind, ends.why)
+    return ReportsStatus(None if newest_ms is None else newest_ms / 1_000, behind, ends.why)
 
 
 def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
-    """By topic and reason, most first."""
-    counted, kept = tables.QuarantineCount, tables.Quarantined
+    """Count bad records by topic and reason, most first."""
+    counted, kept = tables.QuarantineCountRow, tables.QuarantinedRow
     sample = (
         select(kept.first_bytes, kept.found_at)
         .where(kept.topic == counted.topic, kept.reason == counted.reason)
@@ -159,9 +159,9 @@ def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
 def read_strangers(
     connection: Connection, definitions: Mapping[str, Definition], pipeline: str | None
 ) -> list[StrangeName]:
-    """Pipelines that nobody has applied, and checkpoints that their pipeline's newest definition does not have: the
+    """Pipelines that were never applied, and checkpoints that their pipeline's newest definition does not have: the
     newest first. Replays and lanes stand in no definition."""
-    row = tables.Stranger
+    row = tables.StrangerRow
     is_unknown = (row.kind == "pipeline") & row.pipeline.not_in(names_not_deleted())
     is_checkpoint = (row.kind == "checkpoint") & tables.is_any(row.pipeline, definitions)
     asked = (
@@ -175,13 +175,13 @@ def read_strangers(
 
 
 def _known(definition: Definition) -> frozenset[str]:
-    """A node with several next nodes still reports its work in hand as N.out."""
+    """Return a node with several next nodes still reports its work in hand as N.out."""
     graph = Graph(definition)
     return frozenset(graph.checkpoints) | {f"{node}.out" for node in graph.nodes}
 
 
 def read_sizes(connection: Connection) -> list[Size]:
-    """The tables of lagloss, the largest first."""
+    """Return the tables of lagloss, the largest first."""
     asked = text(
         "SELECT c.relname, coalesce(tree.bytes, pg_total_relation_size(c.oid)) AS bytes, tree.partitions "
         "FROM pg_class c CROSS JOIN LATERAL ("
@@ -190,7 +190,7 @@ def read_sizes(connection: Connection) -> list[Size]:
         "WHERE c.relname = ANY(:names) AND c.relkind IN ('r', 'p') "
         "AND c.relnamespace = current_schema()::regnamespace ORDER BY bytes DESC, c.relname"
     )
-    pruned: dict[str, int] = dict(_all(connection, select(tables.Pruned.table_name, tables.Pruned.before_s)))
+    pruned: dict[str, int] = dict(_all(connection, select(tables.PrunedRow.table_name, tables.PrunedRow.before_s)))
     names = [table.name for table in tables.Base.metadata.sorted_tables]
     return [
         Size(row.relname, row.bytes, row.partitions, pruned.get(row.relname))
@@ -198,19 +198,21 @@ def read_sizes(connection: Connection) -> list[Size]:
     ]
 
 
-def read_alerting(connection: Connection) -> Alerting:
-    leader, row = alert_tables.Leader, alert_tables.Receiver
+def read_alerting(connection: Connection) -> AlerterHealth:
+    leader, row = alert_tables.LeaderRow, alert_tables.ReceiverRow
     receivers = tuple(
         {"name": name, "kind": kind, "fallback": is_fallback}
         for name, kind, is_fallback in _all(connection, select(row.name, row.kind, row.is_fallback).order_by(row.name))
     )
     led = connection.execute(select(leader.host, leader.led_at, leader.well_at)).one_or_none()
-    return Alerting(None, None, None, receivers) if led is None else Alerting(led[0], led[1], led[2], receivers)
+    return (
+        AlerterHealth(None, None, None, receivers) if led is None else AlerterHealth(led[0], led[1], led[2], receivers)
+    )
 
 
 def read_recomputes(connection: Connection, pipelines: Sequence[str]) -> list[Recompute]:
-    """Requests that are not answered yet, oldest first."""
-    row = tables.RecomputeRequest
+    """Return unanswered recompute requests, oldest first."""
+    row = tables.RecomputeRequestRow
     asked = (
         select(row.pipeline, row.from_s, row.to_s, row.requested_at, row.progress)
         .where(row.answer.is_(None), tables.is_any(row.pipeline, pipelines))

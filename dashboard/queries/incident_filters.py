@@ -8,14 +8,14 @@ from typing import Any, Final
 
 from sqlalchemy import ColumnElement
 
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 
 PAGE_SIZE: Final = 50
 MAX_PAGE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Filters:
+class IncidentFilters:
     """Which incidents are asked for; None: whatever."""
 
     pipeline: str | None = None
@@ -23,12 +23,12 @@ class Filters:
     severity: str | None = None
 
     def of(self, columns: Any) -> list[ColumnElement[bool]]:
-        """The conditions on the columns of these names."""
+        """Return the conditions on the columns of these names."""
         given = {name: value for name, value in asdict(self).items() if value is not None}
         return [columns[name] == value for name, value in given.items()]
 
 
 def within(moment: ColumnElement[datetime], span: Span) -> ColumnElement[bool]:
-    """Whether it was in the span."""
+    """Return whether it was in the span."""
     from_, to = (datetime.fromtimestamp(epoch_s, UTC) for epoch_s in (span.from_s, span.to_s))
     return (moment >= from_) & (moment < to)

@@ -8,8 +8,9 @@ from typing import Any
 from sqlalchemy import select
 
 from dashboard.queries.window_cache import OpenLog
-from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData
+from lagloss.errors import KafkaUnreachable
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, hash_id, signed64
+from lagloss_server.errors import NotConfigured, NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, read_trail, search
@@ -52,17 +53,17 @@ class MessageRead:
         return self.search.trail if self.search is not None else None
 
     @property
-    def told(self) -> MissingMessage | None:
-        """What the closing said of it in the trail's window, or in the first of the `known`."""
+    def verdict(self) -> MissingMessage | None:
+        """Its verdict by the closing of the trail's window, or of the first of the `known`."""
         if self.trail is None:
             return self.known[0] if self.known else None
         return next((known for known in self.known if known.window_start_s == self.trail.window_start_s), None)
 
     @property
     def missing_at(self) -> tuple[str, ...]:
-        """The places that the trail says it is missing at; those told where there is no trail."""
+        """Return the places that the trail says it is missing at; without a trail, those of its verdict."""
         if self.trail is None or self.graph is None:
-            return tuple(self.told.places) if self.told is not None else ()
+            return tuple(self.verdict.places) if self.verdict is not None else ()
         mask = self.graph.mask(beacon.checkpoint for beacon in self.trail.beacons)
         return tuple(place.label for place in missing_places(self.graph, mask))
 
@@ -89,7 +90,7 @@ def read_message(
 ) -> MessageRead:
     """Find a message by its id, or by the hash of it in 16 hex digits.
 
-    First among the messages that closings named as missing: those tell its window. Else in the log; there, too, where
+    First among the messages that closings named as missing: those have its window. Else in the log; there, too, where
     a time to look around is asked for, and it was not missing then: an id may be used again.
 
     Raises UnknownPipeline.
@@ -100,7 +101,7 @@ def read_message(
     found, trouble = None, None
     try:
         with open_log() as log:
-            if known and _tells_window(known[0], where):
+            if known and _names_window(known[0], where):
                 start_s = known[0].window_start_s
                 trail = read_trail(store, log, pipeline, start_s, known[0].id_hash)
                 found = Search(trail, start_s, start_s + WINDOW_S, None)
@@ -127,20 +128,20 @@ def _document(known: MissingMessage) -> dict[str, Any]:
     return {**found, "last_seen": rfc3339(round(found.pop("last_seen_ms")) / 1000)}
 
 
-def _tells_window(known: MissingMessage, where: Where) -> bool:
+def _names_window(known: MissingMessage, where: Where) -> bool:
     if where.goes_on:
         return False
     return where.around_s is None or known.window_start_s <= where.around_s < known.window_start_s + WINDOW_S
 
 
 def hashes_of(asked: str) -> list[int]:
-    """The hash of an id, and the hash that it may itself be."""
+    """Return the hash of an id, and the hash that it may itself be."""
     is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
     return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
 
 
 def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[MissingMessage, ...]:
-    missing = tables.table_of(tables.MissingMessage)
+    missing = tables.table_of(tables.MissingMessageRow)
     signed = [signed64(id_hash) for id_hash in ids]
     with store.engine.connect() as connection:
         rows = connection.execute(

@@ -14,7 +14,7 @@ from lagloss_server.queries.message_trace import Beacon
 
 @dataclass(frozen=True, slots=True)
 class Stay:
-    """A message's time at one place, from its arrival there (epoch ms) to its departure; None where no beacon tells of
+    """A message's time at one place, from its arrival there (epoch ms) to its departure; None where no beacon has
     one. `turn` counts from 1: a retry, or a message that came twice, is there again."""
 
     place: str
@@ -46,7 +46,7 @@ class _Span:
 
 
 def stays(graph: Graph, beacons: Sequence[Beacon]) -> tuple[Stay, ...]:
-    """In the order of the flow, those of a replay after the live ones of their place."""
+    """Return the stays in the order of the flow, a replay's after the live ones at the same place."""
     replays = dict.fromkeys(beacon.replay for beacon in beacons)
     return tuple(
         stay

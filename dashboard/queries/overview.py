@@ -11,7 +11,7 @@ from sqlalchemy import Row, Select, func, select, true
 
 from dashboard.queries.budgets import Budgets, read_budgets
 from dashboard.queries.condition import Freshness, condition, names_of, read_freshness_of
-from dashboard.queries.pipeline_status import Hour, Minute, Standing, State, Targets, worst_first
+from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.incidents.incident import incident_table
 from lagloss_server.model.definition import Definition
@@ -33,7 +33,7 @@ class Overview:
     """Every pipeline, worst first, as of `now_s` (epoch s)."""
 
     now_s: float
-    standings: tuple[Standing, ...]
+    standings: tuple[PipelineStatus, ...]
 
     @property
     def counts(self) -> dict[State, int]:
@@ -41,8 +41,8 @@ class Overview:
         counted = Counter(standing.state for standing in self.standings)
         return {state: counted[state] for state in State if counted[state]}
 
-    def chosen(self, text: str = "", state: State | None = None) -> tuple[Standing, ...]:
-        """Those whose name or description holds this text (in any case), and that are in this state."""
+    def chosen(self, text: str = "", state: State | None = None) -> tuple[PipelineStatus, ...]:
+        """Return those whose name or description holds this text (in any case), and that are in this state."""
         wanted = text.strip().casefold()
         return tuple(
             standing
@@ -61,7 +61,7 @@ class Overview:
 
 
 def read_overview(store: Store, now_s: float) -> Overview:
-    """How every pipeline that is not deleted stands now."""
+    """Return how every pipeline that is not deleted stands now."""
     pipelines = store.pipelines()
     definitions = {stored.name: stored.definition for stored in pipelines}
     names = list(definitions)
@@ -96,9 +96,9 @@ def _standing(
     hours: tuple[Hour, ...],
     incidents: Mapping[str, int],
     now_s: float,
-) -> Standing:
+) -> PipelineStatus:
     sla = definition.spec.sla
-    return Standing(
+    return PipelineStatus(
         pipeline=definition.name,
         description=definition.metadata.description,
         condition=condition(fresh, definition.spec.grace, now_s, has_windows=newest is not None),
@@ -131,7 +131,7 @@ def _minute(row: _Found, definition: Definition) -> Minute:
 
 
 def _hours(rows: Iterable[_Found], now_s: float) -> tuple[Hour, ...]:
-    """The last `HOURS`, oldest first, whether anything is known of them or not."""
+    """Return the last `HOURS`, oldest first, whether anything is known of them or not."""
     known = {
         row.start: Hour(row.start, row.e2e_p95_ms, row.lost_min / row.messages if row.messages else None)
         for row in rows
@@ -145,9 +145,9 @@ def _first_hour(now_s: float) -> int:
 
 
 def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
-    """The newest closed window of each. `changed_s`: the newest before it with another verdict; `first_s`: the oldest
-    one; both no further back than `LOOKED_BACK_S`."""
-    window, names = tables.Window, names_of(pipelines)
+    """Return the newest closed window of each. `changed_s`: the newest before it with another verdict; `first_s`: the
+    oldest one; both no further back than `LOOKED_BACK_S`."""
+    window, names = tables.WindowRow, names_of(pipelines)
     newest = (
         select(
             window.window_start,
@@ -182,7 +182,7 @@ def _read_newest(store: Store, pipelines: Sequence[str]) -> dict[str, _Found]:
 
 
 def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[str, list[_Found]]:
-    row = tables.Rollup
+    row = tables.RollupRow
     asked: Select[*tuple[Any, ...]] = select(row.pipeline, row.start, row.e2e_p95_ms, row.messages, row.lost_min).where(
         tables.is_any(row.pipeline, pipelines), row.period == "hour", row.start >= _first_hour(now_s)
     )
@@ -194,7 +194,7 @@ def _read_hours(store: Store, pipelines: Sequence[str], now_s: float) -> dict[st
 
 
 def _read_incidents(store: Store, pipelines: Sequence[str]) -> dict[str, dict[str, int]]:
-    """How many incidents of each are open, by severity."""
+    """Return how many incidents of each are open, by severity."""
     row = incident_table.c
     asked = (
         select(row.pipeline, row.severity, func.count().label("number"))

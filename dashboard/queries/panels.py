@@ -10,7 +10,7 @@ from dashboard.queries.condition import Condition, Freshness, condition, read_fr
 from dashboard.queries.consumer_lag import ConsumerLag, read_consumer_lag
 from dashboard.queries.series import Series, read_series
 from dashboard.queries.sla_periods import Terms, terms_of
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Sla, StoredPipeline, in_force
 from lagloss_server.store.store import Store
@@ -41,7 +41,7 @@ class Panels:
 
 
 def read_panels(store: Store, pipeline: str, span: Span, now_s: float) -> Panels:
-    """What there is to draw of this pipeline, and how old it is.
+    """Read the series of this pipeline's panels, and their age.
 
     Raises:
         UnknownPipeline: there is none of this name.

@@ -95,7 +95,7 @@ class Targets:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PipelineStatus:
     """One pipeline. `newest`: None before its first closed window. `budgets`: None where there were no messages."""
 
     pipeline: str
@@ -111,7 +111,7 @@ class Standing:
 
     @property
     def is_current(self) -> bool:
-        """Whether the newest closed window tells of now."""
+        """Whether the newest closed window is current."""
         return self.newest is not None and self.condition in (Condition.FINE, Condition.IDLE)
 
     @property
@@ -138,7 +138,7 @@ class Standing:
         return next((state for state in State if found.get(state)), State.OK)
 
     def document(self) -> dict[str, Any]:
-        """As `/api/v1/overview` prints it."""
+        """Return the status as `/api/v1/overview` prints it."""
         return {
             "pipeline": self.pipeline,
             "description": self.description,
@@ -156,7 +156,7 @@ class Standing:
         }
 
 
-def worst_first(standings: Iterable[Standing]) -> list[Standing]:
+def worst_first(standings: Iterable[PipelineStatus]) -> list[PipelineStatus]:
     return sorted(standings, key=_rank)
 
 
@@ -167,7 +167,7 @@ def _left(budget: Budget) -> tuple[float, float]:
     return left["max"], left["min"]
 
 
-def _rank(standing: Standing) -> tuple[float | str, ...]:
+def _rank(standing: PipelineStatus) -> tuple[float | str, ...]:
     newest = standing.newest
     loss = 0.0 if newest is None else newest.loss_ratio["min"] or 0.0
     lag = 0.0 if newest is None else (newest.lag_ms or 0.0) / max(standing.targets.lag_ms, 1.0)

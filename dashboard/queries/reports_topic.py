@@ -36,7 +36,7 @@ class ReportsTopic:
         self._answer = Ends(None, "Kafka was not asked yet")
 
     def ends(self) -> Ends:
-        """As of a few seconds ago; while another thread asks, its last answer."""
+        """Return the ends of the topic as of a few seconds ago; while another thread asks, its last answer."""
         if not self._bootstrap:
             return Ends(None, "the dashboard knows no Kafka: set LAGLOSS_KAFKA_BOOTSTRAP")
         if self._asking.acquire(blocking=False):

@@ -12,7 +12,7 @@ from dashboard.queries import buckets, sums
 from dashboard.queries.buckets import Bucket
 from dashboard.queries.lru_cache import Remembered
 from dashboard.queries.sums import Rolled
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.model.graph import Graph
@@ -53,7 +53,7 @@ class Series:
 
 
 def bucket_s(span: Span) -> int:
-    """How long a bucket of this span is: the shortest that gives at most 1,440 of them."""
+    """Return how long a bucket of this span is: the shortest that gives at most 1,440 of them."""
     for length_s in (WINDOW_S, *PERIOD_S.values()):
         if len(_starts(span, length_s)) <= MAX_BUCKETS:
             return length_s
@@ -76,7 +76,7 @@ def read_series(store: Store, stored: StoredPipeline, span: Span, now_s: float) 
 
 
 def _starts(span: Span, length_s: int) -> range:
-    """Starts of the buckets that the span touches."""
+    """Start of the buckets that the span touches."""
     return range(span.from_s // length_s * length_s, span.to_s, length_s)
 
 
@@ -92,7 +92,7 @@ def _minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span, now
 
 
 def _closed_minutes(store: Store, stored: StoredPipeline, graph: Graph, span: Span) -> dict[int, Bucket]:
-    window, of = tables.Window, sums.database(store)
+    window, of = tables.WindowRow, sums.database(store)
     within = (
         window.pipeline == stored.name,
         window.window_start >= span.from_s,

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Final
 
 from dashboard.queries.buckets import Bucket
-from dashboard.web.span import Span
+from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, LagSla, Sla, StoredPipeline, in_force
 from lagloss_server.rules.sla import is_late
@@ -37,35 +37,35 @@ class Terms:
     parts: tuple[Term, ...]
 
     def at(self, start_s: int) -> Term:
-        """The term of a window; of a bucket that begins before the span, the first."""
+        """Return the term of a window; of a bucket that begins before the span, the first."""
         return self.parts[max(0, bisect_right(self.parts, start_s, key=lambda term: term.from_s) - 1)]
 
     @property
     def percentiles(self) -> tuple[str, ...]:
-        """Those that E2E lags are told by, each once, the oldest first."""
-        return tuple(dict.fromkeys(told_percentile(term.sla.lag) for term in self.parts))
+        """The percentiles that E2E lags are shown by, each once, the oldest first."""
+        return tuple(dict.fromkeys(target_percentile(term.sla.lag) for term in self.parts))
 
     def percentile(self, bucket: Bucket) -> str:
-        """What this bucket's E2E lag is told by."""
-        return told_percentile(self.at(bucket.start_s).sla.lag)
+        """Return the percentile of this bucket's E2E lag that has a target."""
+        return target_percentile(self.at(bucket.start_s).sla.lag)
 
     def lag_ms(self, bucket: Bucket) -> float | None:
-        """Its E2E lag at that percentile."""
+        """Return its E2E lag at that percentile."""
         lag: float | None = getattr(bucket.e2e_ms, self.percentile(bucket))
         return lag
 
     def is_late(self, bucket: Bucket) -> bool:
-        """Whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
+        """Return whether it breaches the lag target of its time; see `lagloss_server.rules.sla.is_late`."""
         return is_late(asdict(bucket.e2e_ms), bucket.on_time_share, self.at(bucket.start_s).definition)
 
 
-def told_percentile(lag: LagSla) -> str:
-    """The SLA's own percentile where results hold it, else p95: then it is the on-time share that is judged."""
+def target_percentile(lag: LagSla) -> str:
+    """Return the SLA's own percentile where results hold it, else p95: then it is the on-time share that is judged."""
     return f"p{lag.percentile:g}" if is_held(lag) else _ELSE
 
 
 def is_held(lag: LagSla) -> bool:
-    """Whether results hold the SLA's percentile."""
+    """Return whether results hold the SLA's percentile."""
     return f"p{lag.percentile:g}" in _HELD
 
 

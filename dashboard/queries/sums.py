@@ -37,8 +37,8 @@ class Rolled:
 
 
 def read_rolled(store: Store, pipeline: str, from_s: int, to_s: int) -> Rolled:
-    """The roll-ups that overlap [from_s, to_s)."""
-    rollup, mark = tables.Rollup, tables.RollupDirty
+    """Return the roll-ups that overlap [from_s, to_s)."""
+    rollup, mark = tables.RollupRow, tables.RollupDirtyRow
     first_s = period_of("day", from_s)
     with store.engine.connect() as connection:
         computed = connection.execute(
@@ -57,13 +57,13 @@ def read_rolled(store: Store, pipeline: str, from_s: int, to_s: int) -> Rolled:
 
 
 def database(store: Store) -> str:
-    """What tells databases apart in what is remembered of them."""
+    """Return the key of the database in caches."""
     return str(store.engine.url)
 
 
 def read_packed(engine: Engine, pipeline: str, keys: Sequence[Key]) -> list[tuple[Key, bytes]]:
-    """These roll-ups as they are stored."""
-    row = tables.Rollup
+    """Return these roll-ups as they are stored."""
+    row = tables.RollupRow
     found: list[tuple[Key, bytes]] = []
     for period in PERIOD_S:
         starts = [start for kind, start in keys if kind == period]
@@ -77,10 +77,10 @@ def read_packed(engine: Engine, pipeline: str, keys: Sequence[Key]) -> list[tupl
 
 
 def read_total(store: Store, pipeline: str, from_s: int, to_s: int, now_s: float) -> Rollup:
-    """All closed minutes of [from_s, to_s) together."""
+    """Return all closed minutes of [from_s, to_s) together."""
     return periods.total(store, pipeline, from_s, to_s, memory=_parts, settled_s=edge_s(now_s))
 
 
 def edge_s(now_s: float) -> int:
-    """From here on (epoch s) a roll-up that is not up to date is summed from its minutes."""
+    """Return the time (epoch s) from which a stale roll-up is summed from its minutes."""
     return period_of("hour", int(now_s)) - (EDGE_HOURS - 1) * PERIOD_S["hour"]

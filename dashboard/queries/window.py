@@ -19,12 +19,12 @@ from lagloss_server.store.store import MissingMessage, Store
 
 Document = dict[str, Any]
 _COMPARED: Final = ("verdict", "messages", "delivered", "filtered", "dead", "pending", "unexplained", "lost", "reasons")
-"""What revisions are told apart by."""
+"""The figures that revisions are compared by."""
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """One figure of a result that the next result tells otherwise."""
+class RevisionChange:
+    """One figure that differs between a result and the next."""
 
     name: str
     before: Any
@@ -38,7 +38,7 @@ class Revision:
     number: int
     closed_at: str
     verdict: str
-    changes: tuple[Change, ...]
+    changes: tuple[RevisionChange, ...]
 
     def document(self) -> Document:
         return asdict(self)
@@ -59,14 +59,14 @@ class WindowRead:
     missing: tuple[MissingMessage, ...]
 
     def document(self) -> Document | None:
-        """As `windows --json` prints it, and whose evidence is missing."""
+        """Return the window as `windows --json` prints it, and the nodes whose evidence is missing."""
         if self.window is None:
             return None
         return {**contract_document(self.window), "gaps": [gap.document() for gap in self.gaps]}
 
 
 def read_window_page(store: Store, pipeline: str, start_s: int, now_s: float) -> WindowRead:
-    """Raises UnknownPipeline."""
+    """Raise UnknownPipeline."""
     definition = store.definition_at(pipeline, start_s)
     found = store.windows(pipeline, start_s, start_s + WINDOW_S)
     window = found[0] if found else None
@@ -88,7 +88,7 @@ def _lacks_evidence(window: Document) -> bool:
 
 
 def read_revisions(store: Store, pipeline: str, start_s: int, newest: Document | None) -> tuple[Revision, ...]:
-    """Every result that is kept, newest first; the first that is kept tells no changes. Empty while it is open."""
+    """Read every kept result, newest first; the oldest has no changes. Empty for an open window."""
     if newest is None or newest["verdict"] is None:
         return ()
     results = [*store.revisions(pipeline, start_s), newest]
@@ -100,15 +100,15 @@ def read_revisions(store: Store, pipeline: str, start_s: int, newest: Document |
     return tuple(reversed(found))
 
 
-def _changes(before: Document | None, after: Document) -> tuple[Change, ...]:
+def _changes(before: Document | None, after: Document) -> tuple[RevisionChange, ...]:
     if before is None:
         return ()
     pairs = ((name, before.get(name), after.get(name)) for name in _COMPARED)
-    return tuple(Change(name, was, now) for name, was, now in pairs if was != now)
+    return tuple(RevisionChange(name, was, now) for name, was, now in pairs if was != now)
 
 
 def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) -> Graph:
-    """The graph in force then, which has these checkpoints.
+    """Return the graph in force then, which has these checkpoints.
 
     Raises:
         UnknownPipeline, UnknownCheckpoint.
@@ -119,14 +119,14 @@ def check_known(store: Store, pipeline: str, start_s: int, *checkpoints: str) ->
 
 
 def count_difference(store: Store, pipeline: str, start_s: int, source: str, target: str) -> int | None:
-    """How many messages of a closed window are at one point and not at another: a sum over its presence patterns, so
-    that no beacon has to be read. None where it has none: it is open, or the tallies proved it.
+    """Return how many messages of a closed window are at one point and not at another: a sum over its presence
+    patterns, so that no beacon has to be read. None where it has none: it is open, or the tallies proved it.
 
     Raises:
         UnknownPipeline, UnknownCheckpoint.
     """
     graph = check_known(store, pipeline, start_s, source, target)
-    window = tables.Window
+    window = tables.WindowRow
     packed = select(window.facts).where(window.pipeline == pipeline, window.window_start == start_s)
     with store.engine.connect() as connection:
         raw = connection.execute(packed).scalar_one_or_none()

@@ -11,7 +11,8 @@ from typing import Final, NamedTuple, TypeAlias
 
 from sqlalchemy import func, select
 
-from lagloss.errors import KafkaUnreachable, NotConfigured, NotEnoughData, WindowTooLarge
+from lagloss.errors import KafkaUnreachable
+from lagloss_server.errors import NotConfigured, NotEnoughData, WindowTooLarge
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
@@ -29,7 +30,7 @@ at 6 checkpoints)."""
 
 class Stamp(NamedTuple):
     """What a window would be read anew for: the revision of its result (0: none yet), and the position of the reports
-    at which its tallies last changed. `beacons`: how many the tallies tell of."""
+    at which its tallies last changed. `beacons`: how many the tallies count."""
 
     revision: int
     changed_basis: int
@@ -37,7 +38,7 @@ class Stamp(NamedTuple):
 
 
 class LoggedWindows:
-    """The windows that were read last, up to a number of beacons; whoever asks for one that is being read waits for
+    """The windows that were read last, up to a number of beacons; a request for one that is being read waits for
     it."""
 
     def __init__(self, kept_beacons: int = MAX_BEACONS, max_beacons: int = MAX_BEACONS) -> None:
@@ -47,11 +48,11 @@ class LoggedWindows:
         self._lock = threading.Lock()
 
     def read(self, store: Store, open_log: OpenLog, pipeline: str, window_start_s: int) -> Presence:
-        """The window, read anew where something of it has changed.
+        """Return the window, read anew where something of it has changed.
 
         Raises:
             UnknownPipeline, NotEnoughData, KafkaUnreachable, NotConfigured: as `read_window` and `open_log`.
-            WindowTooLarge: its tallies tell of too many beacons; none was read.
+            WindowTooLarge: its tallies count too many beacons; none was read.
         """
         store.pipeline(pipeline)
         stamp = _read_stamp(store, pipeline, window_start_s)
@@ -80,7 +81,7 @@ class LoggedWindows:
         except BaseException as error:
             with self._lock:
                 del self._reading[whose]
-            reading.set_exception(error)  # told to everybody who waits
+            reading.set_exception(error)  # raised for every request that waits
             return
         with self._lock:
             del self._reading[whose]
@@ -98,11 +99,11 @@ class LoggedWindows:
 
 
 def _read_stamp(store: Store, pipeline: str, window_start_s: int) -> Stamp:
-    window, tally = tables.Window, tables.Tally
+    window, tally = tables.WindowRow, tables.TallyRow
     revision = select(window.revision).where(window.pipeline == pipeline, window.window_start == window_start_s)
-    told = select(func.max(tally.changed_basis), func.sum(tally.beacons)).where(
+    summary = select(func.max(tally.changed_basis), func.sum(tally.beacons)).where(
         tally.pipeline == pipeline, tally.window_start == window_start_s
     )
     with store.engine.connect() as connection:
-        changed_basis, beacons = connection.execute(told).one()
+        changed_basis, beacons = connection.execute(summary).one()
         return Stamp(connection.execute(revision).scalar_one_or_none() or 0, changed_basis or 0, int(beacons or 0))

@@ -21,7 +21,7 @@ _DAY, _GAP, _LABEL = 24, 4, 92
 
 
 def burn_down(report: Report) -> str:
-    """The share of each budget that is left, from the range's start to its end."""
+    """Return the share of each budget that is left, from the range's start to its end."""
     points, span, floor = report.burn_down, report.span, report.burn_down_floor
 
     def x(at_s: float) -> float:
@@ -44,14 +44,14 @@ def burn_down(report: Report) -> str:
                 drawn.append(f'<circle cx="{high[0][0]:.1f}" cy="{high[0][1]:.1f}" r="3" fill="{_HUES[which]}"/>')
         name = wording.OBJECTIVES[one.objective]
         drawn.append(_legend(which, name if runs else f"{name}: none"))
-    said = "; ".join(
+    note = "; ".join(
         f"{wording.OBJECTIVES[one.objective]}: {wording.left(one.budget)}" for one in report.whole.attainments
     )
-    return _svg(_BOTTOM + 32, f"Error budget left over time. {said}", drawn)
+    return _svg(_BOTTOM + 32, f"Error budget left over time. {note}", drawn)
 
 
 def days(report: Report) -> str:
-    """A square a day, told by colour and sign; a day of which nothing is known is an empty frame."""
+    """Draw a square per day, marked by colour and sign; a day of which nothing is known is an empty frame."""
     drawn: list[str] = []
     for at, day in enumerate(report.days):
         row, column = divmod(at, _DAYS_A_ROW)
@@ -104,7 +104,7 @@ def _square(status: Status, left: float, top: float, title: str) -> str:
 
 
 def _runs(points: Sequence[BurnPoint], which: int) -> list[list[tuple[int, Share]]]:
-    """The points of an objective without the gaps: no line is drawn across what is not known."""
+    """Return the points of an objective without the gaps: no line is drawn across what is not known."""
     runs: list[list[tuple[int, Share]]] = [[]]
     for point in points:
         left = point.left[which]

@@ -13,9 +13,10 @@ from dashboard.reports.formats import FORMATS, file_name, format_of, render
 from dashboard.reports.making import make_report
 from dashboard.reports.model import Report
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
-from lagloss.errors import EXIT_BREACHED, NotEnoughData, UsageError
+from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, PipelineName, open_store
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.settings import Settings
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -6,17 +6,17 @@ from collections.abc import Callable
 
 from dashboard.reports import wording
 from dashboard.reports.model import Report
-from dashboard.reports.parts import Cell, Section, Table
+from dashboard.reports.parts import Cell, ReportSection, Table
 from lagloss_server import format as fmt
 from lagloss_server.model.window_result import Lags
 from lagloss_server.rules.error_budget import Attainment
 
 
-def comparison(report: Report) -> Section:
+def comparison(report: Report) -> ReportSection:
     now, before = report.whole, report.previous
     title = f"Compared with {wording.range_words(report.previous_span)}"
     if not before.known.closed:
-        return Section(title, ("Nothing is known of that range.",))
+        return ReportSection(title, ("Nothing is known of that range.",))
     (_, on_time), (_, on_time_before) = now.attainments, before.attainments
     lags_now, lags_before = Lags.of(now.total.e2e_lags), Lags.of(before.total.e2e_lags)
     rows = [
@@ -29,7 +29,7 @@ def comparison(report: Report) -> Section:
         _compared("Minutes known", now.known_share, before.known_share, fmt.percent, _points),
         *(_status_row(one, other) for one, other in zip(now.attainments, before.attainments, strict=True)),
     ]
-    return Section(title, (), None, Table(("", "This range", "Before", "Change"), rows))
+    return ReportSection(title, (), None, Table(("", "This range", "Before", "Change"), rows))
 
 
 def _compared(
@@ -54,5 +54,5 @@ def _relative(now: float, before: float) -> str:
 
 
 def _points(now: float, before: float) -> str:
-    """In percentage points, where per cent of per cent would mislead."""
+    """Format a difference in percentage points: per cent of per cent would mislead."""
     return f"{100 * (now - before):+.3g} points"

@@ -22,7 +22,7 @@ class Attachment:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReportPart:
     """One pipeline's: `headline` is a few words, `link` leads to its page, where the dashboard's address is known."""
 
     pipeline: str
@@ -32,7 +32,7 @@ class Part:
     attachments: tuple[Attachment, ...] = ()
 
 
-Maker = Callable[[Store, str, CalendarSpan, tuple[str, ...], float], Part]
+Maker = Callable[[Store, str, CalendarSpan, tuple[str, ...], float], ReportPart]
 """Makes the part of a pipeline (by name) for a range, in these of FORMATS, as of now (epoch s).
 
 Raises UnknownPipeline where there is none.
@@ -40,15 +40,15 @@ Raises UnknownPipeline where there is none.
 
 
 def maker(base_url: str) -> Maker:
-    """Makes parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
+    """Make parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
 
-    def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> Part:
+    def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> ReportPart:
         report = make_report(store, pipeline, span, now_s)
         attachments = (
             Attachment(file_name(report, name), FORMATS[name].media_type, render(report, name, base_url))
             for name in formats
         )
         link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
-        return Part(pipeline, status(report.status), tuple(verdict_sentences(report)), link, tuple(attachments))
+        return ReportPart(pipeline, status(report.status), tuple(verdict_sentences(report)), link, tuple(attachments))
 
     return make

@@ -12,8 +12,8 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 
 
 def csv_lines(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> Iterator[str]:
-    """One text a row, each ended by CR LF. Texts that a spreadsheet would compute get an apostrophe before them; None
-    is an empty field."""
+    """Yield one line per row, ended by CR LF. Texts that a spreadsheet would compute get an apostrophe before them;
+    None is an empty field."""
     yield _line(header)
     for row in rows:
         yield _line(row)

@@ -36,7 +36,7 @@ FORMATS: Final = {
 
 
 def format_of(name: str) -> Format:
-    """The form of this name.
+    """Return the form of this name.
 
     Raises:
         UsageError: there is none.
@@ -47,7 +47,7 @@ def format_of(name: str) -> Format:
 
 
 def render(report: Report, fmt: str, base_url: str = "") -> bytes:
-    """The report in one of FORMATS. `base_url`: the dashboard's address, for links; empty where it is not known.
+    """Return the report in one of FORMATS. `base_url`: the dashboard's address, for links; empty where it is not known.
 
     Raises:
         UsageError: no such form.

@@ -6,7 +6,7 @@ from typing import Final
 
 from dashboard.reports import wording
 from dashboard.reports.model import Report, lost_places
-from dashboard.reports.parts import NUMBERS, Cell, Pages, Section, Table, numbers
+from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
 from lagloss_server.model.window_result import Lags
@@ -15,14 +15,14 @@ MAX_ROWS: Final = 200
 """Of incidents and places; the JSON has all of them."""
 
 
-def lag(report: Report) -> Section:
+def lag(report: Report) -> ReportSection:
     lags = Lags.of(report.whole.total.e2e_lags)
     rows = [[Cell("End to end"), *(Cell(fmt.duration(value)) for value in (lags.p50, lags.p95, lags.p99, lags.max))]]
-    said = "Percentiles of all messages of the range together, within 1 %; none is an average of percentiles."
-    return Section("Lag", (said,), None, Table(("Lag", "p50", "p95", "p99", "max"), rows))
+    note = "Percentiles of all messages of the range together, within 1 %; none is an average of percentiles."
+    return ReportSection("Lag", (note,), None, Table(("Lag", "p50", "p95", "p99", "max"), rows))
 
 
-def worst_hours(pages: Pages) -> Section:
+def worst_hours(pages: Pages) -> ReportSection:
     rows = [
         [
             pages.range(
@@ -36,9 +36,9 @@ def worst_hours(pages: Pages) -> Section:
         for hour in pages.report.worst_hours
     ]
     if not rows:
-        return Section("Worst hours", ("No hour took anything of a budget.",))
+        return ReportSection("Worst hours", ("No hour took anything of a budget.",))
     heads = ("Hour", *NUMBERS, "Of loss budget", "Of on-time budget")
-    return Section(
+    return ReportSection(
         "Worst hours",
         ("Those that took most of a budget of the whole range; what is certain counts before what may be.",),
         None,
@@ -46,12 +46,14 @@ def worst_hours(pages: Pages) -> Section:
     )
 
 
-def places(report: Report) -> Section:
+def places(report: Report) -> ReportSection:
     places = lost_places(report.whole.total)[:MAX_ROWS]
     title, lost = "Where messages were lost", report.whole.total.lost_max
     if not places:
-        said = "No place is kept of these losses: they are older than places are told." if lost else "None were lost."
-        return Section(title, (said,))
+        note = (
+            "No place is kept of these losses: they are older than the record of places." if lost else "None were lost."
+        )
+        return ReportSection(title, (note,))
     certain = report.whole.total.lost_min
     rows = [
         [
@@ -61,15 +63,15 @@ def places(report: Report) -> Section:
         ]
         for name, there in places
     ]
-    said = "A message may be lost at several places, where routes part."
-    return Section(title, (said,), None, Table(("Place", "Lost", "Of those lost for certain"), rows))
+    note = "A message may be lost at several places, where routes part."
+    return ReportSection(title, (note,), None, Table(("Place", "Lost", "Of those lost for certain"), rows))
 
 
-def incidents(pages: Pages) -> Section:
+def incidents(pages: Pages) -> ReportSection:
     found, times = pages.report.incidents.found, pages.report.incidents.times
     if not found:
-        return Section("Incidents", ("None in this range.",))
-    said = (
+        return ReportSection("Incidents", ("None in this range.",))
+    note = (
         f"{fmt.counted(times.incidents, 'incident')}, {times.acknowledged} acknowledged "
         f"(mean time {_time(times.mean_to_acknowledge_s)}), {times.repaired} repaired "
         f"(mean time {_time(times.mean_to_resolve_s)}), {times.revised} revised away."
@@ -77,7 +79,7 @@ def incidents(pages: Pages) -> Section:
     rows = [_incident(pages, one) for one in found[:MAX_ROWS]]
     more = [f"{len(found) - MAX_ROWS} more are in the JSON form."] if len(found) > MAX_ROWS else []
     heads = ("Opened", "Resolved", "Severity", "Rule", "What", "Where")
-    return Section("Incidents", (said, *more), None, Table(heads, rows, len(heads)))
+    return ReportSection("Incidents", (note, *more), None, Table(heads, rows, len(heads)))
 
 
 def _incident(pages: Pages, one: Incident) -> list[Cell]:

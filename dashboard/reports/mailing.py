@@ -11,7 +11,7 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from dashboard.reports.contents import Attachment, Part
+from dashboard.reports.contents import Attachment, ReportPart
 from lagloss_server.net.mail import addr_spec
 from lagloss_server.net.one_line import one_line
 
@@ -21,16 +21,16 @@ MAX_ATTACHED_BYTES: Final = 15 * 2**20
 
 
 def message_id(sender: str, *run: object) -> str:
-    """The same for each attempt of a run: whoever gets a mail twice sees it once."""
+    """Return the same id for each attempt of a run: a mail delivered twice is shown once."""
     token = hashlib.sha256("\n".join(map(str, run)).encode()).hexdigest()[:32]
     return f"<report-{token}@{addr_spec(sender).rpartition('@')[2]}>"
 
 
 def compose(
-    subject: str, parts: Sequence[Part], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
+    subject: str, parts: Sequence[ReportPart], notes: Sequence[str], sender: str, recipients: Sequence[str], name: str
 ) -> EmailMessage:
-    """The mail. `name`: its Message-ID; `notes`: what is to be said of all of it. Documents that would make it too
-    large to be taken are left out, which it tells."""
+    """Return the mail. `name`: its Message-ID; `notes`: remarks on all of it. Documents that would make it
+    too large are left out, which it mentions."""
     attached, left_out = _fitting(parts)
     if left_out:
         names = ", ".join(each.name for each in left_out)
@@ -53,36 +53,36 @@ def compose(
     return mail
 
 
-def as_text(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
-    """The summary in plain text."""
-    told = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
-    return "\n\n".join([subject, *notes, *told]) + "\n"
+def as_text(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
+    """Return the summary in plain text."""
+    summary = ["\n".join([f"{each.pipeline}: {each.headline}", *each.sentences, *_link(each)]) for each in parts]
+    return "\n\n".join([subject, *notes, *summary]) + "\n"
 
 
-def _link(part: Part) -> list[str]:
+def _link(part: ReportPart) -> list[str]:
     return [part.link] if part.link else []
 
 
-def as_html(subject: str, parts: Sequence[Part], notes: Sequence[str]) -> str:
-    """The summary as a page for mail: no scripts, styles in place, every text escaped."""
+def as_html(subject: str, parts: Sequence[ReportPart], notes: Sequence[str]) -> str:
+    """Return the summary as a page for mail: no scripts, styles in place, every text escaped."""
     title = html.escape(subject)
-    said = "".join(f"<p>{html.escape(note)}</p>\n" for note in notes)
+    sentence = "".join(f"<p>{html.escape(note)}</p>\n" for note in notes)
     return (
         f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title></head>\n'
-        f'<body style="font-family:sans-serif"><h1 style="font-size:18px">{title}</h1>\n{said}'
+        f'<body style="font-family:sans-serif"><h1 style="font-size:18px">{title}</h1>\n{sentence}'
         f"{''.join(map(_part_html, parts))}</body></html>\n"
     )
 
 
-def _part_html(part: Part) -> str:
+def _part_html(part: ReportPart) -> str:
     name, headline = html.escape(part.pipeline), html.escape(part.headline)
     heading = f'<a href="{html.escape(part.link)}">{name}</a>' if part.link else name
     sentences = "<br>\n".join(map(html.escape, part.sentences))
     return f'<h2 style="font-size:15px">{heading}: {headline}</h2>\n<p>{sentences}</p>\n'
 
 
-def _fitting(parts: Sequence[Part]) -> tuple[list[Attachment], list[Attachment]]:
-    """The documents that can go along, in order, and the others."""
+def _fitting(parts: Sequence[ReportPart]) -> tuple[list[Attachment], list[Attachment]]:
+    """Return the documents that can go along, in order, and the others."""
     attached: list[Attachment] = []
     left_out: list[Attachment] = []
     size = 0

@@ -28,7 +28,7 @@ from lagloss_server.rules.error_budget import (
 )
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import period_of
-from lagloss_server.store.periods import Stretch, coverage, first_known, hour_edges, joined, series
+from lagloss_server.store.periods import TimeRange, coverage, first_known, hour_edges, joined, series
 from lagloss_server.store.store import DAY_S, Store
 
 HOURLY_UP_TO_S: Final = 3 * DAY_S
@@ -36,7 +36,7 @@ HOURLY_UP_TO_S: Final = 3 * DAY_S
 
 
 def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -> Report:
-    """The report of a pipeline over a range, as of now.
+    """Return the report of a pipeline over a range, as of now.
 
     Raises:
         UnknownPipeline: there is none of this name.
@@ -82,22 +82,22 @@ class _Reading:
         return targets_within(self._targets, span.from_s, span.to_s)
 
     def whole(self, span: CalendarSpan) -> Figures:
-        """All of a range, with sketches and places; each version's stretch against its own target."""
+        """Return all of a range, with sketches and places; each version's stretch against its own target."""
         targets = self.targets(span)
         edges = [*(target.from_s for target in targets), span.to_s]
         return self._judged(list(zip(series(self._store, self._pipeline, edges), targets, strict=True)))
 
-    def by_hour(self, span: CalendarSpan) -> list[Stretch]:
-        """A range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
+    def by_hour(self, span: CalendarSpan) -> list[TimeRange]:
+        """Return a range in stretches of an hour at most, parted where days begin and targets change. Counts only."""
         targets = [target.from_s for target in self.targets(span)]
         edges = sorted({*hour_edges(span.from_s, span.to_s), *day_edges(span), *targets})
         return series(self._store, self._pipeline, edges, counts_only=True)
 
-    def figures(self, parts: Sequence[Stretch]) -> Figures:
-        """Of neighbouring stretches."""
+    def figures(self, parts: Sequence[TimeRange]) -> Figures:
+        """Return the figures of neighbouring ranges."""
         return self._judged([(part, target_at(self._targets, part.from_s)) for part in parts])
 
-    def _judged(self, parts: Sequence[tuple[Stretch, Target]]) -> Figures:
+    def _judged(self, parts: Sequence[tuple[TimeRange, Target]]) -> Figures:
         whole = joined([part for part, _ in parts])
         known = coverage(whole, self._first_s, self._expected_to_s)
         totals = [(part.total, target) for part, target in parts]
@@ -105,20 +105,20 @@ class _Reading:
         return Figures(whole.from_s, whole.to_s, whole.total, known, attainments)
 
 
-def _grouped(parts: Sequence[Stretch], edges: Sequence[int]) -> list[list[Stretch]]:
-    """The parts between each two edges; no part lies across one."""
-    groups: list[list[Stretch]] = [[] for _ in pairwise(edges)]
+def _grouped(parts: Sequence[TimeRange], edges: Sequence[int]) -> list[list[TimeRange]]:
+    """Return the parts between each two edges; no part lies across one."""
+    groups: list[list[TimeRange]] = [[] for _ in pairwise(edges)]
     for part in parts:
         groups[bisect_right(edges, part.from_s) - 1].append(part)
     return groups
 
 
-def _hour_of(part: Stretch) -> int:
+def _hour_of(part: TimeRange) -> int:
     return period_of("hour", part.from_s)
 
 
 def _burn_down(whole: Figures, steps: Sequence[Figures]) -> tuple[BurnPoint, ...]:
-    """What is left of the budget that all messages of the range make, after each step."""
+    """Return the budget of all messages of the range that is left after each step."""
     bad, without_verdict = [Interval(0, 0) for _ in whole.attainments], 0
     points = [BurnPoint(whole.from_s, tuple(Budget(one.allowed, Interval(0, 0)).left for one in whole.attainments))]
     for step in steps:
@@ -137,12 +137,12 @@ def _added(parts: Iterable[Interval]) -> Interval:
     return Interval(sum(part.min for part in parts), sum(part.max for part in parts))
 
 
-def _worst(whole: Figures, stretches: Sequence[Stretch]) -> list[list[Stretch]]:
-    """The hours that took most of a budget for certain, worst first, then those that may have; an hour where a day
-    begins is of two stretches."""
+def _worst(whole: Figures, stretches: Sequence[TimeRange]) -> list[list[TimeRange]]:
+    """Return the hours that took most of a budget for certain, worst first, then those that may have; an hour where a
+    day begins is of two stretches."""
     allowed = {one.objective: max(one.allowed, 1) for one in whole.attainments}
 
-    def weight(hour: Sequence[Stretch]) -> tuple[float, float]:
+    def weight(hour: Sequence[TimeRange]) -> tuple[float, float]:
         bad = [
             (_added(bad_interval(objective, part.total)[0] for part in hour), most)
             for objective, most in allowed.items()

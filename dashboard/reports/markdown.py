@@ -7,14 +7,14 @@ from typing import Final
 
 from dashboard.reports import wording
 from dashboard.reports.model import Report
-from dashboard.reports.parts import Cell, Section, Table
+from dashboard.reports.parts import Cell, ReportSection, Table
 from dashboard.reports.sections import sections
 
 _SPECIAL: Final = re.compile(r"([\\`*_\[\]<>|~#&!])")
 
 
 def markdown(report: Report, base_url: str = "") -> str:
-    """All of the report, charts left out."""
+    """Return all of the report, charts left out."""
     zone = report.span.zone
     head = [f"# {escape(wording.title(report))}", f"Made {wording.local(report.made_at_s, zone)}, times in {zone}."]
     if report.description:
@@ -27,7 +27,7 @@ def escape(text: str) -> str:
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 
-def _section(section: Section) -> str:
+def _section(section: ReportSection) -> str:
     parts = [f"## {escape(section.title)}", *map(escape, section.sentences)]
     if section.table is not None:
         parts.append(_table(section.table))

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from dashboard.reports.ranges import CalendarSpan
-from dashboard.web import links
-from dashboard.web.links import Address
-from dashboard.web.span import Span
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.span import Span
 from lagloss_server.incidents.incident import Incident
 from lagloss_server.incidents.response_times import Times
 from lagloss_server.model.window_result import Interval, rfc3339
@@ -126,7 +126,7 @@ class Report:
         return max(-1.0, min([0.0, *shares]))
 
     def document(self, base_url: str = "") -> Document:
-        """What `--format json` and the API give. Every figure names the windows it is made of."""
+        """Return the report for `--format json` and the API. Every figure names the windows it is made of."""
 
         def linked(figures: Figures) -> Document:
             return {**figures.document(), "links": self.links(figures.from_s, figures.to_s, base_url)}
@@ -165,8 +165,8 @@ class Report:
         }
 
     def links(self, from_s: int, to_s: int, base_url: str = "") -> dict[str, str]:
-        """Where the windows with from <= start < to are: one by one (the API pages them by the day), as sums, which are
-        kept for longer, and as a page."""
+        """Return where the windows with from <= start < to are: one by one (the API pages them by the day), as sums,
+        which are kept for longer, and as a page."""
         page = Address(links.pipeline(self.pipeline), {"zone": self.span.zone}).over(Span(from_s, to_s))
         base = base_url.rstrip("/")
         return {
@@ -177,5 +177,5 @@ class Report:
 
 
 def lost_places(total: Rollup) -> Sequence[tuple[str, Interval]]:
-    """Where messages were lost, worst first; a message may be lost at several places."""
+    """Return where messages were lost, worst first; a message may be lost at several places."""
     return sorted(total.lost_at.items(), key=lambda place: (-place[1].min, -place[1].max, place[0]))

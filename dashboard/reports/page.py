@@ -14,7 +14,8 @@ from dashboard.reports.sections import sections
 
 
 def page(report: Report, base_url: str = "") -> str:
-    """The document. Everything but the charts is escaped by the template, and they escape what they are given."""
+    """Return the document. Everything but the charts is escaped by the template, and they escape what they are
+    given."""
     drawn = {"burn-down": Markup(charts.burn_down(report)), "days": Markup(charts.days(report))}
     return _template().render(
         title=wording.title(report),

@@ -33,7 +33,7 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class ReportSection:
     title: str
     sentences: Sequence[str] = ()
     chart: Chart | None = None
@@ -63,7 +63,7 @@ NUMBERS: Final = ("Messages", "Lost", "Loss", "On time")
 
 
 def numbers(figures: Figures) -> list[Cell]:
-    """Of a stretch, below these heads."""
+    """Return the numbers of a range, below these heads."""
     if not figures.known.closed:
         return [Cell(fmt.NOTHING)] * len(NUMBERS)
     total = figures.total

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 from contextlib import redirect_stdout
 
-from lagloss.errors import PangoMissing
+from lagloss_server.errors import PangoMissing
 
 
 def pdf(page: str) -> bytes:
-    """A PDF of this HTML document.
+    """Return a PDF of this HTML document.
 
     Raises:
         PangoMissing: the libraries that lay out text are not installed.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from email.message import EmailMessage
 
-from dashboard.reports.contents import Maker, Part
+from dashboard.reports.contents import Maker, ReportPart
 from dashboard.reports.mailing import compose
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.schedule_file import ReportSpec
 from dashboard.reports.wording import range_words
-from lagloss.errors import UnknownPipeline
+from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import Definition
 from lagloss_server.store.store import Store
 
@@ -24,7 +24,7 @@ class Producer:
         self._make = make
 
     def definitions(self, report: ReportSpec) -> list[Definition]:
-        """Of the report's pipelines, as far as there are such."""
+        """Return the definitions of the report's pipelines, without unknown ones."""
         found = [stored.definition for stored in self._store.pipelines()]
         return [each for each in found if report.pipelines is None or each.name in report.pipelines]
 
@@ -38,8 +38,8 @@ class Producer:
         unsettled: Sequence[str] = (),
         before_each: Callable[[], None] = lambda: None,
     ) -> EmailMessage:
-        """The report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all closed;
-        `before_each` is called before each pipeline, and may raise to end it."""
+        """Return the report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all
+        closed; `before_each` is called before each pipeline, and may raise to end it."""
         notes = [f"Windows of this range are not all closed yet of {', '.join(unsettled)}."] if unsettled else []
         names = report.pipelines or self._store.names()
         if not names:
@@ -52,8 +52,8 @@ class Producer:
             f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
         )
 
-    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> Part:
+    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
         try:
             return self._make(self._store, pipeline, span, report.formats, now_s)
         except UnknownPipeline as error:  # deleted since the file was written
-            return Part(pipeline, "no report", (str(error),))
+            return ReportPart(pipeline, "no report", (str(error),))

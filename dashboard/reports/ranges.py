@@ -8,10 +8,10 @@ from datetime import date, datetime, timedelta
 from math import ceil
 from typing import Final, Literal
 
-from dashboard.web.span import MAX_SPAN_S, RANGES_S, last
-from dashboard.web.zones import Zone
-from lagloss.errors import BadSpan
+from dashboard.request.span import MAX_SPAN_S, RANGES_S, last
+from dashboard.request.zones import Zone
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import BadSpan
 from lagloss_server.times import parse_time_s
 
 Unit = Literal["week", "month", "quarter"]
@@ -41,8 +41,8 @@ class CalendarSpan:
 
 
 def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:
-    """The range with a name: one of PRESETS, the last so much (`7d`), a week (`2026-W47`), a month (`2026-11`) or a
-    quarter (`2026-Q4`).
+    """Return the range with a name: one of PRESETS, the last so much (`7d`), a week (`2026-W47`), a month (`2026-11`)
+    or a quarter (`2026-Q4`).
 
     Raises:
         BadSpan, BadZone: for any other text, or an unknown zone.
@@ -65,7 +65,7 @@ def named_range(text: str, zone: str, now_s: float) -> CalendarSpan:
 
 
 def between(from_: str, to: str, zone: str, now_s: float) -> CalendarSpan:
-    """From one moment to another: RFC 3339, relative (`-7d`) or `now`; one without offset is of the zone.
+    """Return the range between two moments: RFC 3339, relative (`-7d`) or `now`; one without offset is in the zone.
 
     Raises:
         BadTime, BadSpan: for anything else, for an empty range or one of more than 800 days.
@@ -77,7 +77,7 @@ def between(from_: str, to: str, zone: str, now_s: float) -> CalendarSpan:
 
 
 def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now_s: float) -> CalendarSpan:
-    """The range that was asked for: by its name, or from (and to, else now); by default the last month.
+    """Return the range that was asked for: by its name, or from (and to, else now); by default the last month.
 
     Raises:
         BadTime, BadSpan: both ways at once, or one that makes no sense.
@@ -93,7 +93,8 @@ def choose(range_: str | None, from_: str | None, to: str | None, zone: str, now
 
 
 def previous(span: CalendarSpan) -> CalendarSpan:
-    """The range before it: the week, month or quarter before; else as many whole days of the zone, or as long."""
+    """Return the range before it: the week, month or quarter before; else as many whole days of the zone, or as
+    long."""
     if span.unit is not None:
         return _around(span.unit, _local(span.from_s, span.zone).date() - timedelta(days=1), span.zone)
     first, end = _local(span.from_s, span.zone), _local(span.to_s, span.zone)
@@ -104,7 +105,7 @@ def previous(span: CalendarSpan) -> CalendarSpan:
 
 
 def local_midnights(span: CalendarSpan) -> list[int]:
-    """The days of the zone that begin within the range, after its start: epoch s, ascending."""
+    """Return the days of the zone that begin within the range, after its start: epoch s, ascending."""
     day, found = _local(span.from_s, span.zone).date(), list[int]()
     while (at := _midnight_s(day := day + timedelta(days=1), span.zone)) < span.to_s:
         if at > (found[-1] if found else span.from_s):  # a zone may skip a day
@@ -113,12 +114,12 @@ def local_midnights(span: CalendarSpan) -> list[int]:
 
 
 def day_edges(span: CalendarSpan) -> list[int]:
-    """Where the days of the range begin and end: 23 to 25 hours from edge to edge, less at the rims."""
+    """Return where the days of the range begin and end: 23 to 25 hours from edge to edge, less at the rims."""
     return [span.from_s, *local_midnights(span), span.to_s]
 
 
 def _around(unit: Unit, day: date, zone: str) -> CalendarSpan:
-    """The week, month or quarter of a day."""
+    """Return the week, month or quarter of a day."""
     if unit == "week":
         first = day - timedelta(days=day.weekday())
         end, (year, week, _) = first + timedelta(days=7), first.isocalendar()
@@ -147,7 +148,7 @@ def _first_of_next_month(first: date) -> date:
 
 
 def _midnight_s(day: date, zone: str) -> int:
-    """When a day begins; where its midnight is skipped or comes twice, at the first moment of the day."""
+    """Return when a day begins; where its midnight is skipped or comes twice, at the first moment of the day."""
     return ceil(datetime(day.year, day.month, day.day, tzinfo=Zone.named(zone).info).timestamp() / WINDOW_S) * WINDOW_S
 
 
@@ -156,7 +157,7 @@ def _local(moment_s: float, zone: str) -> datetime:
 
 
 def _moment(text: str, zone: str, now_s: float) -> float:
-    """As `parse_time_s` reads it, save that a time without offset is of the zone, where that one says UTC."""
+    """Parse a time as `parse_time_s` does, but take one without offset as in the zone instead of UTC."""
     try:
         local = datetime.fromisoformat(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Runs of scheduled reports in PostgreSQL: whoever claims one makes and sends it, and records what came of it.
+"""Runs of scheduled reports in PostgreSQL: the process that claims one makes and sends it, and records the outcome.
 
 A claim is a lease, which its holder renews while it works. A dashboard that dies leaves a run that is due again when
 the lease has run out, to this or another one. Addresses that have the mail are recorded, so that a run that is tried
@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from lagloss_server import format as fmt
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.reports import ReportRun
+from lagloss_server.store.schema.reports import ReportRunRow
 
 LEASE_S: Final = 600.0
 """Longer than one report of one pipeline, and the sending of all, can take."""
@@ -97,7 +97,7 @@ class RunKey:
 
 
 @dataclass(frozen=True, slots=True)
-class Claimed:
+class ClaimedRun:
     """A run that is ours to make. `attempts` counts this one; `age_s` since the run was begun."""
 
     claim: uuid.UUID
@@ -116,7 +116,7 @@ class LastRun:
     error: str | None
 
     @property
-    def told(self) -> str:
+    def summary(self) -> str:
         """`sent`, `failed after 3 attempts: …`, `waits`, `to be tried again: …`."""
         if self.outcome is None:
             return f"to be tried again: {self.error}" if self.error else "waits"
@@ -133,9 +133,9 @@ class Runs:
         self._first_retry_s = first_retry_s
 
     def begin(self, key: RunKey) -> None:
-        """Makes the run if it is not there; those of older times that are not done are given up. The first of a
-        schedule is skipped: whoever writes a schedule does not mean the time that went by before. Nothing is begun
-        by a clock that is behind another dashboard's."""
+        """Make the run if it is not there; those of older times that are not done are given up. The first of a schedule
+        is skipped: a new schedule does not apply to the time before it. Nothing is begun by a clock
+        that is behind another dashboard's."""
         with self._engine.begin() as connection:
             connection.execute(_BEGIN, key.columns)
             connection.execute(_OVERTAKE, key.columns)
@@ -146,27 +146,27 @@ class Runs:
             waited: float | None = connection.execute(_WAITED, key.columns).scalar_one_or_none()
         return waited
 
-    def claim(self, key: RunKey) -> Claimed | None:
-        """The run, unless somebody else has it, or it is done or put off."""
+    def claim(self, key: RunKey) -> ClaimedRun | None:
+        """Claim the run, unless it is claimed, done or deferred."""
         claim = uuid.uuid4()
         with self._engine.begin() as connection:
             row = connection.execute(_CLAIM, {**key.columns, "claim": claim, "lease_s": self._lease_s}).one_or_none()
-        return None if row is None else Claimed(claim, row.attempts, frozenset(row.reached), row.age_s)
+        return None if row is None else ClaimedRun(claim, row.attempts, frozenset(row.reached), row.age_s)
 
-    def release(self, claimed: Claimed) -> None:
+    def release(self, claimed: ClaimedRun) -> None:
         """Lets go of the run, if it is still ours: it is due again now."""
         with self._engine.begin() as connection:
             connection.execute(_RENEW, {"claim": claimed.claim, "lease_s": 0})
 
-    def renew(self, claimed: Claimed) -> bool:
-        """Holds the claim for another lease; whether it was still ours."""
+    def renew(self, claimed: ClaimedRun) -> bool:
+        """Hold the claim for another lease; whether it was still ours."""
         with self._engine.begin() as connection:
             given = {"claim": claimed.claim, "lease_s": self._lease_s}
             return connection.execute(_RENEW, given).one_or_none() is not None
 
-    def record(self, claimed: Claimed, outcome: Outcome, reached: Sequence[str] = ()) -> Outcome:
-        """Records what came of it, unless the claim has run out; what is put off for longer than a day is given up.
-        Returns what was recorded."""
+    def record(self, claimed: ClaimedRun, outcome: Outcome, reached: Sequence[str] = ()) -> Outcome:
+        """Record the outcome, unless the claim has run out; a run deferred for longer than a day is given up. Return
+        what was recorded."""
         if isinstance(outcome, TryLater) and claimed.age_s > GIVE_UP_AFTER_S:
             outcome = outcome.given_up(claimed.attempts)
         given = {"claim": claimed.claim, "reached": list(reached)}
@@ -182,14 +182,14 @@ class Runs:
         return outcome
 
     def forget(self, keep_days: int) -> int:
-        """Deletes runs that were due more than so many days ago, and says how many. The newest of a schedule stays,
+        """Delete runs that were due more than so many days ago, and says how many. The newest of a schedule stays,
         however old: it says that the schedule is known."""
         with self._engine.begin() as connection:
             return connection.execute(_FORGET, {"keep_days": keep_days}).rowcount
 
     def last(self, report: str, schedule: str) -> LastRun | None:
-        """The newest run of a report."""
-        table = table_of(ReportRun)
+        """Return the newest run of a report."""
+        table = table_of(ReportRunRow)
         with self._engine.connect() as connection:
             row = connection.execute(
                 select(table)

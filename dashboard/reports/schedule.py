@@ -41,7 +41,7 @@ class Schedule:
 
     @classmethod
     def parse(cls, text: str, zone: str) -> Schedule:
-        """The schedule that an RRULE's text stands for.
+        """Return the schedule that an RRULE's text stands for.
 
         Raises:
             ValueError: it is no rule, never comes, comes more often than each hour, or ends.
@@ -70,7 +70,8 @@ class Schedule:
         return sorted(islice((time for time in found if time > now_s), count + _MOST_SWAPPED))[:count]
 
     def last_until(self, now_s: float) -> int:
-        """The newest time that is not after a moment (epoch s); before the first, the moment that all rules begin."""
+        """Return the newest time that is not after a moment (epoch s); before the first, the moment that all rules
+        begin."""
         later = self._clock(now_s) + _MOST_SHIFT
         newest = deque(takewhile(lambda time: time <= later, _times(self.rule)), maxlen=2 * _A_DAY_OF_TIMES)
         return max((at for at in map(self._epoch_s, newest) if at <= now_s), default=self._epoch_s(FIRST))
@@ -94,13 +95,13 @@ def _check_times(rule: str) -> None:
 
 
 def _times(rule: str) -> Iterator[datetime]:
-    """On the zone's clock, oldest first."""
+    """Yield times on the zone's clock, oldest first."""
     return iter(_recurrence(rule))
 
 
 @functools.lru_cache(maxsize=256)
 def _recurrence(rule: str) -> dateutil.rrule.rrule:
-    """It remembers the times that it has come to."""
+    """Return the recurrence, which caches the times that it has reached."""
     found = dateutil.rrule.rrulestr(rule, dtstart=FIRST, cache=True)
     if not isinstance(found, dateutil.rrule.rrule):
         raise ValueError("several rules")  # noqa: TRY004  # of a text, not of a type

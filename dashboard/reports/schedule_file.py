@@ -1,4 +1,4 @@
-"""The reports file: which reports are mailed when and to whom. YAML that operators write, named by
+"""The reports file: reports, their schedules and recipients. YAML that operators write, named by
 LAGLOSS_REPORTS_FILE."""
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ReportSpec(Strict):
         return Schedule.parse(self.rrule, self.zone)
 
     def span(self, due_s: int) -> CalendarSpan:
-        """What it tells of, when it is due then."""
+        """Return the span that the report covers if it is due then."""
         if self.range.startswith("-"):
             return between(self.range, "now", self.zone, due_s)
         return named_range(self.range, self.zone, due_s)
@@ -93,12 +93,12 @@ class ReportsFile(Strict):
         return self
 
     def report(self, name: str) -> ReportSpec | None:
-        """The report of this name."""
+        """Return the report of this name."""
         return next((report for report in self.reports if report.name == name), None)
 
 
 def load_reports(settings: Settings) -> ReportsFile | None:
-    """The file that the settings name; None without one.
+    """Return the file that the settings name; None without one.
 
     Raises:
         BadDefinition: with file, line and what was expected.

@@ -13,7 +13,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from dashboard.reports.contents import Maker, maker
 from dashboard.reports.mailing import message_id
 from dashboard.reports.producing import Producer
-from dashboard.reports.runs import Claimed, RunKey, Runs
+from dashboard.reports.runs import ClaimedRun, RunKey, Runs
 from dashboard.reports.schedule_file import ReportsFile, ReportSpec
 from dashboard.reports.settling import unsettled
 from lagloss.errors import LaglossError
@@ -63,7 +63,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self, timeout_s: float = 3.0) -> None:
-        """Ends it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
+        """End it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
         goes on where a dashboard is."""
         self._stopping.set()
         if self._thread.is_alive():
@@ -75,7 +75,7 @@ class Scheduler:
             self._stopping.wait(LOOK_S)
 
     def look(self, now_s: float) -> None:
-        """One round over all reports: those that are due at that moment (epoch s) are sent."""
+        """Run one round over all reports: send those due at that moment (epoch s)."""
         for report in self._file.reports:
             if self._stopping.is_set():
                 return
@@ -122,7 +122,7 @@ class Scheduler:
         _note(key, claimed, outcome)
 
     def _sent(
-        self, report: ReportSpec, key: RunKey, claimed: Claimed, waits_for: Sequence[str], now_s: float
+        self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, waits_for: Sequence[str], now_s: float
     ) -> HandedIn:
         def hold() -> None:
             if self._stopping.is_set() or not self._runs.renew(claimed):
@@ -142,7 +142,7 @@ class Scheduler:
         return hand_in(self._server, mail, report.to, claimed.reached)
 
 
-def _note(key: RunKey, claimed: Claimed, outcome: Outcome) -> None:
+def _note(key: RunKey, claimed: ClaimedRun, outcome: Outcome) -> None:
     facts = {"report": key.report, "due_at": rfc3339(key.due_s), "attempts": claimed.attempts}
     match outcome:
         case Sent():

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dashboard.reports import happened, wording
 from dashboard.reports.comparison import comparison
 from dashboard.reports.model import Report
-from dashboard.reports.parts import NUMBERS, Cell, Pages, Section, Table, numbers
+from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
 from lagloss_server import format as fmt
 
 
-def sections(report: Report, base_url: str = "") -> list[Section]:
-    """All of the report, in the order in which it is read."""
+def sections(report: Report, base_url: str = "") -> list[ReportSection]:
+    """Return all of the report, in the order in which it is read."""
     pages = Pages(report, base_url)
     return [
         _objectives(pages),
@@ -27,7 +27,7 @@ def sections(report: Report, base_url: str = "") -> list[Section]:
     ]
 
 
-def _objectives(pages: Pages) -> Section:
+def _objectives(pages: Pages) -> ReportSection:
     report = pages.report
     rows = [
         [
@@ -44,18 +44,18 @@ def _objectives(pages: Pages) -> Section:
         for one in report.whole.attainments
     ]
     heads = ("Objective", "Status", "Promised", "Measured", "Messages", "Bad", "Budget", "Spent", "Left")
-    return Section("Objectives", wording.verdict_sentences(report), None, Table(heads, rows, 3))
+    return ReportSection("Objectives", wording.verdict_sentences(report), None, Table(heads, rows, 3))
 
 
-def _burn_down(report: Report) -> Section:
-    said = (
+def _burn_down(report: Report) -> ReportSection:
+    note = (
         "What is left of each error budget, the number of messages that may be bad. The band reaches from what is "
         "certain to what cannot be ruled out; a gap is a time of which nothing is known."
     )
-    return Section("Error budget", (said,), "burn-down")
+    return ReportSection("Error budget", (note,), "burn-down")
 
 
-def _days(pages: Pages) -> Section:
+def _days(pages: Pages) -> ReportSection:
     rows = [
         [
             pages.range(wording.local_day(day.from_s, pages.zone), day.from_s, day.to_s),
@@ -67,14 +67,14 @@ def _days(pages: Pages) -> Section:
         if day.known.closed or day.known.missing
     ]
     left_out = len(pages.report.days) - len(rows)
-    said = f"Days of {pages.zone}." + (
+    note = f"Days of {pages.zone}." + (
         f" Not listed: {left_out} before the first, or still to come." if left_out else ""
     )
     heads = ("Day", "Status", *NUMBERS, "Min. ok", "Loss", "Unknown", "Missing", "Idle")
-    return Section("Days", (said,), "days", Table(heads, rows, 2))
+    return ReportSection("Days", (note,), "days", Table(heads, rows, 2))
 
 
-def _known(pages: Pages) -> Section:
+def _known(pages: Pages) -> ReportSection:
     report, whole = pages.report, pages.report.whole
     kinds = {
         "ok": "what was lost or is late is within the target",
@@ -96,10 +96,10 @@ def _known(pages: Pages) -> Section:
     ]
     everything = pages.range("ALL", report.span.from_s, report.span.to_s)
     rows.append([everything, Cell("the range"), Cell(fmt.count(whole.known.minutes)), Cell(fmt.percent(1.0))])
-    return Section("Minutes by verdict", (), None, Table(("Minutes", "", "Number", "Share"), rows, 2))
+    return ReportSection("Minutes by verdict", (), None, Table(("Minutes", "", "Number", "Share"), rows, 2))
 
 
-def _targets(pages: Pages) -> Section:
+def _targets(pages: Pages) -> ReportSection:
     rows = [
         [
             pages.range(
@@ -113,13 +113,13 @@ def _targets(pages: Pages) -> Section:
         ]
         for target in pages.report.targets
     ]
-    said = "Every window is judged by the version of the definition in force when it began; the budget is their sum."
-    return Section("Targets in force", (said,), None, Table(("Time", "Loss", "Lag", "Version"), rows, 3))
+    note = "Every window is judged by the version of the definition in force when it began; the budget is their sum."
+    return ReportSection("Targets in force", (note,), None, Table(("Time", "Loss", "Lag", "Version"), rows, 3))
 
 
-def _recomputing(pages: Pages) -> Section:
+def _recomputing(pages: Pages) -> ReportSection:
     links = pages.report.links(pages.report.span.from_s, pages.report.span.to_s, pages.base_url)
-    said = (
+    note = (
         "All figures are sums over one-minute windows of event time: add up the windows behind a link, and get the "
         "figure. The API gives them a day at a time; its header Link leads to the next ones. Minutes are kept for "
         "weeks; what is older is kept as sums of each hour and day, of which percentiles are read, too."
@@ -129,4 +129,4 @@ def _recomputing(pages: Pages) -> Section:
         [Cell("Their sums by minute, hour or day, as JSON"), Cell("API", links["sums"])],
         [Cell("The same on the dashboard"), Cell("page", links["page"])],
     ]
-    return Section("Where the figures come from", (said,), None, Table(("", "Link"), rows, 2))
+    return ReportSection("Where the figures come from", (note,), None, Table(("", "Link"), rows, 2))

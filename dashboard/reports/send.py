@@ -61,7 +61,7 @@ def list_(data_dir: DataDir = None) -> None:
         runs = Runs(store.engine)
         for report in file.reports:
             last = runs.last(report.name, str(report.schedule))
-            due, outcome = (_clock(last.due_at.timestamp(), report), last.told) if last else (NOTHING, NOTHING)
+            due, outcome = (_clock(last.due_at.timestamp(), report), last.summary) if last else (NOTHING, NOTHING)
             table.add_row(
                 report.name,
                 _pipelines(report),

@@ -15,11 +15,11 @@ from lagloss_server.store.store import Store
 
 
 def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:
-    """Pipelines, by name, with a window of this range that is not closed yet. One that nobody ever sent a
+    """Pipelines, by name, with a window of this range that is not closed yet. One that never had a
     report of has none."""
     early = {each.name for each in pipelines if expected_to_s(now_s, each.spec.grace) < span.to_s - WINDOW_S}
-    row, window = tables.Pipeline, tables.Window
-    has_reports = exists().where(tables.Emitter.pipeline == row.name)
+    row, window = tables.PipelineRow, tables.WindowRow
+    has_reports = exists().where(tables.EmitterRow.pipeline == row.name)
     # every minute up to the newest due one has its window: the range's last one is closed after all others
     is_closed = exists().where(window.pipeline == row.name, window.window_start >= span.to_s - WINDOW_S)
     names = [each.name for each in pipelines]

@@ -19,7 +19,8 @@ COLUMNS: Final = (
 
 
 def spreadsheet(report: Report, base_url: str = "") -> str:
-    """`what` is whole, previous, day or hour (one of the worst). Lags of days and hours are not told."""
+    """Return the report as CSV; `what` is whole, previous, day or hour (one of the worst). Lags of days and hours are
+    left out."""
     rows = (_row(report, what, figures, base_url) for what, figures in _stretches(report))
     return "".join(csv_lines(COLUMNS, rows))
 

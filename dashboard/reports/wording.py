@@ -5,18 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Final
 
-from dashboard.format import Look
+from dashboard.format import VerdictLook
 from dashboard.reports.model import Figures, Report
 from dashboard.reports.ranges import CalendarSpan
-from dashboard.web.zones import Zone
+from dashboard.request.zones import Zone
 from lagloss_server import format as fmt
 from lagloss_server.rules.error_budget import Attainment, Budget, Objective, Share, Status, Target
 
-STATUSES: Final[dict[Status, Look]] = {
-    "met": Look("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
-    "missed": Look("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
-    "unproven": Look("UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"),
-    "none": Look("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
+STATUSES: Final[dict[Status, VerdictLook]] = {
+    "met": VerdictLook("MET", "✔", "teal", "#087f5b", "circle", "within the target, whatever is not known"),
+    "missed": VerdictLook("MISSED", "✖", "red", "#c92a2a", "x", "more than the target allows, for certain"),
+    "unproven": VerdictLook(
+        "UNPROVEN", "?", "orange", "#b35900", "diamond", "what is not known could tip it either way"
+    ),
+    "none": VerdictLook("NO MESSAGES", "○", "gray", "#5c636a", "circle-open", "nothing to judge"),
 }
 OBJECTIVES: Final[dict[Objective, str]] = {"loss": "Loss", "on-time": "On time"}
 
@@ -51,19 +53,19 @@ def status(look: Status) -> str:
 
 
 def promise(objective: Objective, target: Target) -> str:
-    """What was promised: `at most 1 % of messages lost`."""
+    """Format a target: `at most 1 % of messages lost`."""
     if objective == "loss":
         return f"at most {fmt.percent(target.loss_max)} of messages lost"
     return f"at least {fmt.percent(target.on_time_min)} of messages within {fmt.duration(target.lag_ms)}"
 
 
 def promises(objective: Objective, targets: tuple[Target, ...]) -> str:
-    """The same of several versions of a definition: each once, in their order."""
+    """Return the same of several versions of a definition: each once, in their order."""
     return ", then ".join(dict.fromkeys(promise(objective, target) for target in targets))
 
 
 def attained(one: Attainment) -> str:
-    """The measured share: of messages lost, or on time."""
+    """Return the measured share: of messages lost, or on time."""
     low, high = one.good["min"], one.good["max"]
     if low is None or high is None:
         return fmt.NOTHING
@@ -73,12 +75,12 @@ def attained(one: Attainment) -> str:
 
 
 def of_budget(part: Share | None) -> str:
-    """What is spent of a budget."""
+    """Format the spent part of a budget."""
     return fmt.NOTHING if part is None else fmt.interval(fmt.percent, part["min"], part["max"])
 
 
 def spent(one: Attainment) -> str:
-    """The share of its budget that is used up, in per cent; without decimals where it is much."""
+    """Return the share of its budget that is used up, in per cent; without decimals where it is much."""
     budget = one.budget
     if budget is None:
         return fmt.NOTHING
@@ -102,7 +104,7 @@ def left(budget: Budget | None) -> str:
 
 
 def verdict_sentences(report: Report) -> list[str]:
-    """One sentence an objective, and what is not known."""
+    """Return one sentence per objective, and one about unknown time."""
     sentences = []
     for one in report.whole.attainments:
         look, wanted = STATUSES[one.status], promises(one.objective, report.targets)
@@ -113,27 +115,27 @@ def verdict_sentences(report: Report) -> list[str]:
 
 
 def not_known(figures: Figures) -> list[str]:
-    """What has to be said beside a figure: how much of its time nothing is known of."""
+    """Return the caveat of a figure: how much of its time is unknown."""
     known, unknown = figures.known, figures.minutes["unknown"]
-    said = []
+    note = []
     if not known.closed:
-        said.append("No window of this range is closed: there is nothing to report yet.")
+        note.append("No window of this range is closed: there is nothing to report yet.")
     elif unknown or known.missing:
-        said.append(
+        note.append(
             f"Not known: {fmt.counted(unknown, 'minute')} without enough evidence for a verdict and "
             f"{fmt.counted(known.missing, 'minute')} without a result, together "
             f"{fmt.percent(1 - (figures.known_share or 0))} of the time. They never count as good: what is "
             "spent of a budget at most takes all their messages for bad."
         )
     if known.cut:
-        said.append(
+        note.append(
             f"Of these, {fmt.counted(known.cut, 'minute')} are kept only within whole hours that reach across a day or "
             "the range's rim, since minutes of that age are dropped."
         )
     if known.before:
-        said.append(
+        note.append(
             f"{fmt.counted(known.before, 'minute').capitalize()} lie before the first one that anything is kept of."
         )
     if known.to_come:
-        said.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
-    return said
+        note.append(f"{fmt.counted(known.to_come, 'minute').capitalize()} are still to come or not closed yet.")
+    return note

@@ -9,12 +9,12 @@ from starlette.datastructures import Headers
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dashboard.web.links import STATIC
+from dashboard.request.links import STATIC
 
 _LEVEL: Final = 6
 """Of gzip: 9 takes three times as long for a hundredth less."""
 _MAX_KEPT: Final = 64
-"""Files: a page asks for some twenty. Whoever asks for more by names of their own has them compressed each time."""
+"""Files: a page asks for some twenty. Further ones, by names of a client's own, are compressed each time."""
 _HAS_CONDITIONS: Final = ("if-none-match", "if-modified-since", "range")
 
 
@@ -38,21 +38,21 @@ class Compressed:
             await send(deepcopy(message))  # who sends it adds headers
 
     def _keeping(self, key: str, send: Send) -> Send:
-        """What sends an answer, and keeps it once it is whole."""
-        told: list[Message] = []
+        """Wrap `send` so that a complete answer is kept."""
+        summary: list[Message] = []
 
         async def send_and_keep(message: Message) -> None:
-            told.append(deepcopy(message))
+            summary.append(deepcopy(message))
             await send(message)
             is_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
-            if is_whole and told[0].get("status") == 200 and len(self._kept) < _MAX_KEPT:
-                self._kept[key] = tuple(told)
+            if is_whole and summary[0].get("status") == 200 and len(self._kept) < _MAX_KEPT:
+                self._kept[key] = tuple(summary)
 
         return send_and_keep
 
 
 def _key(scope: Scope) -> str | None:
-    """What an answer is kept by; None: it is not kept."""
+    """Return the key to keep an answer by; None not to keep it."""
     if scope["type"] != "http" or scope["method"] != "GET" or not scope["path"].startswith(STATIC):
         return None
     headers = Headers(scope=scope)

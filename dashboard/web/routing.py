@@ -8,14 +8,14 @@ from typing import Any, Final
 from dash import ClientsideFunction, Dash, Input, Output, State, ctx
 
 from dashboard.login import account
-from dashboard.pages import directory, notices
+from dashboard.pages import directory, notices, shell
 from dashboard.pages.base import step
-from dashboard.web import links, shell
-from dashboard.web.current_user import LOCAL, asking
-from dashboard.web.links import Address
-from dashboard.web.services import Services
-from dashboard.web.shell import REFRESH_MS, Shell
-from dashboard.web.span import RANGES_S, Span, shown_span
+from dashboard.pages.shell import REFRESH_MS, Shell
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.current_user import LOCAL, asking
+from dashboard.request.links import Address
+from dashboard.request.span import RANGES_S, Span, shown_span
 
 _SLOWER: Final = ((6 * 3_600, 1), (2 * 86_400, 3))
 """Up to so long a range is refreshed each so many times `REFRESH_MS`; longer ones each minute: a look costs more, and
@@ -23,7 +23,7 @@ shows little that is new."""
 
 
 def register(app: Dash, services: Services) -> None:
-    """The shell's own callbacks, then every page's."""
+    """Return the shell's own callbacks, then every page's."""
     _register_client(app)
     _register_mounting(app, services)
     _register_controls(app, services)
@@ -138,7 +138,7 @@ def _navigated(
     from_: str | None,
     to: str | None,
 ) -> Address:
-    """Where a control of the header leads. What only repeats the URL leads nowhere."""
+    """Return where a control of the header leads. What only repeats the URL leads nowhere."""
     match by:
         case Shell.PIPELINE if pipeline:
             return _of_pipeline(here, pipeline)
@@ -152,7 +152,7 @@ def _navigated(
 
 
 def _of_pipeline(here: Address, pipeline: str) -> Address:
-    """The same kind of page of another pipeline, where that makes sense; else the pipeline's own."""
+    """Return the same kind of page of another pipeline, where that makes sense; else the pipeline's own."""
     found = directory.find(here.path)
     page, of = found if found else (None, {})
     if of.get("pipeline") == pipeline:

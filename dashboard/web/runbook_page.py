@@ -31,7 +31,7 @@ li { margin: 0.2rem 0; }
 
 @cache
 def runbook_html(kind: str) -> str:
-    """The page of a kind of incident.
+    """Return the page of a kind of incident.
 
     Raises:
         KeyError: there is no such kind.
@@ -48,7 +48,8 @@ def runbook_html(kind: str) -> str:
 
 
 def _body(text: str) -> str:
-    """The Markdown as HTML. A page's links to its neighbours name their files, which are served without `.md`."""
+    """Return the Markdown as HTML. A page's links to its neighbours name their files, which are served without
+    `.md`."""
     markdown = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = markdown.parse(text)
     for token in tokens:

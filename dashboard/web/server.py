@@ -17,12 +17,14 @@ from starlette.types import ASGIApp
 
 from dashboard.api.app import create_api
 from dashboard.login import protect
+from dashboard.pages import shell
+from dashboard.queries.services import Services
 from dashboard.reports.scheduler import Scheduler
-from dashboard.web import links, routing, shell
+from dashboard.request import links
+from dashboard.web import routing
 from dashboard.web.compression import Compressed
 from dashboard.web.index import PAGE, Index
 from dashboard.web.runbook_page import runbook_html
-from dashboard.web.services import Services
 from lagloss_server.incidents.runbooks import KINDS
 from lagloss_server.store.store import Store
 
@@ -60,7 +62,7 @@ def create_server(services: Services, scheduler: Scheduler | None = None) -> ASG
     )
     app.layout = shell.frame()
     routing.register(app, services)
-    # Dash 4.4 on FastAPI does so only when somebody asks for "/": whoever comes by a link to another page would wait
+    # Dash 4.4 on FastAPI does so only at a request for "/": a visitor who follows a link to another page would wait
     app._setup_server()  # type: ignore[no-untyped-call]
     return protect(Compressed(server), services, app.csp_hashes())
 

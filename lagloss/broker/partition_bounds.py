@@ -10,7 +10,7 @@ from typing import Any, Final
 from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from lagloss.sdk.process_hooks import fork_gate
+from lagloss.broker.fork_gate import fork_gate
 
 log = logging.getLogger("lagloss")
 
@@ -38,11 +38,11 @@ class LogBounds:
         return self._ask(keys, OffsetSpec.earliest())
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, int]:
-        """The high watermark of each, so that records of open transactions are before it."""
+        """Return the high watermark of each partition; records of open transactions lie below it."""
         return self._ask(keys, OffsetSpec.latest())
 
     def cluster_id(self) -> str:
-        """Of the cluster that answers. Raises KafkaException."""
+        """Return the id of the cluster that answers. Raises KafkaException."""
         if self._cluster_id is None:
             # Asked for by name, a topic that is not there could be made by the broker.
             self._cluster_id = str(self._connected().list_topics(timeout=QUERY_TIMEOUT_S).cluster_id)
@@ -59,8 +59,8 @@ class LogBounds:
         return self._admin
 
     def _ask(self, keys: Iterable[Key], which: OffsetSpec) -> dict[Key, int]:
-        """One call for all. Partitions whose leader did not say are left out, and `trouble` says why; if none did, it
-        is raised (KafkaException or TimeoutError)."""
+        """Ask for all partitions in one call. Those whose leader did not answer are left out, and `trouble` says why;
+        if none answered, raise that (KafkaException or TimeoutError)."""
         answers: dict[TopicPartition, Any] = dict(
             self._connected().list_offsets(
                 {TopicPartition(*key): which for key in keys},

@@ -14,13 +14,14 @@ from typing import Any, Final
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.topics import SAMPLING
-from lagloss.sdk.process_hooks import fork_gate
 from lagloss.wire.format import SAMPLE_ALL
 
 QUERY_TIMEOUT_S: Final = 1.0
 REREAD_S: Final = 600.0
-"""Seconds between two readings from the beginning, for what no single record tells: that the topic was made anew."""
+"""Seconds between two readings from the beginning, to notice what no single record shows: that the topic was made
+anew."""
 RETRY_S: Final = 60.0
 """Seconds until a topic that could not be asked for is asked for again."""
 HELD_BACK_MS: Final = 30_000
@@ -29,12 +30,12 @@ BATCH: Final = 1_000
 
 
 def encode_sample(sample: int) -> bytes | None:
-    """The value of a pipeline's record: none where all of its ids are taken."""
+    """Encode the value of a pipeline's record; None if all of its ids are taken."""
     return None if sample == SAMPLE_ALL else json.dumps({"sample": sample}).encode()
 
 
 def decode_sample(value: bytes | None) -> int:
-    """What a record's value says.
+    """Decode a record's value.
 
     Raises:
         ValueError: it says nothing that makes sense.
@@ -52,7 +53,7 @@ class SampleTable:
     """The newest sample of each pipeline, read from the topic. Used by one thread; logs nothing.
 
     `current` and `samples` raise nothing and wait for nothing, but for the first answer (`QUERY_TIMEOUT_S` each for
-    where the topic ends, and for what is in it): where the broker cannot be asked they tell what was known last, and at
+    where the topic ends, and for what is in it): if the broker cannot be asked they return what was known last, and at
     first that every pipeline takes all.
 
     Args:
@@ -83,11 +84,11 @@ class SampleTable:
         self._begin_at = 0.0
 
     def current(self, pipeline: str) -> int:
-        """The sample of this pipeline."""
+        """Return the sample of this pipeline."""
         return self.samples().get(pipeline, SAMPLE_ALL)
 
     def samples(self) -> Mapping[str, int]:
-        """The sampled pipelines."""
+        """Return the sampled pipelines."""
         try:
             if time.monotonic() >= self._begin_at:
                 is_first = self._consumer is None
@@ -101,11 +102,10 @@ class SampleTable:
         return self._known or {}
 
     def read(self, timeout_s: float) -> Mapping[str, int]:
-        """The sampled pipelines as the topic tells from its beginning to its end, and no more of it until it is read
-        again.
+        """Read the topic from its beginning to its end, once, and return the sampled pipelines.
 
         Raises:
-            KafkaException: the broker did not tell in time.
+            KafkaException: the broker did not answer in time.
         """
         consumer = self._begin()
         try:
@@ -122,7 +122,7 @@ class SampleTable:
                 self._consumer = None
 
     def leak(self) -> None:
-        """In a forked child: forgets the parent's client without touching it, whose threads are not there."""
+        """Forget the parent's client in a forked child, without touching it: its threads are not there."""
         if self._consumer is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
         self._consumer = None
@@ -142,7 +142,7 @@ class SampleTable:
         return self._consumer
 
     def _take_to_end(self, consumer: Consumer, timeout_s: float) -> bool:
-        """Whether the reading under way came to its end in that time."""
+        """Return whether the read under way reached its end within that time."""
         deadline = time.monotonic() + timeout_s
         while self._end is not None:
             left_s = deadline - time.monotonic()
@@ -152,12 +152,13 @@ class SampleTable:
         return True
 
     def _take(self, consumer: Consumer, timeout_s: float) -> None:
-        """Takes in what has come; waits for the first record at most."""
+        """Take in records that have arrived; wait for the first one at most."""
         for message in consumer.consume(1, timeout_s) + consumer.consume(BATCH, 0):
             error = message.error()
             if error is None:
                 self._apply(message)
-            # Of a compacted topic the last records may be gone: then only the client's word tells that this is the end.
+            # Of a compacted topic the last records may be gone: then only the client's event shows that this is the
+            # end.
             is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
             if self._end is not None and (is_end or (message.offset() or 0) + 1 >= self._end):
                 self._reached_end()
@@ -166,7 +167,7 @@ class SampleTable:
         try:
             pipeline, sample = (message.key() or b"").decode(), decode_sample(message.value())
         except ValueError:
-            return  # nobody's: the aggregator writes no such thing
+            return  # unknown: the aggregator writes no such record
         if sample == SAMPLE_ALL:
             self._read.pop(pipeline, None)
         else:

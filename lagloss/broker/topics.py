@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -22,14 +23,15 @@ ADMIN_TIMEOUT_S: Final = 20.0
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
-    """What a client's exception carries."""
+    """Return the KafkaError that a client's exception carries."""
     cause = error.args[0]
     assert isinstance(cause, KafkaError)
     return cause
 
 
 def topic_config(replication: int) -> dict[str, str]:
-    """The settings of beacons and reports. An acknowledged block survives the loss of one broker."""
+    """Return the settings of the topics of beacons and reports. An acknowledged block survives the loss of one
+    broker."""
     return {
         # Progress, lateness and silence are judged by when the log took a record, never by an emitter's clock.
         "message.timestamp.type": "LogAppendTime",
@@ -41,7 +43,7 @@ def topic_config(replication: int) -> dict[str, str]:
 
 
 def sampling_config(replication: int) -> dict[str, str]:
-    """The settings of the sampling topic: the newest record of each pipeline is kept."""
+    """Return the settings of the sampling topic, which keeps the newest record of each pipeline."""
     return {"cleanup.policy": "compact", "min.insync.replicas": str(max(1, replication - 1))}
 
 
@@ -55,7 +57,7 @@ def create_topics(
     reports: str = REPORTS,
     sampling: str = SAMPLING,
 ) -> None:
-    """Makes the topics; one that is there already is left as it is (`doctor` says if its settings are wrong).
+    """Create the topics; leave existing ones as they are (`doctor` reports wrong settings).
 
     Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
     """
@@ -69,16 +71,23 @@ def create_topics(
             (sampling, 1, sampling_config(replication)),
         )
     ]
-    for made in admin.create_topics(wanted, operation_timeout=ADMIN_TIMEOUT_S).values():
-        try:
-            made.result(ADMIN_TIMEOUT_S)
-        except KafkaException as error:
-            if kafka_error(error).code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+    try:
+        create_missing(admin, wanted)
+    except KafkaException as error:
+        raise KafkaUnreachable(bootstrap=bootstrap, detail=kafka_error(error).str()) from error
+
+
+def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
+    """Create those topics that do not exist. Raises KafkaException."""
+    for made in admin.create_topics(list(topics), operation_timeout=ADMIN_TIMEOUT_S).values():
+        error = made.exception(ADMIN_TIMEOUT_S)  # raised by `result`, it would refer to the caller and its client
+        is_there = isinstance(error, KafkaException) and kafka_error(error).code() == KafkaError.TOPIC_ALREADY_EXISTS
+        if error is not None and not is_there:
+            raise error
 
 
 def broker_count(admin: AdminClient, bootstrap: str) -> int:
-    """How many brokers answer for the cluster. Raises KafkaUnreachable."""
+    """Return how many brokers answer for the cluster. Raises KafkaUnreachable."""
     try:
         return len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers)
     except KafkaException as error:
@@ -86,13 +95,13 @@ def broker_count(admin: AdminClient, bootstrap: str) -> int:
 
 
 def relied_on(topic: str) -> dict[str, str]:
-    """The settings of a topic that lagloss relies on."""
+    """Return the settings of a topic that lagloss relies on."""
     config = sampling_config(1) if topic == SAMPLING else topic_config(1)
     return {key: config[key] for key in ("message.timestamp.type", "cleanup.policy") if key in config}
 
 
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:
-    """Those of a topic's `relied_on` settings that are wrong, with what they are now. Raises KafkaException."""
+    """Return those of a topic's `relied_on` settings that are wrong, with their values. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
     return {key: found[key].value for key, value in relied_on(topic).items() if found[key].value != value}

@@ -18,7 +18,7 @@ log = logging.getLogger("lagloss")
 MARK_EVERY_S: Final = 0.25
 SETTLE_TIMEOUT_S: Final = 5.0
 AGAIN_S: Final = 10.0
-"""How often what was committed is committed again: nobody says whether a commit got lost with its broker, and where
+"""How often what was committed is committed again: it is unknown whether a commit got lost with its broker, and where
 nothing more comes in there is no later one to make up for it."""
 COMPACT_AT: Final = 4_096
 """Records of a partition behind one that is not finished, from which on finished neighbours are kept as one."""
@@ -35,8 +35,8 @@ class Taken:
     is_done: bool = False
 
     def done(self) -> None:
-        """All that became of it is acknowledged by the next hop, and its beacons are with the emitter. For a record of
-        a partition that was dropped it changes nothing."""
+        """Mark the record as finished: its outputs are acknowledged and its beacons are with the emitter. No effect for
+        a partition that was dropped."""
         self.is_done = True
 
 
@@ -48,7 +48,8 @@ class OffsetTracker:
         self._compact_at: dict[Partition, int] = {}
 
     def taken(self, partition: Partition, offset: int) -> Taken:
-        """A record has been read. Offsets of a partition ascend, with gaps where the log has some, but for a seek."""
+        """Note a record as read. Offsets of a partition ascend, with gaps where the log has some, except after a
+        seek."""
         record = Taken(offset)
         waiting = self._waiting.setdefault(partition, deque())
         waiting.append(record)
@@ -58,13 +59,13 @@ class OffsetTracker:
         return record
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are no longer ours."""
+        """Forget these partitions, which are no longer ours."""
         for partition in partitions:
             self._waiting.pop(partition, None)
             self._compact_at.pop(partition, None)
 
     def advance(self) -> dict[Partition, int]:
-        """The offset to commit (the next to read) of each partition that has come further since the last call."""
+        """Return the offset to commit (the next to read) of each partition that has advanced since the last call."""
         moved = {}
         for partition, waiting in self._waiting.items():
             while waiting and waiting[0].is_done:
@@ -73,7 +74,7 @@ class OffsetTracker:
 
 
 def _compacted(waiting: Iterable[Taken]) -> deque[Taken]:
-    """Of finished neighbours only the last, which stands for all of them."""
+    """Keep only the last of adjacent finished records; it stands for all of them."""
     kept: deque[Taken] = deque()
     for record in waiting:
         if kept and kept[-1].is_done and record.is_done:
@@ -98,13 +99,13 @@ class Commits:
         self._next_again = 0.0
 
     def taken(self, record: Message) -> Taken:
-        """A record has been read; its offset waits for the result's `done`."""
+        """Note a record as read; its offset waits for `done` of the result."""
         partition, offset = place_of(record)
         return self._tracker.taken(partition, offset)
 
     def at_end(self, end: Message) -> None:
-        """An end-of-partition message: all before it has been read. What takes up offsets and is never read, such as
-        the markers of transactions, is committed along with the record before it."""
+        """Note an end-of-partition message: everything before it has been read. Offsets that are never read, such as
+        markers of transactions, are committed with the record before them."""
         partition, offset = place_of(end)
         if offset > 0:
             self._tracker.taken(partition, offset - 1).done()
@@ -120,8 +121,8 @@ class Commits:
                 offsets.pop(partition, None)
 
     def commit_confirmed(self) -> None:
-        """Commits what has become safe; never waits. A commit that fails is made again, with a later one or in a while;
-        until then a crash makes duplicates, no more."""
+        """Commit what has become safe, without waiting. A failed commit is repeated later, alone or with the next; a
+        crash until then causes duplicates, nothing worse."""
         self._mark()
         now = time.monotonic()
         is_again = now >= self._next_again
@@ -130,7 +131,7 @@ class Commits:
         self._commit(dict(self._committed) if is_again else {}, wait=False)
 
     def settle(self) -> list[TopicPartition]:
-        """Commits all that is finished, waiting for beacons and broker for some seconds at most; gives what was
+        """Commit all that is finished, waiting for beacons and broker for a few seconds at most; return what was
         committed."""
         self._next_mark = 0.0
         self._mark()
@@ -164,7 +165,7 @@ class Commits:
 
 
 def place_of(record: Message) -> tuple[Partition, int]:
-    """Where a record that was read lies: its topic and partition, and its offset.
+    """Return the topic, partition and offset of a record.
 
     Raises:
         ValueError: for a message that was not read from a topic.

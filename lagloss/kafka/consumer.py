@@ -1,4 +1,4 @@
-"""The consumer of a node: tells what comes in and how far its lanes are, and commits only what is finished."""
+"""The consumer of a node: observes what comes in, reports its lanes, and commits only what is finished."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits
+from lagloss.kafka.in_flight import HANDLER, InFlightMessage, handling_now, set_current
 from lagloss.kafka.lanes import KafkaLanes
-from lagloss.sdk.in_flight import HANDLER, Handling, handling_now, set_current
 
 if TYPE_CHECKING:
     from lagloss.kafka.node import KafkaNode
@@ -46,14 +46,15 @@ class NodeConsumer(Consumer):
             kafka_config={key: value for key, value in config.items() if key.startswith(_CONNECTION)},
         )
         node.emitter.follow(self._lanes)
-        self._polled: list[Handling] = []
+        self._polled: list[InFlightMessage] = []
         self._is_subscribed = False
         self._is_closed = False
 
     # -- taking in ------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """As confluent_kafka's; the message is in, and handled by this thread or task until the next call."""
+        """Poll as confluent_kafka does; the message is taken in, and handled by this thread or task until the next
+        call."""
         deadline = float("inf") if timeout is None or timeout < 0 else time.monotonic() + timeout
         self._end_polled()
         while True:
@@ -68,14 +69,14 @@ class NodeConsumer(Consumer):
                 return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """As confluent_kafka's. Of several messages nobody can say which one is handled: name it with `handling`, or as
-        `source` of what is produced."""
+        """Consume as confluent_kafka does. Which of several messages is being handled is ambiguous: name it with
+        `handling`, or as `source` of what is produced."""
         self._end_polled()
         self._look_back()
         return self._take(super().consume(num_messages, timeout))
 
     def _look_back(self) -> None:
-        """What is on its way may have arrived: a host that hears of no new message may not poll its producers."""
+        """Call pending delivery reports and commit: a host without new messages may not poll its producers."""
         self._node.serve_producers()
         self._commits.commit_confirmed()
 
@@ -98,15 +99,15 @@ class NodeConsumer(Consumer):
     # -- the end of a message's handling --------------------------------------------------------------------------
 
     def done(self, message: Message) -> None:
-        """The handling of this message is over; from any thread. It is finished once its outputs are acknowledged."""
+        """End the handling of this message, from any thread. It is finished once its outputs are acknowledged."""
         handling = self._node.in_hand(message)
         if handling is not None:
             handling.over()
 
     @contextmanager
     def handling(self, message: Message) -> Iterator[None]:
-        """This thread or task handles this message: what it produces meanwhile is attributed to it. At the end of the
-        block its handling is over, unless the block raises: then it is not finished, and not committed."""
+        """Attribute what this thread or task produces in the block to this message. At the end of the block its
+        handling is over; if the block raises, it is not finished and not committed."""
         found = self._node.in_hand(message)
         if found is None:
             yield
@@ -128,7 +129,7 @@ class NodeConsumer(Consumer):
             handling.over()
 
     def _end_polled_in_good_order(self) -> None:
-        """On the way out: if an exception is, too, what was polled last may be half done, and is done again."""
+        """End what was polled, unless an exception is on its way: then it may be half done and is read again."""
         if sys.exc_info()[0] is None:
             self._end_polled()
 
@@ -140,7 +141,7 @@ class NodeConsumer(Consumer):
         offsets: list[TopicPartition] | None = None,
         asynchronous: bool = True,
     ) -> list[TopicPartition] | None:
-        """What was polled is handled; commits what is finished, never more, whatever `message` and `offsets` say.
+        """Commit what is finished, never more, whatever `message` and `offsets` say. What was polled counts as handled.
 
         Synchronously it waits for the beacons, 5 s at most, and gives what was committed.
         """
@@ -151,7 +152,7 @@ class NodeConsumer(Consumer):
         return None
 
     def settle(self) -> None:
-        """Commits what is finished, waiting for its beacons for 5 s at most."""
+        """Commit what is finished, waiting for its beacons for 5 s at most."""
         if not self._is_closed:
             self._end_polled_in_good_order()
             self._commits.settle()
@@ -165,8 +166,8 @@ class NodeConsumer(Consumer):
         on_revoke: Callable[[Consumer, list[TopicPartition]], None] | None = None,
         on_lost: Callable[[Consumer, list[TopicPartition]], None] | None = None,
     ) -> None:
-        """As confluent_kafka's; lanes and commits follow every rebalance. At a revocation the host's hook comes first,
-        then what is finished is committed."""
+        """Subscribe as confluent_kafka does; lanes and commits follow every rebalance. At a revocation the host's hook
+        runs first, then what is finished is committed."""
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             self._lanes.assigned(consumer, partitions)
@@ -194,7 +195,7 @@ class NodeConsumer(Consumer):
         super().subscribe(topics, on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        """As confluent_kafka's."""
+        """Assign as confluent_kafka does."""
         before = [] if self._is_subscribed else self.assignment()
         super().assign(partitions)
         if not self._is_subscribed:
@@ -210,8 +211,8 @@ class NodeConsumer(Consumer):
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commits what is finished, then closes; what is on its way is waited for, some seconds at most. Twice does no
-        harm. The emitter goes on until the node is closed, or at exit."""
+        """Commit what is finished, then close; wait some seconds at most for what is on its way. Idempotent. The
+        emitter continues until the node is closed, or to the end of the process."""
         if self._is_closed:
             return
         self._end_polled_in_good_order()

@@ -8,7 +8,7 @@ that:
   so a consumer that is never quite caught up still moves on.
 - In a topic with LogAppendTime, the append time of the last record taken in.
 
-The position that counts is what `taken` was told, not what the client fetched: between a poll and its beacon, nothing
+The position that counts is what `taken` was given, not what the client fetched: between a poll and its beacon, nothing
 is proved.
 """
 
@@ -40,7 +40,7 @@ log = logging.getLogger("lagloss")
 
 Hook = Callable[[Consumer, list[TopicPartition]], Any]
 UNKNOWN_FOR_S: Final = 30.0
-"""How long a lane with a committed offset, of which nothing can be said yet, is left out (and so stands where its last
+"""How long a lane with a committed offset, of which nothing is known yet, is left out (and so stands where its last
 owner left it) before it is reported as standing at 0. Shorter than the grace of a window, so that no window is judged
 without it. It is also how long a lane known from `taken` alone goes on being reported where it stands."""
 MAX_ENDS: Final = 1_024
@@ -56,15 +56,15 @@ class Lane:
     """Where it starts: the next offset to be taken in while nothing was; None until something shows it."""
     until: int = 0
     is_new: bool = False
-    """Nobody has committed an offset of it, so nobody before us has taken anything in."""
+    """No offset of it was ever committed, so nothing was taken in before."""
     is_hearsay: bool = False
-    """Known from `taken` alone: it may be somebody else's by now."""
+    """Known from `taken` alone: it may be another consumer's by now."""
     moved_at: float = field(default_factory=time.monotonic)
     ends: list[tuple[int, int]] = field(default_factory=list)
     """(end offset, when asked) of ends that the position has not reached, in the order they were asked for."""
 
     def saw_end(self, end: int, asked_ms: int) -> None:
-        """The lane ended at `end` at some moment after `asked_ms`."""
+        """Note that the lane ended at `end` at some moment after `asked_ms`."""
         if self.ends and self.ends[-1][0] == end:
             self.ends[-1] = (end, asked_ms)
             return
@@ -73,7 +73,7 @@ class Lane:
             del self.ends[1::2]
 
     def advance(self, position: int, appended_ms: int) -> None:
-        """Moves `until` as far as this position proves, which was copied before the last end was asked for.
+        """Advance `until` as far as this position proves; it was copied before the last end was asked for.
 
         Where the clock was set back, so is `until`: kept ahead of the clock it would stand still until that came by.
         """
@@ -86,9 +86,9 @@ class Lane:
         if self.until != before:
             self.moved_at = time.monotonic()
 
-    def can_be_told(self) -> bool:
-        """A lane that nobody has read before stands at 0, truly; one that somebody has keeps its owner's word for a
-        while. Hearsay that stands is left out after a while: it stands all the same, and its new owner speaks."""
+    def is_reportable(self) -> bool:
+        """Return whether to report the lane. A lane that was never read stands at 0, truly; one that was read is
+        reported for a while on its last owner's word, and left out after that until a new owner reports it."""
         now = time.monotonic()
         if self.is_hearsay:
             return now - self.moved_at <= UNKNOWN_FOR_S
@@ -98,15 +98,15 @@ class Lane:
 class KafkaLanes:
     """The input lanes of a confluent_kafka Consumer, for `Emitter.follow`.
 
-    Call `taken(message)` right after `emitter.taken_in` for it, and have the consumer tell which partitions it holds:
+    Call `taken(message)` right after `emitter.taken_in` for it, and have the consumer report which partitions it holds:
     `lanes.subscribe(topics)` instead of `consumer.subscribe(topics)`; or hand `assigned` and `revoked` to the latter as
     on_assign and on_revoke (also on_lost), or call them from hooks of your own; after a `consumer.assign`, call
     `assigned` yourself. Without that, lanes are known from `taken` alone: one of which nothing was taken in is not
-    reported, and so holds nothing back, and one that waits is reported for 30 s, since it may be somebody else's.
+    reported, and so holds nothing back, and one that waits is reported for 30 s, since it may be another consumer's.
 
-    The consumer is used inside `subscribe`, `assigned` and `revoked`, on the thread that calls them, and nowhere else:
-    it may wait in `poll` as long as it likes. The brokers are asked on a handle of the lanes' own, from the emitter's
-    thread: once a snapshot, twice while the start of a lane is unknown, each time for 1.5 s at most.
+    The consumer is used inside `subscribe`, `assigned`, `revoked` and the first `taken`, on the thread that calls them,
+    and nowhere else: it may wait in `poll` as long as it likes. The brokers are asked on a handle of the lanes' own,
+    from the emitter's thread: once a snapshot, twice while the start of a lane is unknown, each time for 1.5 s at most.
 
     A record without a beacon of its own (a poison message, say) is passed by the next `taken` of its partition. Where a
     producer uses transactions, its markers take up offsets: set `enable.partition.eof` on the consumer and hand the
@@ -117,7 +117,8 @@ class KafkaLanes:
         consumer: the host's.
         checkpoint: the checkpoint whose progress this is, `NODE.in`.
         bootstrap: HOST:PORT,... of the cluster that the consumer reads from; by default what `kafka_config` says, else
-            LAGLOSS_KAFKA_BOOTSTRAP. Where that is another cluster than the consumer's, lanes stand still.
+            LAGLOSS_KAFKA_BOOTSTRAP. Where that is another cluster than the consumer's, lanes stand still; the two are
+            compared from `subscribe` on, without it from the first `taken`.
         kafka_config: further librdkafka properties of the lanes' own handle, for security mostly.
     """
 
@@ -159,9 +160,9 @@ class KafkaLanes:
         on_revoke: Hook | None = None,
         on_lost: Hook | None = None,
     ) -> None:
-        """`consumer.subscribe` with these lanes told of every change; the host's own hooks are called as ever, and the
-        lanes are told before its on_assign, and after its on_revoke and on_lost (by default on_revoke, as in the
-        client)."""
+        """Call `consumer.subscribe`, and follow every change of its partitions; the host's own hooks are called as
+        ever, and the lanes change before its on_assign, and after its on_revoke and on_lost (by default on_revoke, as
+        in the client)."""
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             self.assigned(consumer, partitions)
@@ -179,12 +180,14 @@ class KafkaLanes:
             return revoked
 
         self._has_hooks = True
+        if topics:
+            self._learn_cluster(topics[0])
         lost = then_revoked(on_lost or on_revoke)
         self._consumer.subscribe(list(topics), on_assign=assigned, on_revoke=then_revoked(on_revoke), on_lost=lost)
 
     def taken(self, message: Message) -> None:
-        """Its beacon is with the emitter (or nothing is to be said of it): the lane has passed it. An end-of-partition
-        message will do, too."""
+        """Note that the lane has passed this record: its beacon is with the emitter, or it has none. Accepts
+        end-of-partition messages."""
         error = message.error()
         at = message.offset()
         if at is None or (error is not None and error.code() != KafkaError._PARTITION_EOF):
@@ -192,6 +195,8 @@ class KafkaLanes:
         key = (message.topic() or "", message.partition() or 0)
         if not self._has_hooks and key not in self._held:
             self._hear_of(key)
+        if not self._taken:
+            self._learn_cluster(key[0])
         known = self._taken.get(key)
         if error is not None:
             self._taken[key] = (max(at, known[0] if known else 0), known[1] if known else 0)
@@ -202,17 +207,15 @@ class KafkaLanes:
         self._taken[key] = (at + 1, appended_ms if kind == TIMESTAMP_LOG_APPEND_TIME else known[1] if known else 0)
 
     def assigned(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are this consumer's from now on, from their offset where they name one, else from the one
-        that is committed, which is asked for here: 1 s at most, 2 s the first time. Raises nothing."""
+        """Add partitions that this consumer owns from now on, from their offset where they name one, else from the
+        committed one, which is read here: 1 s at most. Raises nothing."""
         self._has_hooks = True
         keys = [(partition.topic, partition.partition) for partition in partitions]
         starts: dict[Key, int] = {}
         try:
-            # What the consumer holds no longer, should nobody have told us so.
+            # What the consumer holds no longer, in case no revocation was seen.
             still = {(partition.topic, partition.partition) for partition in consumer.assignment()}
             self._let_go(self._held - still.union(keys))
-            if keys and self._cluster_id is None:
-                self._cluster_id = consumer.list_topics(keys[0][0], timeout=QUERY_TIMEOUT_S).cluster_id
             starts = self._committed(consumer, [place for place in partitions if place.offset < 0])
         except Exception as error:
             self.last_error = str(error)  # lanes with unknown starts stand until something is taken in
@@ -225,20 +228,33 @@ class KafkaLanes:
             self._held.add(key)
 
     def revoked(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are somebody else's: not reported any more, they stand where they are until their next owner
-        speaks."""
+        """Remove partitions that another consumer owns now; they are no longer reported, and stand until their next
+        owner reports them."""
         self._let_go((partition.topic, partition.partition) for partition in partitions)
+
+    def _learn_cluster(self, topic: str) -> None:
+        """Asks which cluster the consumer reads from, unless that is known: 1 s at most. Raises nothing.
+
+        Not for a rebalance callback: `list_topics` there clears the state that the client keeps for the `poll`,
+        `consume` or `close` which runs the callback, and at that call's next callback the client aborts the process.
+        """
+        if self._cluster_id is None:
+            try:
+                self._cluster_id = self._consumer.list_topics(topic, timeout=QUERY_TIMEOUT_S).cluster_id
+            except Exception as error:
+                self.last_error = str(error)  # any cluster will do then
 
     @staticmethod
     def _committed(consumer: Consumer, partitions: list[TopicPartition]) -> dict[Key, int]:
-        """The committed offset of each, below 0 where there is none; left out where that could not be learnt."""
+        """Return the committed offset of each partition, below 0 if there is none; without those that could not be
+        read."""
         question = [TopicPartition(place.topic, place.partition) for place in partitions]
         answers = consumer.committed(question, timeout=QUERY_TIMEOUT_S) if question else []
         return {(found.topic, found.partition): found.offset for found in answers if found.error is None}
 
     def _hear_of(self, key: Key) -> None:
         if not self._held:
-            log.warning("lagloss: nobody tells which partitions are held; use lanes.subscribe, or hand over its hooks")
+            log.warning("lagloss: the held partitions are not known; use lanes.subscribe, or hand over its hooks")
         self._changes.append((key, Lane(time.monotonic(), is_hearsay=True)))
         self._held.add(key)
 
@@ -259,7 +275,7 @@ class KafkaLanes:
     # -- on the emitter's thread ----------------------------------------------------------------------------------
 
     def snapshot(self) -> Sequence[Progress]:
-        """How far each lane is; what the brokers cannot be asked keeps its last `until`."""
+        """Return the progress of each lane; one whose end the brokers do not give keeps its last `until`."""
         with self._guard:
             if self._closed:
                 return ()
@@ -274,7 +290,7 @@ class KafkaLanes:
             return [
                 Progress(self._checkpoint, f"{topic}/{partition}", lane.until)
                 for (topic, partition), lane in sorted(self._lanes.items())
-                if lane.can_be_told()
+                if lane.is_reportable()
             ]
 
     def _follow_assignment(self) -> None:
@@ -286,7 +302,8 @@ class KafkaLanes:
                 lane.until = before.until if before else 0
 
     def _is_right_cluster(self, bounds: LogBounds) -> bool:
-        """A topic of the same name elsewhere has ends of its own, which would prove what is not so."""
+        """Return whether the brokers belong to the consumer's cluster: the ends of a topic of the same name elsewhere
+        prove nothing."""
         expected = self._cluster_id
         if expected is None or expected == bounds.cluster_id():
             return True
@@ -301,8 +318,8 @@ class KafkaLanes:
         return bounds.begins(unknown) if unknown else {}
 
     def _look_at_ends(self, bounds: LogBounds, begins: Mapping[Key, int]) -> None:
-        """One question to the brokers for the ends of all lanes; positions are copied before, so that reaching an end
-        is a proof."""
+        """Ask the brokers once for the ends of all lanes; positions are copied before, so that reaching an end is a
+        proof."""
         taken = dict(self._taken)
         asked_ms = self._now_ms()
         # The client's cached watermark would do for a graph, but not for a promise.
@@ -311,7 +328,7 @@ class KafkaLanes:
             if begins.get(key) == end:
                 # It holds nothing: at whichever end it starts, it starts here.
                 lane.position = end
-            # Where it was taken over, somebody else may have come further than we had.
+            # Where it was taken over, another consumer may have come further than we had.
             position, appended_ms = taken.get(key, (None, 0))
             position = max((at for at in (position, lane.position) if at is not None), default=None)
             if position is not None and position > end:
@@ -324,7 +341,7 @@ class KafkaLanes:
                 lane.advance(position, appended_ms)
 
     def _note(self, error: str) -> None:
-        """Keeps it for whoever asks, and logs it when it is news."""
+        """Keep the error as `last_error`, and log it if it is new."""
         if error != self.last_error:
             log.warning("lagloss: %s", error)
         self.last_error = error

@@ -20,9 +20,9 @@ from confluent_kafka import Message
 from lagloss.identity import Carrier, Identities, Identity, Missing, Source, from_headers, mapping_of
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.consumer import NodeConsumer
+from lagloss.kafka.in_flight import BATCH, InFlightMessage, handling_now
 from lagloss.kafka.producer import NodeProducer
 from lagloss.sdk.emitter import Emitter
-from lagloss.sdk.in_flight import BATCH, Handling, handling_now
 
 __all__ = ["KafkaNode", "NodeConsumer", "NodeProducer", "carrier_of"]
 
@@ -70,7 +70,7 @@ class KafkaNode:
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
-        self._in_hand: dict[Place, Handling] = {}
+        self._in_hand: dict[Place, InFlightMessage] = {}
 
     @property
     def skipped(self) -> int:
@@ -81,7 +81,7 @@ class KafkaNode:
     # -- clients --------------------------------------------------------------------------------------------------
 
     def consumer(self, config: Mapping[str, Any], *, explicit_done: bool = False) -> NodeConsumer:
-        """A confluent_kafka Consumer that tells what it takes in; `enable.auto.commit` is taken over.
+        """Make a confluent_kafka Consumer that observes what it takes in; it takes over `enable.auto.commit`.
 
         Args:
             config: as for confluent_kafka's.
@@ -96,7 +96,7 @@ class KafkaNode:
     def producer(
         self, config: Mapping[str, Any], *, next_nodes: Mapping[str, str] | None = None, polls: bool = False
     ) -> NodeProducer:
-        """A confluent_kafka Producer that tells what went out once it is acknowledged.
+        """Make a confluent_kafka Producer that observes each record once the broker has acknowledged it.
 
         Args:
             config: as for confluent_kafka's.
@@ -111,26 +111,27 @@ class KafkaNode:
         self._producers.append(made)
         return made
 
-    # -- what becomes of a message, where no producer tells -------------------------------------------------------
+    # -- what becomes of a message, if no producer sends it -------------------------------------------------------
 
     def sent_out(self, message: Message | Identity, to: str | None = None) -> None:
-        """The sink has acknowledged it."""
+        """Observe that the sink has acknowledged the message."""
         self._exit(message, partial(self.emitter.sent_out, to=to))
 
     def filtered(self, message: Message | Identity, reason: str) -> None:
-        """It is dropped on purpose, or handed back with an error. Outputs of it that failed no longer count."""
+        """Observe that the message was dropped on purpose, or handed back with an error. Its failed outputs no longer
+        count."""
         self._exit(message, partial(self.emitter.filtered, reason=reason))
         self._give_up(message)
 
     def dead(self, message: Message | Identity, reason: str) -> None:
-        """It is in a dead-letter queue. Outputs of it that failed no longer count. Where that queue is a topic,
-        `producer.produce(topic, ..., dead=reason)` says so once the broker has it."""
+        """Observe that the message is in a dead-letter queue. Its failed outputs no longer count. If that queue is a
+        topic, use `producer.produce(topic, ..., dead=reason)`, which observes it once the broker has it."""
         self._exit(message, partial(self.emitter.dead, reason=reason))
         self._give_up(message)
 
     @contextlib.contextmanager
     def batch(self, messages: Iterable[Message], to: str | None = None) -> Iterator[None]:
-        """Sends these messages out in one acknowledged request: at the end of the block, all of them are out.
+        """Send these messages out in one acknowledged request: at the end of the block, all of them are out.
 
         Where the block raises, none is out and none is finished: nothing is committed past the first of them. Send them
         again in another block, or let the process end, and the next one takes them in again.
@@ -162,8 +163,8 @@ class KafkaNode:
 
     # -- messages in hand, for consumers and producers ------------------------------------------------------------
 
-    def take(self, message: Message, taken: Taken) -> Handling | None:
-        """The message is in, and in hand; None where a `missing` function has dealt with it."""
+    def take(self, message: Message, taken: Taken) -> InFlightMessage | None:
+        """Take the message in; return None if a `missing` function has dealt with it."""
         place = place_of(message)
 
         def finished() -> None:
@@ -171,7 +172,7 @@ class KafkaNode:
             if self._in_hand.get(place) is handling:
                 self._in_hand.pop(place, None)
 
-        handling = Handling(self.emitter, None, is_redone=True, finished=finished)
+        handling = InFlightMessage(self.emitter, None, is_redone=True, finished=finished)
         self._in_hand[place] = handling
         if not self.identities.is_handed_over:
             handling.identity = self.identities.of(carrier_of(message))
@@ -185,17 +186,17 @@ class KafkaNode:
             return None
         return handling
 
-    def in_hand(self, message: Message) -> Handling | None:
-        """The handling of this message; None where it is finished, or somebody else's."""
+    def in_hand(self, message: Message) -> InFlightMessage | None:
+        """Return the handling of this message; None if it is finished, or another consumer's."""
         return self._in_hand.get(place_of(message))
 
     def identity_of(self, message: Message) -> Identity | None:
-        """The identity that this message has here."""
+        """Return the identity that this message has at this node."""
         handling = self.in_hand(message)
         return handling.identity if handling is not None else self.identities.find(carrier_of(message))
 
     def give_away(self, partitions: Iterable[Partition]) -> None:
-        """Messages of these partitions are another consumer's to finish."""
+        """Leave the messages of these partitions to another consumer to finish."""
         gone = set(partitions)
         for place, handling in list(self._in_hand.items()):
             if place[0] in gone:
@@ -203,16 +204,16 @@ class KafkaNode:
                 handling.forgive()
 
     def has_work(self) -> bool:
-        """Whether a message is in hand."""
+        """Return whether a message is in hand."""
         return bool(self._in_hand)
 
     def serve_producers(self) -> None:
-        """Calls the delivery reports that have come."""
+        """Call the delivery reports that have arrived."""
         for producer in self._producers:
             producer.poll(0)
 
     def flush_producers(self, timeout_s: float) -> None:
-        """Waits for what is on its way."""
+        """Wait for what is on its way."""
         deadline = time.monotonic() + timeout_s
         for producer in self._producers:
             producer.flush(max(0.0, deadline - time.monotonic()))
@@ -220,8 +221,8 @@ class KafkaNode:
     # -- the end --------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Ends all of it in the right order: waits for what is on its way, commits what is finished, closes the
-        emitter, then the consumers. Twice does no harm.
+        """Close everything in the right order: wait for what is on its way, commit what is finished, close the emitter,
+        then the consumers. Idempotent.
 
         Returns:
             False if the broker did not acknowledge the emitter's last report.
@@ -246,5 +247,5 @@ class KafkaNode:
 
 
 def carrier_of(message: Message) -> Carrier:
-    """What a Kafka message's identity is looked for in."""
+    """Return the part of a Kafka message that an identity is looked for in."""
     return Carrier(mapping_of(message.headers()), message.value() or b"", message)

@@ -1,18 +1,18 @@
-"""The producer of a node: sends id and event time along, and tells what went out once it is acknowledged."""
+"""The producer of a node: sends id and event time along, and observes each record once it is acknowledged."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, Message, Producer
 
 from lagloss.identity import ID_HEADER, REPLAY_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of, replay_of
-from lagloss.sdk.in_flight import Handling, current, handling_now
+from lagloss.kafka.in_flight import InFlightMessage, current, handling_now
 
 if TYPE_CHECKING:
     from lagloss.kafka.node import KafkaNode
@@ -40,6 +40,8 @@ class NodeProducer(Producer):
         super().__init__(dict(config))
         self._node = node
         self._next_nodes = dict(next_nodes) if next_nodes is not None else None
+        self._reporting: set[int] = set()
+        """Threads that run the host's part of a delivery report."""
         self._ending = threading.Event()
         if polls:
             threading.Thread(target=self._poll_on, name="lagloss-delivery-reports", daemon=True).start()
@@ -51,8 +53,27 @@ class NodeProducer(Producer):
             except Exception:
                 log.exception("lagloss: on_delivery raised")
 
+    def poll(self, timeout: float | None = -1) -> int:
+        """Poll as confluent_kafka does; within a delivery report, where the client's own would abort the process at the
+        next report, do nothing. So `poll` and `close` of the node's consumers may be called there."""
+        return 0 if threading.get_ident() in self._reporting else super().poll(timeout)
+
+    def flush(self, timeout: float | None = -1) -> int:
+        """Flush as confluent_kafka does; within a delivery report, do nothing, as `poll`."""
+        return len(self) if threading.get_ident() in self._reporting else super().flush(timeout)
+
+    @contextmanager
+    def reporting(self) -> Iterator[None]:
+        """Run the host's part of a delivery report in the block."""
+        thread = threading.get_ident()
+        self._reporting.add(thread)
+        try:
+            yield
+        finally:
+            self._reporting.discard(thread)
+
     def end(self) -> None:
-        """Polls by itself no more."""
+        """Stop polling in the background."""
         self._ending.set()
 
     def produce(  # type: ignore[override]  # more keywords than confluent_kafka's
@@ -71,8 +92,8 @@ class NodeProducer(Producer):
         event_time_ms: int | None = None,
         dead: str | None = None,
     ) -> None:
-        """As confluent_kafka's, with the headers `lagloss-id` and `lagloss-event-time` added, and `lagloss-replay` if a
-        replay brought the message.
+        """Produce as confluent_kafka does, with the headers `lagloss-id` and `lagloss-event-time` added, and
+        `lagloss-replay` if a replay brought the message.
 
         Args:
             source: the message that this is an output of; by default the one that this thread or task handles.
@@ -87,10 +108,10 @@ class NodeProducer(Producer):
             fresh = drawn()
             replay = replay_of(mapping_of(headers))
             identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms, replay)
-            handlings = (Handling(self._node.emitter, identity),)
+            handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
-        output = _Output(handlings, identity, topic, self._tell(topic, dead), on_delivery or callback)
+        output = _Output(self, handlings, identity, topic, self._observation(topic, dead), on_delivery or callback)
         observed_at = time.time_ns() / 1e6
         output.begin(is_new=is_new)
         try:
@@ -116,8 +137,8 @@ class NodeProducer(Producer):
 
     def _origin(
         self, source: Message | Identity | None, headers: Headers | None
-    ) -> tuple[tuple[Handling, ...], Identity | None]:
-        """The messages that wait for this record, and whose id it bears."""
+    ) -> tuple[tuple[InFlightMessage, ...], Identity | None]:
+        """Return the messages that wait for this record, and the identity it bears."""
         found = current(self._node.emitter)
         if isinstance(source, Identity):
             return _named(source, found)
@@ -132,8 +153,8 @@ class NodeProducer(Producer):
         same, named = _named(named, found)
         return same or found, named
 
-    def _tell(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
-        """What to tell the emitter once the broker has the record."""
+    def _observation(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
+        """Return the observation to make once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
             return lambda identity: identity.tell(emitter.dead, reason=dead)
@@ -146,22 +167,24 @@ class NodeProducer(Producer):
 class _Output:
     """One record on its way, and the messages that wait for it."""
 
-    __slots__ = ("_handlings", "_host", "_identity", "_retries", "_tell", "_topic")
+    __slots__ = ("_handlings", "_host", "_identity", "_observe", "_producer", "_retries", "_topic")
 
     def __init__(
         self,
-        handlings: tuple[Handling, ...],
+        producer: NodeProducer,
+        handlings: tuple[InFlightMessage, ...],
         identity: Identity | None,
         topic: str,
-        tell: Callable[[Identity], Any],
+        observe: Callable[[Identity], Any],
         host: OnDelivery | None,
     ) -> None:
+        self._producer = producer
         self._handlings = handlings
         self._identity = identity
         self._topic = topic
-        self._tell = tell
+        self._observe = observe
         self._host = host
-        self._retries: list[Handling] = []
+        self._retries: list[InFlightMessage] = []
 
     def begin(self, *, is_new: bool) -> None:
         for handling in self._handlings:
@@ -177,13 +200,13 @@ class _Output:
                 handling.over()
 
     def report(self, error: KafkaError | None, record: Message) -> None:
-        """The delivery report. What the host produces in its own is an output of the same message, and may take the
-        place of this one if it failed."""
+        """Handle the delivery report. What the host produces in its own is an output of the same message, and may
+        replace this one if it failed."""
         if error is not None:
             for handling in self._handlings:
                 handling.failed(self._topic)
         elif self._identity is not None:
-            self._tell(self._identity)
+            self._observe(self._identity)
         try:
             if self._host is not None:
                 self._call_host(self._host, error, record)
@@ -194,13 +217,14 @@ class _Output:
 
     def _call_host(self, host: OnDelivery, error: KafkaError | None, record: Message) -> None:
         with ExitStack() as stack:
+            stack.enter_context(self._producer.reporting())
             if len(self._handlings) == 1:
                 stack.enter_context(handling_now(self._handlings[0]))
             host(error, record)
 
 
-def _named(named: Identity, found: tuple[Handling, ...]) -> tuple[tuple[Handling, ...], Identity]:
-    """Those of `found` that are this message, and which replay brought it, which a host need not say."""
+def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[InFlightMessage, ...], Identity]:
+    """Return those of `found` that are this message, and the replay that brought it, which a host need not name."""
     same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
     exact = tuple(handling for handling in same if handling.identity == named)
     if exact or not same:
@@ -209,7 +233,7 @@ def _named(named: Identity, found: tuple[Handling, ...]) -> tuple[tuple[Handling
 
 
 def _with_identity(headers: Headers | None, identity: Identity | None) -> list[tuple[str, str | bytes]] | None:
-    """The host's headers with this identity's, which replace any other."""
+    """Return the host's headers with this identity's in place of any other."""
     given = list(headers.items()) if isinstance(headers, dict) else list(headers or ())
     if identity is None:
         return given or None

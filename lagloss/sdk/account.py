@@ -1,6 +1,6 @@
 """An emitter's account: what it has observed so far of each checkpoint and window, and how far back that is final.
 
-Pure bookkeeping, free of Kafka and of clocks: whoever keeps the account says what time it is.
+Pure bookkeeping, free of Kafka and of clocks: its keeper passes the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ QUIET_S: Final = 900
 FORGET_S: Final = KEPT_S + 3_600
 """Age, in seconds, at which a window's tally is forgotten: an hour after its beacons began to be refused, so that no
 small new tally can ever replace the old one."""
-_NOBODY: Final = bytes(16)
+_NO_EMITTER: Final = bytes(16)
 
 
 def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) -> list[OffsetRange]:
@@ -80,7 +80,7 @@ class Account:
     Memory: at most `MAX_TALLIES` tallies. A live one takes about 2 KB with 8 partitions, one that was quiet for 15
     minutes 0.3 to 1.5 KB, so 100 MB in the worst case and under 10 MB for a node with two checkpoints and a day of
     windows. Beacons of a tally past that bound are named by no tally: from then on the account is `blind`, and
-    final_through stands still, so that nobody takes it as complete.
+    final_through stands still, so that it is never taken as complete.
     """
 
     def __init__(self, node: str, *, final: bool = True, max_tallies: int = MAX_TALLIES) -> None:
@@ -99,7 +99,7 @@ class Account:
         return len(self._live) + len(self._compact)
 
     def add(self, increment: Increment, partition: int, offset: int, now_s: float) -> None:
-        """A block that the broker holds at this partition and offset."""
+        """Add a block that the broker holds at this partition and offset."""
         entry = self._entry(increment.key, now_s)
         if entry is None:
             return
@@ -112,13 +112,13 @@ class Account:
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
 
     def restore(self, tally: Tally, now_s: float) -> None:
-        """This tally stands as it did when somebody wrote it down."""
+        """Restore a tally as it was when it was written down."""
         key = TallyKey(tally.checkpoint[len(self._node) + 1 :], tally.replay, tally.window_start)
         if self._entry(key, now_s) is not None:
             self._live[key] = _Entry.of(tally)
 
     def forget(self, key: TallyKey) -> None:
-        """Nothing more is said of this tally."""
+        """Stop reporting this tally."""
         for kept in (self._live, self._touched_s, self._compact):
             kept.pop(key, None)
         self._changed.discard(key)
@@ -139,7 +139,7 @@ class Account:
             entry.sample = min(entry.sample, sample)
 
     def settle(self, t_ms: float) -> None:
-        """All that was observed up to `t_ms` on the emitter's clock is acknowledged, or counted as dropped.
+        """Declare all that was observed up to `t_ms` on the emitter's clock as acknowledged, or counted as dropped.
 
         A clock that steps back takes final_through with it: it says what is over on *this* clock.
         """
@@ -147,7 +147,7 @@ class Account:
             self.final_through = int(t_ms // 1000)
 
     def changed(self) -> list[Tally]:
-        """The tallies that changed since they were last `reported`, oldest window first."""
+        """Return the tallies that changed since they were last `reported`, oldest window first."""
         return [
             self._tally(key, self._live[key])
             for key in sorted(self._changed, key=lambda key: (key.window_start, key.place, key.replay or ""))
@@ -158,7 +158,7 @@ class Account:
         return bool(self._changed)
 
     def reported(self, tallies: Iterable[Tally]) -> None:
-        """The broker has a report with these tallies, and nothing was added since they were read."""
+        """Note that the broker has a report with these tallies, and that nothing was added since they were read."""
         prefix = len(self._node) + 1
         for tally in tallies:
             self._changed.discard(TallyKey(tally.checkpoint[prefix:], tally.replay, tally.window_start))
@@ -173,7 +173,7 @@ class Account:
             self.forget(key)
 
     def tally(self, key: TallyKey) -> Tally | None:
-        """The tally of this name, whether live or packed."""
+        """Return the tally of this name, whether live or packed."""
         if key in self._live:
             return self._tally(key, self._live[key])
         return unpacked_tally(self._compact[key]) if key in self._compact else None
@@ -214,10 +214,10 @@ class Account:
 
 
 def packed_tally(tally: Tally) -> bytes:
-    """One tally as Avro, by way of a report that holds nothing else."""
-    return encode_report(EmitterReport("", "", _NOBODY, "", 0, 0, 0, False, 0, (), (tally,)))
+    """Encode one tally as Avro, as the only content of a report."""
+    return encode_report(EmitterReport("", "", _NO_EMITTER, "", 0, 0, 0, False, 0, (), (tally,)))
 
 
 def unpacked_tally(packed: bytes) -> Tally:
-    """The tally that `packed_tally` made this of."""
+    """Decode what `packed_tally` encoded."""
     return decode_report(packed).tallies[0]

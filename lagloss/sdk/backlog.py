@@ -29,29 +29,30 @@ class Backlog(Protocol):
         """Whether all that it holds outlives this process."""
 
     def put(self, flush: Flush, report_seq: int) -> bool:
-        """Takes a flush; True if it outlives this process from now on. `report_seq`: of the newest report so far."""
+        """Take a flush; return True if it outlives this process from now on. `report_seq`: of the newest report so
+        far."""
 
     def head(self) -> Flush | None:
-        """The oldest flush that is not `shipped`; the same object until it is."""
+        """Return the oldest flush that is not `shipped`; the same object until it is."""
 
     def shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
-        """The head is accounted for; its blocks lie there."""
+        """Note that the head is accounted for, with the positions of its blocks."""
 
     @property
     def wants_report(self) -> bool:
         """Whether the flushes shipped so far are to be reported before the next one is shipped."""
 
     def reported(self, report_seq: int) -> None:
-        """The broker has a report, of that seq, that covers all that was shipped."""
+        """Note that the broker has a report, of that seq, that covers all that was shipped."""
 
     def end(self, closed_at_ms: int) -> None:
-        """The emitter has put its last flush."""
+        """Note that the emitter has put its last flush."""
 
     def close(self, *, settled: bool) -> None:
-        """Nothing more is done with it here. `settled`: and nothing is left to do for anybody."""
+        """Stop using it. `settled`: nothing is left to do for a successor either."""
 
     def leak(self) -> None:
-        """A forked child lets go of its parent's."""
+        """Release the parent's resources in a forked child."""
 
 
 class MemoryBacklog:
@@ -80,10 +81,10 @@ class MemoryBacklog:
         self._flushes.popleft()
 
     def reported(self, report_seq: int) -> None:
-        """Keeps nothing that a report could free."""
+        """Do nothing: it keeps nothing that a report could free."""
 
     def end(self, closed_at_ms: int) -> None:
-        """Nobody comes after."""
+        """Do nothing: there is no successor."""
 
     def close(self, *, settled: bool) -> None:
         self._flushes.clear()

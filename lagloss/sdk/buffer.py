@@ -28,7 +28,7 @@ class Count:
         """Adds one, from any thread."""
 
     def read(self) -> int:
-        """How many were added so far."""
+        """Return how many were added so far."""
         value = next(self._count) - self._looks  # a look adds one, too
         self._looks += 1
         return value
@@ -46,7 +46,7 @@ class Processing:
         hand[self._token] = time_ns() // 1_000_000
 
     def done(self) -> None:
-        """All that was taken in for it is out, filtered or dead, and the emitter was told. Twice does no harm."""
+        """End the work: all that was taken in for it is out, filtered or dead. Idempotent."""
         self._hand.pop(self._token, None)
 
     def __enter__(self) -> Self:
@@ -61,7 +61,7 @@ class Processing:
         self.done()
 
 
-class Intake:
+class BeaconBuffer:
     """Beacons that wait, and counts of those that could not."""
 
     def __init__(self) -> None:
@@ -81,7 +81,7 @@ class Intake:
         return len(self.buffer) // STRIDE
 
     def overflow(self, key: TallyKey) -> None:
-        """A beacon for which there was no room; from any thread."""
+        """Count a beacon for which there was no room; from any thread."""
         counter = self._overflow.get(key)
         if counter is None:
             if len(self._overflow) >= MAX_OVERFLOW_KEYS:
@@ -91,14 +91,14 @@ class Intake:
         counter.add()
 
     def take(self) -> list[Any]:
-        """The beacons that were there when it was called, `STRIDE` values each."""
+        """Take the beacons present at the call, `STRIDE` values each."""
         n = len(self.buffer)
         taken = self.buffer[:n]
         del self.buffer[:n]
         return taken
 
     def take_overflow(self) -> dict[TallyKey, int]:
-        """What overflowed since it was last asked."""
+        """Take what overflowed since the last call."""
         found = {}
         for key, counter in list(self._overflow.items()):
             total = counter.read()
@@ -109,5 +109,5 @@ class Intake:
         return found
 
     def in_hand_since(self) -> int | None:
-        """When the oldest work in hand was begun, epoch ms; None if there is none."""
+        """Return when the oldest work in hand began, in epoch ms; None if there is none."""
         return min(list(self.hand.values()), default=None)

@@ -24,18 +24,19 @@ from typing import Any, Final, Literal, Self
 
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog
-from lagloss.sdk.buffer import Intake, Processing
+from lagloss.sdk.buffer import BeaconBuffer, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, window_start_of
+from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable
 from lagloss.sdk.process_hooks import CLOSE_S, farewell, welcome
-from lagloss.sdk.shipper import Identity, now_ms
+from lagloss.sdk.shipper import EmitterIdentity, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Head
-from lagloss.sdk.spool.recovery import Successor
+from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss.sdk.spool.spool import MAX_BYTES, Spool
 from lagloss.sdk.stats import EmitterStats
+from lagloss.wire.format import window_start_of
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 
@@ -54,7 +55,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def event_time_fits(event_ms: float, now_ms: float) -> bool:
-    """Does a pipeline's first node take a message with this event time? Both in epoch ms."""
+    """Return whether a pipeline's first node takes a message with this event time; both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
 
 
@@ -144,23 +145,23 @@ class Emitter:
     def _reset(self) -> None:
         """Everything that belongs to this process."""
         self.id = uuid.uuid4().bytes
-        self._intake = Intake()
+        self._intake = BeaconBuffer()
         self._buffer = self._intake.buffer
         self._append = self._buffer.extend
         self._room = 0
         """Values the buffer may hold for a beacon to take the short way into it; 0 sends them all the long way."""
         self._is_open = True
         self._flusher: Flusher | None = None
-        self._successor: Successor | None = None
+        self._successor: RecoveryThread | None = None
         self._lock = threading.Lock()  # of the rare things: starting and reading counts
         self._out_places: dict[str, str] = {}
 
     def _begin(self) -> None:
-        """Starts to observe, and the flushing thread."""
+        """Start to observe, and start the flushing thread."""
         assert self._make_outlet is not None
         welcome(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
-        identity = Identity(self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes)
+        identity = EmitterIdentity(self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes)
         outlet = self._make_outlet()
         make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
@@ -175,10 +176,10 @@ class Emitter:
         self._room = self._max_items
         self._flusher.start()
         if self._spool is not None:
-            self._successor = Successor(self._spool, self._make_outlet, self.pipeline, self.node)
+            self._successor = RecoveryThread(self._spool, self._make_outlet, self.pipeline, self.node)
             self._successor.start()
 
-    def _backlog_maker(self, identity: Identity) -> MakeBacklog | None:
+    def _backlog_maker(self, identity: EmitterIdentity) -> MakeBacklog | None:
         below = self._spool
         if below is None:
             return None
@@ -201,7 +202,7 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
     ) -> bool:
-        """A message has come in.
+        """Observe that a message has come in.
 
         Args:
             message_id: as set at the source, 1 to 255 bytes of UTF-8.
@@ -236,8 +237,8 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
     ) -> bool:
-        """The sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node where there
-        are several."""
+        """Observe that the sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node
+        where there are several."""
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
         extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
         place = "out" if to is None else self._out_place(to)
@@ -261,7 +262,7 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """A message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
+        """Observe that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
         return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def dead(
@@ -273,12 +274,12 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """A message was put in a dead-letter queue; see `taken_in`."""
+        """Observe that a message was put in a dead-letter queue; see `taken_in`."""
         return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
-        """The long way, which decides everything: whether it is observed at all, and what becomes of it where there is
-        no room. What is plainly good has gone the short way, with one comparison or two."""
+        """Decide whether a beacon is observed at all, and count it if there is no room. Plainly good ones take the
+        short way, with one comparison or two."""
         intake = self._intake
         try:
             clock_ns = time_ns()
@@ -302,7 +303,7 @@ class Emitter:
         return False
 
     def _out_place(self, to: str) -> str | None:
-        """The checkpoint towards `to`, None for what cannot be a node's name."""
+        """Return the checkpoint towards `to`; None if that cannot be a node's name."""
         try:
             place = self._out_places.get(to)
             if place is None and len(self._out_places) < MAX_PLACES and _NAME.fullmatch(to):
@@ -327,7 +328,7 @@ class Emitter:
         return work
 
     def follow(self, lanes: ProgressSource) -> None:
-        """Reports the progress of these input lanes, too."""
+        """Report the progress of these input lanes, too."""
         if self._flusher is not None:
             self._flusher.sources.append(lanes)
 
@@ -347,12 +348,12 @@ class Emitter:
         return self._flusher is None or self._flusher.safe >= mark
 
     def nudge(self) -> None:
-        """Sends what is buffered now rather than at the next second; returns at once."""
+        """Request that what is buffered is sent now rather than at the next second; return at once."""
         if self._flusher is not None:
             self._flusher.wake.set()
 
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Sends all that was observed so far, and a report; waits until the broker has both. False if that took
+        """Send all that was observed so far, and a report; wait until the broker has both. Return False if that took
         longer."""
         flusher = self._flusher
         if flusher is None or flusher.ended:
@@ -364,8 +365,7 @@ class Emitter:
             return flusher.turned.wait_for(lambda: flusher.reported >= mark, timeout_s)
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Sends the rest and says that this emitter has ended; takes at most this long, broker or not. Twice does no
-        harm.
+        """Send the rest and report that this emitter has ended; take at most this long, broker or not. Idempotent.
 
         What the broker has not acknowledged after three quarters of that time is left in the spool; without one it is
         dropped, and counted so. Also called at exit, and on SIGTERM where the host does not handle it.
@@ -409,7 +409,7 @@ class Emitter:
         self.close()
 
     def stats(self) -> EmitterStats:
-        """Counts so far."""
+        """Return the counts so far."""
         intake, flusher = self._intake, self._flusher
         with self._lock:
             return EmitterStats(
@@ -427,8 +427,8 @@ class Emitter:
     # -- forks and the end ----------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """In the child: another emitter, which has observed nothing yet. The parent's beacons are the parent's to
-        send."""
+        """Become another emitter in a forked child, one that has observed nothing yet. The parent's beacons are the
+        parent's to send."""
         if self._flusher is not None:
             self._flusher.leak()
         if self._successor is not None:

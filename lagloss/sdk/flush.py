@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from lagloss.sdk.buffer import Intake
-from lagloss.sdk.packing import STRIDE, Observed, PackedBlock, Packer, Reader, Refused, TallyKey, taken_by
+from lagloss.sdk.buffer import BeaconBuffer
+from lagloss.sdk.packing import STRIDE, BeaconReader, Observed, PackedBlock, Packer, RefusedBeacons, TallyKey, taken_by
 from lagloss.wire.format import Progress
 
 SLICE: Final = 4_096
@@ -26,11 +26,11 @@ class Flush:
     dropped: Mapping[TallyKey, int] = field(default_factory=dict)
     """Beacons that are in no block, by tally."""
     is_blind: bool = False
-    """There were beacons that are in no block, and nobody knows of which tally."""
+    """There were beacons that are in no block, of an unknown tally."""
     thinned: Mapping[TallyKey, int] = field(default_factory=dict)
     """Tallies that a sample left beacons out of, and that sample."""
     progress: tuple[Progress, ...] | None = None
-    """How far lanes and work in hand were at `observed_until_ms` or a little later; None where nobody looked."""
+    """How far lanes and work in hand were at `observed_until_ms` or a little later; None if it was not read."""
 
     @property
     def keys(self) -> set[TallyKey]:
@@ -42,10 +42,12 @@ class Drain:
     """Empties an intake into flushes.
 
     Args:
-        note: told of an error that was survived.
+        note: called with an error that was survived.
     """
 
-    def __init__(self, intake: Intake, reader: Reader, packer: Packer, note: Callable[[Exception], None]) -> None:
+    def __init__(
+        self, intake: BeaconBuffer, reader: BeaconReader, packer: Packer, note: Callable[[Exception], None]
+    ) -> None:
         self._intake = intake
         self._reader = reader
         self._packer = packer
@@ -59,11 +61,11 @@ class Drain:
         self._is_blind = False
 
     def take(self, now_ms: int, progress: tuple[Progress, ...] | None, partitions: int, sample: int) -> Flush:
-        """All that callers have left so far, of the ids that the pipeline's sample takes. `now_ms`, epoch ms, was read
-        before `progress` was looked at."""
+        """Take all that callers have left so far, of the ids that the pipeline's sample takes. `now_ms` (epoch ms) was
+        read before `progress`."""
         self.taken += 1
         self._is_blind = False
-        refused = Refused()
+        refused = RefusedBeacons()
         parts = list(self._read(self._intake.take(), refused))
         thinned: dict[TallyKey, int] = {}
         blocks = tuple(self._blocks(parts, partitions, sample, thinned))
@@ -88,7 +90,7 @@ class Drain:
             self._is_blind = True
             self._note(error)
 
-    def _read(self, flat: list[Any], refused: Refused) -> Iterator[Observed]:
+    def _read(self, flat: list[Any], refused: RefusedBeacons) -> Iterator[Observed]:
         now_ms = time.time() * 1000
         for at in range(0, len(flat), SLICE * STRIDE):
             try:

@@ -11,11 +11,11 @@ from typing import Final, Protocol
 from lagloss.broker.topics import BEACONS_PARTITIONS
 from lagloss.sdk.account import Account
 from lagloss.sdk.backlog import Backlog, MemoryBacklog
-from lagloss.sdk.buffer import Intake
+from lagloss.sdk.buffer import BeaconBuffer
 from lagloss.sdk.flush import Drain, Flush
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.packing import Packer, Reader
-from lagloss.sdk.shipper import NEVER, Identity, Position, Shipper, now_ms
+from lagloss.sdk.packing import BeaconReader, Packer
+from lagloss.sdk.shipper import NEVER, EmitterIdentity, Position, Shipper, now_ms
 from lagloss.wire.format import Progress
 
 log = logging.getLogger("lagloss")
@@ -40,18 +40,18 @@ MakeBacklog = Callable[[Account, Callable[[Exception], None]], Backlog]
 class Flusher:
     """One emitter's thread. A turn: look at progress, drain, put into the backlog; ship what is there, account, report.
 
-    In that order: whoever reads in a report that a lane was taken in up to some moment finds in its tallies all that
+    In that order: a report that says a lane was taken in up to some moment has in its tallies all that
     was taken in by then, acknowledged. While the broker does not acknowledge, beacons wait in the backlog as far as it
     has room, then in the intake; both are bounded.
 
     Args:
-        make_backlog: given the account and who to tell of errors; by default one in memory.
+        make_backlog: given the account and a function for errors; by default one in memory.
     """
 
     def __init__(
         self,
-        identity: Identity,
-        intake: Intake,
+        identity: EmitterIdentity,
+        intake: BeaconBuffer,
         outlet: Outlet,
         *,
         first: bool,
@@ -70,7 +70,7 @@ class Flusher:
         self.reported = 0
         """The newest flush that a report covers which the broker has acknowledged."""
         self.report_wanted = 0
-        """Somebody waits for a report that covers this flush."""
+        """A caller waits for a report that covers this flush."""
         self.ended = False
         """The broker has the closing report."""
         self.errors = 0
@@ -80,7 +80,7 @@ class Flusher:
         self._intake = intake
         self._drain = Drain(
             intake,
-            Reader(keep_ids=first and names_ids),
+            BeaconReader(keep_ids=first and names_ids),
             Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
             self._note,
         )
@@ -89,10 +89,10 @@ class Flusher:
         self._backlog: Backlog = MemoryBacklog()
         self._partitions: int | None = None
         self._looked_up_to = 0
-        """The newest flush shipped for which somebody looked at progress: as far as a report covers."""
+        """The newest flush shipped for which progress was read: as far as a report covers."""
         self._drained_at = self._tidied_at = time.monotonic()
         self._was_woken = False
-        """Somebody wanted a turn while one was under way."""
+        """A turn was requested while one was under way."""
         self._closing = False
         self._is_finished = True
         self._shut: Callable[[], None] = lambda: None
@@ -128,8 +128,8 @@ class Flusher:
         self._thread.start()
 
     def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
-        """Ends the thread after a last turn. `shut` is called by it once nothing more is to be taken in.
-        `is_finished`: nothing is in hand, and the last report may say so by saying `closed`."""
+        """End the thread after a last turn. It calls `shut` once nothing more is to be taken in. `is_finished`: nothing
+        is in hand, and the last report may say `closed`."""
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
         self._all_until = now + timeout_s
@@ -163,7 +163,7 @@ class Flusher:
         self.wake.clear()
 
     def _open_backlog(self) -> None:
-        """A disk that fails is tried again each minute."""
+        """Open the backlog; after a disk error, try again each minute."""
         if self._make_backlog is not None and self._backlog.head() is None:
             self._backlog = self._make_backlog(self.account, self._note)
             self._make_backlog = None
@@ -228,7 +228,7 @@ class Flusher:
         self.safe = max(self.safe, flush.number)
 
     def _report(self, until: Callable[[], float]) -> bool:
-        """Reports what was shipped so far. False if the time was up."""
+        """Report what was shipped so far. Return False if the time was up."""
         if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
             return False
         self.reported = self._looked_up_to
@@ -236,14 +236,14 @@ class Flusher:
         return True
 
     def _beat_and_drain(self) -> None:
-        """While blocks are not acknowledged."""
+        """Send a heartbeat and drain the buffer while blocks are not acknowledged."""
         if not self._closing:
             self._shipper.heartbeat()
         self._drain_if_due()
 
     def _drain_if_due(self) -> None:
-        """While acknowledgements are late, flushes go on as far as the backlog has room. Progress is not looked at:
-        that may take seconds while brokers are away."""
+        """Flush as far as the backlog has room while acknowledgements are late. Progress is not read: that may take
+        seconds while brokers are away."""
         is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
         if is_due and not self._closing and self._backlog.has_room:
             self._was_woken = self._was_woken or self.wake.is_set()
@@ -252,8 +252,8 @@ class Flusher:
             self._notify()
 
     def _last_turn(self) -> None:
-        """Puts the rest into the backlog and ships as much as the time allows. What then has not been acknowledged is
-        left to whoever finds the spool; without one, it is dropped and reported so."""
+        """Put the rest into the backlog and ship as much as the time allows. The remainder is left to the process that
+        finds the spool; without a spool, it is dropped and reported as dropped."""
         closed_at_ms = now_ms()
         progress = self._look_at_progress() if self._backlog.head() is None else ()
         self._shut()
@@ -278,7 +278,7 @@ class Flusher:
     # -- progress -------------------------------------------------------------------------------------------------
 
     def _look_at_progress(self) -> tuple[Progress, ...]:
-        """How far work in hand and lanes are, now or a little later; a source that fails says nothing."""
+        """Read how far work in hand and lanes are; a source that fails reports nothing."""
         found: list[Progress] = []
         if self._intake.has_hand:
             t_ms = now_ms()  # work that begins from here on was taken in later

@@ -28,6 +28,7 @@ from lagloss.wire.format import (
     encode_block,
     pack_ids,
     partitions_of,
+    window_start_of,
 )
 from lagloss.wire.sketch import Sketch, bin_keys
 
@@ -84,7 +85,7 @@ class Kind(NamedTuple):
 
 
 def epoch_ms(when: object) -> float:
-    """A time as callers give it, in epoch milliseconds.
+    """Return a time given by a caller in epoch milliseconds.
 
     Raises:
         ValueError: for anything but a number within reason or a datetime with a zone (one without would be a guess).
@@ -121,7 +122,7 @@ class Observed:
         return int(self.code.size)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Observed:
-        """These rows alone."""
+        """Select these rows."""
         return Observed(
             self.code[rows],
             self.id_hash[rows],
@@ -133,7 +134,7 @@ class Observed:
         )
 
     def cut(self, start: int, end: int) -> Observed:
-        """The rows from `start` to before `end`, as views."""
+        """Return the rows from `start` to before `end`, as views."""
         return Observed(
             self.code[start:end],
             self.id_hash[start:end],
@@ -160,7 +161,7 @@ class Observed:
 
 
 @dataclass(slots=True)
-class Refused:
+class RefusedBeacons:
     """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window at all."""
 
     dropped: dict[TallyKey, int] = field(default_factory=dict)
@@ -171,12 +172,7 @@ class Refused:
         self.dropped[key] = self.dropped.get(key, 0) + beacons
 
 
-def window_start_of(event_ms: float) -> int:
-    """The start of the window that holds this event time, in epoch seconds."""
-    return int(event_ms // WINDOW_MS) * WINDOW_S
-
-
-class Reader:
+class BeaconReader:
     """Reads buffered beacons into columns; remembers the kinds it has met, by their code."""
 
     def __init__(self, *, keep_ids: bool) -> None:
@@ -188,8 +184,8 @@ class Reader:
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
 
-    def read(self, flat: Sequence[Any], now_ms: float, refused: Refused) -> Observed | None:
-        """The beacons of `flat` in their order, None if none is good; what cannot be sent is counted in `refused`.
+    def read(self, flat: Sequence[Any], now_ms: float, refused: RefusedBeacons) -> Observed | None:
+        """Read the beacons of `flat` in their order; None if none is good. Unusable ones are counted in `refused`.
 
         A beacon whose window is older than the topics keep, or further ahead than any clock error, is unplaced.
         """
@@ -284,8 +280,8 @@ class Reader:
         return text
 
     @staticmethod
-    def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: Refused) -> Iterator[Any]:
-        """The good beacons of `flat`, made uniform; the slow way, taken only when a slice holds a bad or odd one."""
+    def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: RefusedBeacons) -> Iterator[Any]:
+        """Return the good beacons of `flat`, made uniform: the slow way, only for a slice with a bad or odd one."""
         for at in range(0, len(flat), STRIDE):
             place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
             extras = None if raw is None else Extras(*raw)
@@ -309,7 +305,7 @@ class Reader:
 
 
 def _checked(extras: Extras) -> Extras:
-    """These extras if a block can carry them.
+    """Return these extras if a block can carry them.
 
     Raises:
         ValueError, TypeError, OverflowError: if not.
@@ -323,7 +319,7 @@ def _checked(extras: Extras) -> Extras:
 
 
 def _text(value: object) -> str | None:
-    """A caller's label as text that UTF-8 can hold, whatever it is."""
+    """Return a caller's label as text that UTF-8 can hold, whatever it is."""
     if value is None:
         return None
     try:
@@ -346,7 +342,8 @@ class Increment:
 
     @classmethod
     def of(cls, block: BeaconBlock, payload_bytes: int, lag_sketch: Sketch | None = None) -> Self:
-        """What this block adds, whose payloads have so many bytes together; its sketch may be known already."""
+        """Return what this block adds to its tally. `payload_bytes`: of all its messages; its sketch may be known
+        already."""
         return cls(
             TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
             block.count,
@@ -369,7 +366,7 @@ class PackedBlock:
 
 
 def taken_by(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
-    """The beacons that a sample takes, and the tallies of those that it leaves out."""
+    """Return the beacons that a sample takes, and the tallies of those that it leaves out."""
     if sample >= SAMPLE_ALL:
         return observed, []
     is_taken = (observed.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(sample)

@@ -16,7 +16,7 @@ from lagloss.sdk.packing import PackedBlock, TallyKey
 from lagloss.wire.format import EmitterReport, Progress, Tally, encode_report
 
 REPORT_S: Final = 0.9
-"""Seconds between two reports that nobody asked for, a little less than a flush so that each flush may report."""
+"""Seconds between two reports without a request, a little less than a flush so that each flush may report."""
 IDLE_REPORT_S: Final = 10.0
 """Seconds between reports of an emitter that has nothing new to say."""
 POLL_S: Final = 0.05
@@ -28,7 +28,7 @@ NEVER: Final = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class EmitterIdentity:
     """Who an emitter is, as its blocks and reports say. `started_at`: epoch ms; `resumes`: what it observed and had not
     acknowledged when it died is observed again."""
 
@@ -47,7 +47,7 @@ class Shipper:
     it claims: its progress, and that the account is final up to it.
     """
 
-    def __init__(self, identity: Identity, outlet: Outlet, account: Account, *, report_seq: int = 0) -> None:
+    def __init__(self, identity: EmitterIdentity, outlet: Outlet, account: Account, *, report_seq: int = 0) -> None:
         self.outlet = outlet
         self.account = account
         self.report_seq = report_seq
@@ -71,8 +71,8 @@ class Shipper:
     def ship(
         self, flush: Flush, *, until: Callable[[], float] = lambda: NEVER, meanwhile: Callable[[], None] = lambda: None
     ) -> list[Position] | None:
-        """Sends a flush, waits for its acknowledgements and accounts for it; called again with the same one, it waits
-        on.
+        """Send a flush, wait for its acknowledgements and account for it; called again with the same one, continue to
+        wait.
 
         Args:
             until: monotonic s at which it stops waiting.
@@ -92,7 +92,7 @@ class Shipper:
         return positions
 
     def give_up(self, flush: Flush) -> list[Position]:
-        """Drops what is not acknowledged of this flush, which was being shipped."""
+        """Drop what is not acknowledged of this flush, which was being shipped."""
         self.outlet.abandon()
         positions = self.ship(flush)
         assert positions is not None
@@ -145,7 +145,7 @@ class Shipper:
         self.dropped += beacons
 
     def _wait(self, until: Callable[[], float], meanwhile: Callable[[], None]) -> bool:
-        """Until everything that was sent is acknowledged or given up. False if the time was up before."""
+        """Wait until everything that was sent is acknowledged or given up. Return False if the time was up before."""
         while self._waiting_for:
             if time.monotonic() >= until():
                 return False
@@ -175,9 +175,9 @@ class Shipper:
         until: Callable[[], float] = lambda: NEVER,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """The tallies that changed, in one report or several, one after the other; True once the broker has them all.
+        """Report the tallies that changed, in one report or several in a row; return True once the broker has them all.
 
-        Only the last brings the new progress and final_through: nobody may believe them before all tallies are there.
+        Only the last brings the new progress and final_through: they hold only once all tallies are there.
 
         Args:
             closed_at_ms: the emitter has ended, and is expected in windows up to then; None while it lives.
@@ -199,8 +199,8 @@ class Shipper:
         return True
 
     def heartbeat(self) -> None:
-        """While blocks are not acknowledged: that this emitter lives, and nothing else that is new. Not to be called
-        while a report is on its way, which may say more."""
+        """Report that this emitter lives, and nothing else that is new, while blocks are not acknowledged. Not to be
+        called while a report is on its way, which may say more."""
         if self._heartbeat_is_out or time.monotonic() - self._reported_at < IDLE_REPORT_S:
             return
 
@@ -225,7 +225,7 @@ class Shipper:
         return self._made(tallies, self._next_progress, final_through, sent_at, closed=closed_at_ms is not None)
 
     def _same_again(self, tallies: Sequence[Tally]) -> EmitterReport:
-        """These tallies, with progress and final_through as they were reported last."""
+        """Make a report of these tallies, with progress and final_through as last reported."""
         return self._made(tallies, self._progress, self._final_through, now_ms(), closed=False)
 
     def _made(
@@ -255,7 +255,7 @@ class Shipper:
 
 
 def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
-    """The tallies cut into lists that fit a report each; one empty list of none."""
+    """Split the tallies into lists that fit a report each; one empty list for none."""
     parts: list[list[Tally]] = [[]]
     size = 0
     for tally in tallies:
@@ -269,7 +269,7 @@ def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
 
 
 def _at_most_bytes(tally: Tally) -> int:
-    """An upper bound of a tally's encoded size: Avro's longest integers, but for sketch keys, which take three
+    """Return an upper bound of a tally's encoded size: Avro's longest integers, except sketch keys, which take three
     bytes."""
     names = len(tally.checkpoint) + 4 * len(tally.replay or "")
     return 80 + names + 13 * int(tally.lag_sketch.keys.size) + 25 * len(tally.ranges)

@@ -22,7 +22,7 @@ _pipe: list[int] = []
 
 
 def do_first(what: Callable[[], None]) -> None:
-    """From now on SIGTERM calls this, and then ends the process by the signal as ever.
+    """Call this on SIGTERM, and then end the process by the signal as before.
 
     A handler that the host has, or sets later, is left alone. Does nothing outside of the main thread, in which alone
     Python sets handlers.
@@ -44,12 +44,12 @@ def _handle(number: int, frame: FrameType | None) -> None:
         # `signal.signal` would do in the main thread only.
         ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
         os.kill(os.getpid(), signal.SIGTERM)
-        if os.getpid() == 1:  # for which the kernel ignores what nobody handles
+        if os.getpid() == 1:  # for which the kernel ignores signals without a handler
             os._exit(128 + signal.SIGTERM)
 
 
 def _listen() -> None:
-    """Begins to listen, unless somebody else, asyncio say, has the signals told already."""
+    """Begin to listen, unless another listener, asyncio's for example, has the wake-up descriptor already."""
     others = signal.set_wakeup_fd(-1)
     if others != -1:
         signal.set_wakeup_fd(others)
@@ -61,17 +61,17 @@ def _listen() -> None:
 
 
 def _hear(end: int) -> None:
-    while told := os.read(end, 64):
-        if signal.SIGTERM in told and signal.getsignal(signal.SIGTERM) is _handle:
+    while signals := os.read(end, 64):
+        if signal.SIGTERM in signals and signal.getsignal(signal.SIGTERM) is _handle:
             _handle(signal.SIGTERM, None)
 
 
 def _before_fork() -> None:
-    """A signal to the child must not be told to the parent's thread."""
+    """Keep a signal to the child from reaching the parent's thread."""
     if _pipe:
         with contextlib.suppress(ValueError):  # not in the main thread
             if signal.set_wakeup_fd(-1) != _pipe[1]:
-                _pipe.clear()  # somebody else's by now
+                _pipe.clear()  # another listener's by now
 
 
 def _in_parent() -> None:

@@ -222,7 +222,7 @@ REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
 
 
 def name_fits(text: str) -> bool:
-    """Whether a name, lane or replay may be this."""
+    """Return whether this may be a name, lane or replay."""
     return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
 
 
@@ -232,7 +232,7 @@ def hash_id(message_id: str) -> int:
 
 
 def partition_of(id_hash: int, partitions: int) -> int:
-    """The partition that holds every beacon of this id."""
+    """Return the partition that holds every beacon of this id."""
     return (id_hash * partitions) >> 64
 
 
@@ -241,6 +241,11 @@ def partitions_of(id_hash: U64, partitions: int) -> npt.NDArray[np.int64]:
     n = np.uint64(partitions)
     high, low = id_hash >> np.uint64(32), id_hash & np.uint64(0xFFFFFFFF)
     return ((high * n + ((low * n) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
+
+
+def window_start_of(event_ms: float) -> int:
+    """Return the start of the window that holds this event time, in epoch seconds."""
+    return int(event_ms // (WINDOW_S * 1000)) * WINDOW_S
 
 
 def block_key(pipeline: str, window_start: int) -> bytes:
@@ -256,8 +261,8 @@ def pack_ids(message_ids: Iterable[bytes]) -> bytes:
 
 
 def count_ids(packed: bytes) -> int:
-    """How many ids are packed, or -1 where the last one is cut off. Ids of one length are counted in one step; others
-    are walked (50 ns each, and only the first checkpoint's blocks carry any)."""
+    """Count the packed ids; -1 if the last one is cut off. Ids of one length are counted in one step; others are walked
+    (50 ns each, and only the first checkpoint's blocks carry any)."""
     if _stride(packed):
         return len(packed) // _stride(packed)
     start = count = 0
@@ -268,7 +273,7 @@ def count_ids(packed: bytes) -> int:
 
 
 def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
-    """The ids at the positions `wanted` (ascending, each there: see `count_ids`)."""
+    """Return the ids at the positions `wanted` (ascending, each present: see `count_ids`)."""
     stride = _stride(packed)
     if stride:
         return [packed[at * stride + 1 : (at + 1) * stride] for at in wanted]
@@ -282,7 +287,7 @@ def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
 
 
 def id_starts(packed: bytes) -> npt.NDArray[np.int64]:
-    """Where each of the packed ids starts, with its length byte."""
+    """Return the start of each packed id, with its length byte."""
     if stride := _stride(packed):
         return np.arange(0, len(packed), stride, dtype=np.int64)
     starts, start = [], 0
@@ -326,7 +331,7 @@ def encode_block(block: BeaconBlock) -> bytes:
 
 
 def decode_block(value: bytes | memoryview) -> BeaconBlock:
-    """The block in a record's value; its columns are views of what was read.
+    """Decode the block in a record's value; its columns are views of the value.
 
     Raises:
         BadRecord: not_avro, unknown_fingerprint, or count_mismatch (with the block's checkpoint and window).
@@ -384,7 +389,7 @@ def encode_report(report: EmitterReport) -> bytes:
 
 
 def tally_record(tally: Tally) -> dict[str, Any]:
-    """The tally as its schema has it, field by field; as JSON, too."""
+    """Return the tally field by field as its schema has it; as JSON, too."""
     return {
         "checkpoint": tally.checkpoint,
         "window_start": tally.window_start,
@@ -402,7 +407,7 @@ def tally_record(tally: Tally) -> dict[str, Any]:
 
 
 def decode_report(value: bytes | memoryview) -> EmitterReport:
-    """The report in a record's value.
+    """Decode the report in a record's value.
 
     Raises:
         BadRecord: not_avro or unknown_fingerprint.
@@ -427,7 +432,7 @@ def decode_report(value: bytes | memoryview) -> EmitterReport:
 
 
 def share_of(sample: int) -> float:
-    """A sample as the share of all ids that it takes, to six digits: 0.1 and not 0.09999999986."""
+    """Return a sample as the share of all ids that it takes, to six digits: 0.1 and not 0.09999999986."""
     return float(f"{sample / SAMPLE_ALL:.6g}")
 
 

@@ -21,7 +21,7 @@ KEY_OFFSET = 10_000
 
 
 def bin_keys(lag_ms: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
-    """The bin key of each lag (finite, in ms): positive above 0.001 ms, 0 around zero, negative below."""
+    """Return the bin key of each lag (finite, in ms): positive above 0.001 ms, 0 around zero, negative below."""
     lag = lag_ms.astype(np.float64)
     size = np.abs(lag)
     np.maximum(size, ZERO_MS, out=size)
@@ -31,7 +31,7 @@ def bin_keys(lag_ms: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
 
 
 def bin_value_ms(key: int) -> float:
-    """The lag, in ms, that a bin stands for."""
+    """Return the lag, in ms, that a bin stands for."""
     if key == 0:
         return 0.0
     value = 2 * GAMMA ** (abs(key) - KEY_OFFSET) / (GAMMA + 1)
@@ -47,12 +47,12 @@ class Sketch:
 
     @classmethod
     def of(cls, lag_ms: npt.NDArray[np.floating]) -> Sketch:
-        """The sketch of these lags, in ms."""
+        """Make the sketch of these lags, in ms."""
         return cls.of_keys(bin_keys(lag_ms))
 
     @classmethod
     def of_keys(cls, keys: npt.NDArray[np.int32]) -> Sketch:
-        """The sketch of the lags that fell into these bins (see `bin_keys`), one key a lag."""
+        """Make the sketch of the lags that fell into these bins (see `bin_keys`), one key per lag."""
         if keys.size == 0:
             return cls()
         low = int(keys.min())
@@ -70,13 +70,13 @@ class Sketch:
 
     @classmethod
     def unpacked(cls, packed: Sequence[Sequence[int]]) -> Sketch:
-        """What `pack` gave."""
+        """Return what `pack` packed."""
         keys, counts = packed
         return cls(np.array(keys, np.int32), np.array(counts, np.int64))
 
     @classmethod
     def merged(cls, sketches: Iterable[Sketch]) -> Sketch:
-        """The sketch of all that went into `sketches`."""
+        """Return the sketch of all that went into `sketches`."""
         parts = [sketch for sketch in sketches if sketch.keys.size]
         if len(parts) <= 1:
             return parts[0] if parts else cls()
@@ -90,11 +90,11 @@ class Sketch:
         return int(self.counts.sum())
 
     def quantile_ms(self, q: float) -> float | None:
-        """The lag, in ms, of the item of rank floor(q * (n - 1)), counted from 0; None of no lags."""
+        """Return the lag, in ms, of the item of rank floor(q * (n - 1)), counted from 0; None if there are no lags."""
         return self.quantiles_ms((q,))[0]
 
     def quantiles_ms(self, qs: Sequence[float]) -> list[float | None]:
-        """As `quantile_ms`, several at once: the counts are added up once."""
+        """Return several quantiles at once, as `quantile_ms`: the counts are added up once."""
         up_to = self.counts.cumsum()
         n = int(up_to[-1]) if up_to.size else 0
         if n == 0:
@@ -103,11 +103,11 @@ class Sketch:
         return [bin_value_ms(key) for key in self.keys[up_to.searchsorted(ranks, side="right")].tolist()]
 
     def count_up_to(self, lag_ms: float) -> int:
-        """How many of the lags are at most this, as far as bins tell: a bin counts where what it stands for does."""
+        """Count the lags that are at most this, as far as bins show: a bin counts if the lag it stands for does."""
         return sum(count for key, count in self.bins().items() if bin_value_ms(key) <= lag_ms)
 
     def pack(self) -> list[list[int]]:
-        """The keys, ascending, and their counts: how a sketch is stored as JSON."""
+        """Return the keys, ascending, and their counts: the form in which a sketch is stored as JSON."""
         return [self.keys.tolist(), self.counts.tolist()]
 
     def bins(self) -> dict[int, int]:

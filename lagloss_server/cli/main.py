@@ -17,12 +17,15 @@ from confluent_kafka import KafkaException
 from pydantic import ValidationError
 from rich.console import Console
 
-from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError, NotEnoughData
+import lagloss
+from lagloss.errors import EXIT_BREACHED, EXIT_USAGE, KafkaUnreachable, LaglossError
 from lagloss_server import format as fmt
 from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.cli.tokens import app as token_app
 from lagloss_server.cli.users import app as user_app
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.window_result import rfc3339
+from lagloss_server.ops.processes import own_modules_first
 from lagloss_server.settings import ENV_PREFIX, Settings
 from lagloss_server.times import parse_time_s
 
@@ -32,7 +35,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="lagloss",
-    help="How late is a streaming pipeline's data, minute by minute, and was any lost?",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
@@ -42,6 +44,21 @@ app.add_typer(user_app)
 From = Annotated[str, typer.Option("--from", help="RFC 3339 or relative (-2h)")]
 To = Annotated[str, typer.Option("--to", help="RFC 3339, relative (-5m) or now")]
 WindowMoment = Annotated[str, typer.Option(help="any moment within the window: RFC 3339 or relative (-15m)")]
+
+
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"lagloss {lagloss.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and exit")
+    ] = False,
+) -> None:
+    """How late is a streaming pipeline's data, minute by minute, and was any lost?"""
 
 
 @app.command()
@@ -78,10 +95,12 @@ def aggregator(
     data_dir: DataDir = None,
 ) -> None:
     """Run only the aggregator in the foreground until Ctrl-C, with Spark tasks on this machine or on a cluster."""
+    from lagloss_server.ops.jars import require_spark
+
+    require_spark()
     given = {"spark_master": master, "verify_share": verify_share, "data_dir": data_dir}
     settings = {f"{ENV_PREFIX}{name}".upper(): str(value) for name, value in given.items() if value is not None}
-    # Becomes the service's process: signals reach it, and its exit code is this command's.
-    os.execve(sys.executable, [sys.executable, "-m", "aggregator"], {**os.environ, **settings})
+    _become("aggregator", **settings)
 
 
 @app.command(
@@ -90,7 +109,7 @@ def aggregator(
 )
 def alerts(words: typer.Context) -> None:
     """Manage incidents, silences, receivers and alerting rules; see `lagloss alerts --help`."""
-    _become("alerting.cli.main", words)
+    _become("alerting.cli.main", *words.args)
 
 
 @app.command(
@@ -99,7 +118,7 @@ def alerts(words: typer.Context) -> None:
 )
 def reports(words: typer.Context) -> None:
     """List, check and send scheduled SLA reports; see `lagloss reports --help`."""
-    _become("dashboard.reports.send", words)
+    _become("dashboard.reports.send", *words.args)
 
 
 @app.command(
@@ -108,7 +127,7 @@ def reports(words: typer.Context) -> None:
 )
 def report(words: typer.Context) -> None:
     """Print the SLA report of a pipeline over a week, a month or any range; see `lagloss report --help`."""
-    _become("dashboard.reports.cli", words)
+    _become("dashboard.reports.cli", *words.args)
 
 
 @app.command()
@@ -246,9 +265,11 @@ def doctor(data_dir: DataDir = None) -> None:
     raise typer.Exit(checks.exit_code(found))
 
 
-def _become(module: str, words: typer.Context) -> None:
-    """Replace this process by the command line of a part, which this package does not import."""
-    os.execv(sys.executable, [sys.executable, "-m", module, *words.args])
+def _become(module: str, *words: str, **variables: str) -> None:
+    """Replace this process by a part, which this package does not import: signals and the exit code are the part's."""
+    os.execve(
+        sys.executable, [sys.executable, "-m", module, *words], {**os.environ, **own_modules_first(), **variables}
+    )
 
 
 @contextmanager
@@ -272,7 +293,7 @@ def _sample_note(sample: float) -> str:
 
 
 def _window_start(moment: str) -> int:
-    from lagloss.sdk.packing import window_start_of
+    from lagloss.wire.format import window_start_of
 
     return window_start_of(parse_time_s(moment) * 1000)
 

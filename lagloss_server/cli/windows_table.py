@@ -30,11 +30,11 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
 
 
 def _reasons(window: dict[str, Any]) -> list[str]:
-    """The reasons, of which `sample` says how large the sample is."""
+    """Return the reasons, of which `sample` says how large the sample is."""
     return [fmt.sampled(window.get("sample")) if reason == "sample" else reason for reason in window["reasons"]]
 
 
 def _clocks(window: dict[str, Any]) -> list[str]:
-    """A word where hosts' clocks disagree, since what is missing then stays pending for that much longer."""
+    """Return a word where hosts' clocks disagree, since what is missing then stays pending for that much longer."""
     apart_ms = window.get("clock_skew_ms")
     return [f"clocks {fmt.duration(apart_ms)} apart"] if apart_ms else []

@@ -1,6 +1,6 @@
 """What people do about incidents: acknowledge one, silence some for a while, end a silence.
 
-Each is one transaction that notifies the leading alerter, who tells the receivers.
+Each is one transaction that notifies the leading alerter, which notifies the receivers.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from uuid import UUID
 
 from sqlalchemy import Connection, Row, func, insert, select, update
 
-from lagloss.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss_server import format as fmt
+from lagloss_server.errors import AlreadyAcknowledged, BadSilence, IncidentIsResolved, UnknownSilence
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
 from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
@@ -26,7 +26,7 @@ from lagloss_server.store.store import ALERTS_CHANNEL, Store
 from lagloss_server.times import moment
 
 MAX_SILENCE_S: Final = 86_400
-silence_table = table_of(alert_tables.Silence)
+silence_table = table_of(alert_tables.SilenceRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +46,17 @@ class Silence:
         return Withheld("silence", self.id, self.author, self.reason)
 
     def document(self) -> dict[str, Any]:
-        """As `lagloss alerts silences --json` prints it."""
+        """Return the silence as `lagloss alerts silences --json` prints it."""
         return {**asdict(self), "starts_at": moment(self.starts_at), "ends_at": moment(self.ends_at)}
 
 
 def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> UUID:
-    """Says that somebody has taken the incident whose id begins so; its id.
+    """Acknowledge the incident whose id begins so; return its id.
 
     Raises:
         UnknownIncident: no id begins so.
         AmbiguousIncident: several do.
-        AlreadyAcknowledged: somebody was faster.
+        AlreadyAcknowledged: another user was faster.
         IncidentIsResolved: it is over.
     """
     with store.engine.begin() as connection:
@@ -77,7 +77,7 @@ def acknowledge(store: Store, prefix: str, by: str, note: str | None = None) -> 
 def silence(
     store: Store, matchers: Sequence[str], *, reason: str, author: str, for_s: float
 ) -> tuple[Silence, list[UUID]]:
-    """Tells nobody of incidents that match, from now on; the silence, and which open incidents it is about now.
+    """Silence matching incidents from now on; return the silence, and the open incidents that it matches now.
 
     Raises:
         BadSilence: no matcher or one that is none, no reason, no author, or not within (0, 24 h].
@@ -104,14 +104,14 @@ def silence(
 
 
 def matched_words(about: Sequence[UUID]) -> str:
-    """Of a silence: `it matches 2 open incidents`."""
+    """Say how many incidents a silence matches: `it matches 2 open incidents`."""
     if not about:
         return "it matches no incident that is open now"
     return f"it matches {fmt.counted(len(about), 'open incident')}"
 
 
 def unsilence(store: Store, silence_id: str, by: str) -> None:
-    """Ends a silence now.
+    """End a silence now.
 
     Raises:
         UnknownSilence: there is none with this id that still holds.
@@ -128,7 +128,7 @@ def unsilence(store: Store, silence_id: str, by: str) -> None:
 
 
 def silences(store: Store) -> list[Silence]:
-    """Those that hold now, the one that ends first first."""
+    """Return those that hold now, the one that ends first first."""
     table = silence_table
     asked = select(table).where(table.c.ends_at > func.clock_timestamp()).order_by(table.c.ends_at, table.c.id)
     with store.engine.connect() as connection:
@@ -164,13 +164,13 @@ def _open_matching(connection: Connection, matchers: Sequence[Matcher]) -> list[
 
 
 def pipeline_labels(connection: Connection) -> dict[str, dict[str, str]]:
-    """The labels of the newest definition of each pipeline."""
-    pipeline = tables.table_of(tables.Pipeline)
+    """Return the labels of the newest definition of each pipeline."""
+    pipeline = tables.table_of(tables.PipelineRow)
     own = select(pipeline.c.name, pipeline.c.definition["metadata"]["labels"]).order_by(pipeline.c.version)
     return {name: found or {} for name, found in connection.execute(own)}  # the newest version's stay
 
 
 def _now(connection: Connection) -> datetime:
-    """The database's clock: the alerter, which may run elsewhere, goes by it."""
+    """Return the database's clock: the alerter, which may run elsewhere, goes by it."""
     now: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
     return now

@@ -17,11 +17,11 @@ from lagloss_server.store.schema.core import table_of
 from lagloss_server.store.store import Store
 from lagloss_server.times import moment
 
-change_table = table_of(alert_tables.IncidentChange)
+change_table = table_of(alert_tables.IncidentChangeRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class IncidentChange:
     """Something that happened to an incident; `by` None: the alerter did it."""
 
     at: datetime
@@ -44,7 +44,7 @@ def note_change(
     by: str | None = None,
     note: str | None = None,
 ) -> None:
-    """Writes down that something happened to an incident; `by` None: the alerter did it."""
+    """Write down that something happened to an incident; `by` None: the alerter did it."""
     connection.execute(
         insert(change_table).values(
             incident_id=of.id,
@@ -60,20 +60,23 @@ def note_change(
     )
 
 
-def changes(store: Store, incident_id: UUID) -> list[Change]:
-    """What happened to an incident, oldest first."""
+def changes(store: Store, incident_id: UUID) -> list[IncidentChange]:
+    """Return the changes of an incident, oldest first."""
     table = change_table
     asked = select(table).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:
-        return [Change(row.at, row.change, row.by, row.note, row.value, row.worst) for row in connection.execute(asked)]
+        return [
+            IncidentChange(row.at, row.change, row.by, row.note, row.value, row.worst)
+            for row in connection.execute(asked)
+        ]
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class IncidentRecord:
     """An incident with its changes and deliveries, oldest first: what `show` and its page add to `Incident`."""
 
     incident: Incident
-    changes: Sequence[Change]
+    changes: Sequence[IncidentChange]
     deliveries: Sequence[Delivery]
 
     def document(self, dashboard_url: str) -> dict[str, Any]:
@@ -85,7 +88,7 @@ class Record:
         }
 
 
-def read_record(store: Store, prefix: str) -> Record:
+def read_record(store: Store, prefix: str) -> IncidentRecord:
     """Read the record of the one incident whose id begins so.
 
     Raises:
@@ -93,4 +96,4 @@ def read_record(store: Store, prefix: str) -> Record:
         AmbiguousIncident: several do.
     """
     found = incident(store, prefix)
-    return Record(found, changes(store, found.id), deliveries(store, found.id))
+    return IncidentRecord(found, changes(store, found.id), deliveries(store, found.id))

@@ -1,4 +1,4 @@
-"""Deliveries: what was sent to receivers, what waits to be, and what nobody got."""
+"""Deliveries: messages to receivers that were sent, wait to be sent, or failed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FAILED_FOR: Final = timedelta(days=7)
 """Deliveries that failed longer ago are not brought up any more."""
 MAX_FAILED: Final = 200
 
-outbox_table = table_of(alert_tables.OutboxMessage)
+outbox_table = table_of(alert_tables.OutboxMessageRow)
 WITHOUT_BODY: Final = [column for column in outbox_table.c if column.name != "body"]
 
 
@@ -48,7 +48,7 @@ class Delivery:
 
 
 def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:
-    """What was sent of an incident, or waits to be, oldest first."""
+    """Return an incident's deliveries, sent or waiting, oldest first."""
     table = outbox_table
     asked = select(*WITHOUT_BODY).where(table.c.incident_id == incident_id).order_by(table.c.id)
     with store.engine.connect() as connection:
@@ -56,7 +56,7 @@ def deliveries(store: Store, incident_id: UUID) -> list[Delivery]:
 
 
 def failed_deliveries(store: Store, now: datetime | None = None) -> list[Delivery]:
-    """What no receiver will hear of, newest first: messages that were given up in the last 7 days, 200 at most."""
+    """Return messages that were given up in the last 7 days, newest first, 200 at most."""
     outbox, about = outbox_table, incident_table
     works_since = func.min(outbox.c.done_at).filter(outbox.c.outcome == "sent")
     done = (
@@ -83,7 +83,7 @@ def failed_deliveries(store: Store, now: datetime | None = None) -> list[Deliver
 def delivery(
     row: Row[Any], pipeline: str | None = None, rule: str | None = None, works_since: datetime | None = None
 ) -> Delivery:
-    """Of a row with the columns WITHOUT_BODY."""
+    """Make a delivery of a row with the columns WITHOUT_BODY."""
     return Delivery(
         id=row.id,
         receiver=row.receiver,

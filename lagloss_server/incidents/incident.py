@@ -12,9 +12,9 @@ from uuid import UUID
 
 from sqlalchemy import Column, ColumnElement, Connection, Row, String, cast, select
 
-from lagloss.errors import AmbiguousIncident, UnknownIncident
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
+from lagloss_server.errors import AmbiguousIncident, UnknownIncident
 from lagloss_server.model.matchers import labels_of
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.store.schema import alerting as alert_tables
@@ -27,7 +27,7 @@ _ID: Final = re.compile(r"[0-9a-f][0-9a-f-]{0,35}")
 
 Document = dict[str, Any]
 
-incident_table = table_of(alert_tables.Incident)
+incident_table = table_of(alert_tables.IncidentRow)
 WORST_FIRST: Final[tuple[Column[Any], ...]] = tuple(
     incident_table.c[name] for name in ("state", "severity", "opened_at", "id")
 )
@@ -52,14 +52,14 @@ class Withheld:
         return cls(row.withheld_kind, row.withheld_ref, row.withheld_by, row.withheld_reason)
 
     def __str__(self) -> str:
-        """The sentence for people, the same in documents and on pages."""
+        """Return the sentence for people, the same in documents and on pages."""
         match self.kind:
             case "silence":
                 return f"silence {self.ref} by {self.by}: {self.reason}"
             case "maintenance":
                 return f"maintenance {self.ref}: {self.reason}"
             case "rule":
-                return f"inhibited: {self.ref} is open and tells of it"
+                return f"inhibited: {self.ref} is open and covers it"
             case "upstream":
                 return f"inhibited: {self.ref}, which this pipeline follows, is blind"
 
@@ -153,7 +153,8 @@ class Incident:
         return f"{self.runbooks.rstrip('/')}/{self.kind}" if self.runbooks else None
 
     def links(self, dashboard_url: str) -> dict[str, str | None]:
-        """The dashboard at its last window and at the incident, and its runbook; null where no address is known."""
+        """Return the dashboard at its last window and at the incident, and its runbook; null where no address is
+        known."""
         return {
             "dashboard": dashboard_link(dashboard_url, self.pipeline, self.last_window_s),
             "incident": incident_link(dashboard_url, self.id),
@@ -195,8 +196,8 @@ _SAME: Final = tuple(field.name for field in fields(Incident) if field.name in i
 def incidents(
     store: Store, *, pipeline: str | None = None, only_open: bool = True, since: datetime | None = None
 ) -> list[Incident]:
-    """The open incidents, or also the resolved ones that were open after `since`: open ones first, critical first,
-    then the longest open."""
+    """Return the open incidents, or also the resolved ones that were open after `since`: open ones first, critical
+    first, then the longest open."""
     column = incident_table.c
     chosen: list[ColumnElement[bool]] = []
     if pipeline is not None:
@@ -215,7 +216,7 @@ def chosen_incidents(
     limit: int | None = None,
     offset: int = 0,
 ) -> list[Incident]:
-    """The incidents whose rows of `incident_table` are so, in this order."""
+    """Return the incidents whose rows of `incident_table` are so, in this order."""
     asked = select(incident_table).where(*chosen).order_by(*order).limit(limit).offset(offset)
     with store.engine.connect() as connection:
         runbooks = _own_runbooks(connection)
@@ -223,7 +224,7 @@ def chosen_incidents(
 
 
 def incident(store: Store, prefix: str) -> Incident:
-    """The one incident whose id begins so.
+    """Return the one incident whose id begins so.
 
     Raises:
         UnknownIncident: none does.
@@ -248,13 +249,13 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident
 
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
-    """The dashboard at a window of a pipeline; None where its address is not known."""
+    """Return the dashboard at a window of a pipeline; None where its address is not known."""
     path = quote(f"/pipelines/{pipeline}/windows/{rfc3339(window_start_s)}", safe="/:")
     return f"{dashboard_url.rstrip('/')}{path}" if dashboard_url else None
 
 
 def incident_link(dashboard_url: str, incident: UUID) -> str | None:
-    """The dashboard at an incident; None where its address is not known."""
+    """Return the dashboard at an incident; None where its address is not known."""
     return f"{dashboard_url.rstrip('/')}/incidents/{incident}" if dashboard_url else None
 
 
@@ -276,8 +277,9 @@ def example_words(example: Mapping[str, Any]) -> str:
 
 
 def _own_runbooks(connection: Connection) -> dict[str, str]:
-    """Where pipelines have runbooks of their own, by the newest definition: addresses that a kind is put behind."""
-    pipeline = table_of(tables.Pipeline)
+    """Return where pipelines have runbooks of their own, by the newest definition: addresses that a kind is put
+    behind."""
+    pipeline = table_of(tables.PipelineRow)
     base = pipeline.c.definition["spec"]["alerts"]["runbook"].astext
     found: dict[str, str | None] = {}
     for name, address in connection.execute(select(pipeline.c.name, base).order_by(pipeline.c.version)):

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from sqlalchemy import Row, func, insert, select, update
 
-from lagloss.errors import NoAlerter, UnknownReceiver
+from lagloss_server.errors import NoAlerter, UnknownReceiver
 from lagloss_server.incidents.actions import notify
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.model.window_result import rfc3339
@@ -22,12 +22,12 @@ from lagloss_server.times import moment
 WAIT_S: Final = 30.0
 _POLL_S: Final = 0.2
 
-receiver_table = table_of(alert_tables.Receiver)
-leader_table = table_of(alert_tables.Leader)
+receiver_table = table_of(alert_tables.ReceiverRow)
+leader_table = table_of(alert_tables.LeaderRow)
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class CheckOutcome:
     """`sent`; `refused`: for good; `retried`: not taken within the time, and the alerter goes on trying."""
 
     outcome: Literal["sent", "refused", "retried"]
@@ -54,27 +54,27 @@ def request_test(store: Store, receiver: str, by: str) -> int:
     return int(number)
 
 
-def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> Outcome:
-    """What became of the test.
+def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOutcome:
+    """Wait for the outcome of the test and return it.
 
     Raises:
-        NoAlerter: nobody tried to send it. It is taken back: it must not go out when an alerter starts next week.
+        NoAlerter: no alerter tried to send it. It is taken back: it must not go out when an alerter starts next week.
     """
     deadline = time.monotonic() + wait_s
     while True:
         row = _row(store, message)
         if row.done_at is not None:
-            return Outcome("sent" if row.outcome == "sent" else "refused", row.attempts, row.last_error)
+            return CheckOutcome("sent" if row.outcome == "sent" else "refused", row.attempts, row.last_error)
         if time.monotonic() >= deadline:
             break
         time.sleep(_POLL_S)
     if row.attempts == 0 and _take_back(store, message):
         raise NoAlerter(receiver=row.receiver, waited_s=wait_s, detail=_leads(store))
-    return Outcome("retried", row.attempts, row.last_error)
+    return CheckOutcome("retried", row.attempts, row.last_error)
 
 
 def body(by: str, now_s: float) -> dict[str, Any]:
-    """In the shape of an incident's body, so that every receiver shows what it would show of one."""
+    """Return a body in the shape of an incident's, so that every receiver shows what it would show of one."""
     start_s = int(now_s) // 60 * 60
     at, since = moment(datetime.fromtimestamp(now_s, UTC)), rfc3339(start_s)
     return {
@@ -126,7 +126,7 @@ def _row(store: Store, message: int) -> Row[Any]:
 
 
 def _take_back(store: Store, message: int) -> bool:
-    """Whether it is out of the queue; not if an alerter has claimed it just now."""
+    """Return whether it is out of the queue; not if an alerter has claimed it just now."""
     table = outbox_table
     untouched = (table.c.id == message) & (table.c.attempts == 0) & table.c.done_at.is_(None)
     values = {"outcome": "dropped", "done_at": func.clock_timestamp(), "last_error": "no alerter led"}

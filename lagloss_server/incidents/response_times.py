@@ -15,7 +15,7 @@ from lagloss_server.incidents.incident import incident_table
 from lagloss_server.store.store import Store
 
 NO_REPAIRS: Final = frozenset({"revised", "deleted", "rule removed"})
-"""Why incidents end that nobody repaired. They count, but not in the time to repair."""
+"""Why incidents end without a repair. They count, but not in the time to repair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +68,14 @@ class Times:
 
 
 def courses(store: Store, from_s: float, to_s: float, *chosen: ColumnElement[bool]) -> list[Course]:
-    """Of the incidents that were opened in [from_s, to_s), oldest first; `chosen`: of those whose rows are so."""
+    """Return the courses of incidents opened in [from_s, to_s), oldest first; `chosen`: a condition on their rows."""
     opened = incident_table.c.opened_at
     return _courses(store, opened >= _utc(from_s), opened < _utc(to_s), *chosen)
 
 
 def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float) -> list[Course]:
-    """Of a pipeline's incidents that began before `to_s` and were not over before `from_s`, oldest first."""
+    """Return the courses of a pipeline's incidents that began before `to_s` and had not ended before `from_s`, oldest
+    first."""
     row = incident_table.c
     lasted = (row.state == "open") | (row.resolved_at >= _utc(from_s))
     return _courses(store, row.pipeline == pipeline, row.first_window < to_s, lasted)
@@ -82,7 +83,7 @@ def overlapping_courses(store: Store, pipeline: str, from_s: float, to_s: float)
 
 def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
     row, change = incident_table, change_table
-    # acknowledged_at of a reopened incident is that of its newest opening; the changes tell of the first
+    # acknowledged_at of a reopened incident is that of its newest opening; the changes have the first
     first = (
         select(func.min(change.c.at))
         .where(change.c.incident_id == row.c.id, change.c.change == "acknowledged")
@@ -111,7 +112,7 @@ def _courses(store: Store, *chosen: ColumnElement[bool]) -> list[Course]:
 
 
 def by(key: Callable[[Course], str], of: Iterable[Course]) -> dict[str, Times]:
-    """The times of each group, by its name."""
+    """Return the times of each group, by its name."""
     groups: dict[str, list[Course]] = {}
     for course in of:
         groups.setdefault(key(course), []).append(course)

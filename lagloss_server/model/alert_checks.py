@@ -32,7 +32,7 @@ def problems(pipeline: str, nodes: Sequence[NodeSpec], alerts: Alerts, max_wait_
 
 
 def _place_problem(flow: Flow, lag: LagAlert) -> tuple[str, str] | None:
-    """The field that names a place which the pipeline does not have, and what to say of it."""
+    """Return the field that names a place which the pipeline does not have, and what to say of it."""
     if lag.checkpoint is not None and lag.checkpoint not in flow.checkpoints:
         return "checkpoint", f"expected a checkpoint of this pipeline, found {lag.checkpoint}"
     if lag.node is not None and lag.node not in flow.nodes:

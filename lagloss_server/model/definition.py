@@ -20,7 +20,7 @@ from lagloss_server.yaml_files import load_yaml, parse_yaml
 
 
 def _are_free(labels: dict[str, str]) -> dict[str, str]:
-    """A definition's labels may not stand in the way of those that every incident has."""
+    """Return a definition's labels may not stand in the way of those that every incident has."""
     taken = sorted(labels.keys() & INCIDENT_LABELS)
     if taken:
         raise ValueError(f"expected labels other than {', '.join(sorted(INCIDENT_LABELS))}, found {', '.join(taken)}")
@@ -145,13 +145,14 @@ class StoredPipeline:
 
 
 def in_force(versions: Sequence[StoredPipeline], window_start_s: int) -> int:
-    """Which of a pipeline's versions (oldest first) is in force at a window's start; the first holds before it, too."""
+    """Return the index of the version (of `versions`, oldest first) in force at a window's start; the first also holds
+    before its own time."""
     later = (at for at, version in enumerate(versions) if version.applied_at_ms <= window_start_s * 1000)
     return max(later, default=0)
 
 
 def parse_definition(text: str, source: str = "definition") -> Definition:
-    """The definition in this YAML text.
+    """Return the definition in this YAML text.
 
     Raises:
         BadDefinition: with file (`source`), line and what was expected.
@@ -160,10 +161,10 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
 
 
 def load_definition(path: Path) -> Definition:
-    """The definition in this file; `BadDefinition` where it cannot be read or is none."""
+    """Return the definition in this file; `BadDefinition` where it cannot be read or is none."""
     return load_yaml(Definition, path)
 
 
 def as_document(definition: Definition) -> dict[str, Any]:
-    """The definition as JSON for the database; `Definition.model_validate` reads it back."""
+    """Return the definition as JSON for the database; `Definition.model_validate` reads it back."""
     return definition.model_dump(mode="json", by_alias=True)

@@ -45,7 +45,7 @@ class Flow:
         return self.steps + self.retriers
 
     def exits(self, node: str) -> tuple[str, ...]:
-        """The exits of a node: its outs (to a retrier too), filtered and dead."""
+        """Return the exits of a node: its outs (to a retrier too), filtered and dead."""
         if node in self.retriers:
             return (*(f"{node}.out:{user}" for user in self.users(node)), f"{node}.dead")
         return (*self.outs(node), f"{node}.filtered", f"{node}.dead")
@@ -58,7 +58,7 @@ class Flow:
         return (*sent, f"{node}.out:{spec.retries}") if spec.retries else sent
 
     def users(self, retrier: str) -> tuple[str, ...]:
-        """The nodes that hand messages to this retrier."""
+        """Return the nodes that hand messages to this retrier."""
         return tuple(name for name in self.steps if self._specs[name].retries == retrier)
 
     def neighbours(self, node: str) -> frozenset[str]:
@@ -68,7 +68,8 @@ class Flow:
         return frozenset({*self._flow.predecessors(node), *self._flow.successors(node)})
 
     def same_node(self, other: Flow, node: str) -> bool:
-        """Whether both versions know this node with the same declaration and neighbours (a retrier: the same users)."""
+        """Return whether both versions know this node with the same declaration and neighbours (a retrier: the same
+        users)."""
         if node not in self.nodes or node not in other.nodes:
             return False
         if node in self.retriers or node in other.retriers:

@@ -1,4 +1,4 @@
-"""The checkpoint graph of a definition: which checkpoints there are, who dominates whom, and where a message can go
+"""The checkpoint graph of a definition: its checkpoints, their dominators, and where a message can go
 missing.
 
 Sets of checkpoints are bit masks (Python ints, one bit a checkpoint, in flow order), so that the rules of arithmetic
@@ -43,7 +43,7 @@ class Place:
 
     @property
     def label(self) -> str:
-        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, whoever handed over to it)."""
+        """The place as people read it: `link a->b`, `node b`, `retrier r` (one, for all nodes that hand over to it)."""
         return f"{self.kind} {self.name}"
 
     def is_missing(self, mask: int, implied: int) -> bool:
@@ -96,7 +96,7 @@ class Graph(Flow):
         self.destinations: tuple[Destination, ...] = tuple(self._list_destinations())
 
     def mask(self, names: Iterable[str]) -> int:
-        """The set of these checkpoints as a mask; names the definition does not have are left out."""
+        """Return the set of these checkpoints as a mask; names the definition does not have are left out."""
         mask = 0
         for name in names:
             at = self.bit.get(name)
@@ -108,13 +108,13 @@ class Graph(Flow):
         return tuple(name for at, name in enumerate(self.checkpoints) if mask >> at & 1)
 
     def held_by(self, mask: int) -> tuple[Place, ...]:
-        """The retriers that have seen a message, one place each."""
+        """Return the retriers that have seen a message, one place each."""
         by_name = {place.name: place for place in self.places if place.kind == "retrier"}
         return tuple(place for name, place in by_name.items() if mask & self.mask([f"{name}.in", *self.outs(name)]))
 
     def handed(self, retrier: Place, mask: int) -> int:
-        """The hand-over checkpoints by which messages at `mask` may have come to a retrier: those of the nodes that are
-        known to have handed over, of all its nodes where none is known."""
+        """Return the hand-over checkpoints by which messages at `mask` may have come to a retrier: those of the nodes
+        that are known to have handed over, of all its nodes where none is known."""
         users = self.users(retrier.name)
         known = [user for user in users if mask & self._handing_over(retrier.name, [user])]
         return self.mask(f"{user}.out:{retrier.name}" for user in known or users)
@@ -210,11 +210,11 @@ class Graph(Flow):
         return beyond, tuple(shared)
 
     def _handing_over(self, retrier: str, users: Iterable[str]) -> int:
-        """The checkpoints at which a message was handed to the retrier by one of these nodes, or back."""
+        """Return the checkpoints at which a message was handed to the retrier by one of these nodes, or back."""
         return self.mask(name for user in users for name in (f"{user}.out:{retrier}", f"{retrier}.out:{user}"))
 
     def _reachable(self, checkpoints: Iterable[str]) -> int:
-        """The mask of all that is reachable from any of these, themselves included."""
+        """Return the mask of all that is reachable from any of these, themselves included."""
         return functools.reduce(int.__or__, (self._reach[name] for name in checkpoints), 0)
 
     def _copies_to_all(self, node: str) -> bool:
@@ -281,7 +281,7 @@ class Graph(Flow):
         return places
 
     def _list_destinations(self) -> list[Destination]:
-        """The destinations, in the order of the flow; of a graph with one delivery, all is its part."""
+        """List the destinations, in the order of the flow; of a graph with one delivery, all is its part."""
         deliveries = {name: self._reach[name] & self.delivery_mask for name in self.checkpoints}
         for retrier in self.retriers:
             for user in self.users(retrier):

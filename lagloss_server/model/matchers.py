@@ -64,10 +64,10 @@ class Labelled(Protocol):
 
 
 def labels_of(incident: Labelled, pipeline_labels: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What matchers see of an incident: the labels of its pipeline's definition, and its own."""
+    """Return the labels that matchers compare: those of the pipeline's definition, and the incident's own."""
     return {**(pipeline_labels or {}), **{name: getattr(incident, name) for name in INCIDENT_LABELS}}
 
 
 def match_all(matchers: Iterable[Matcher], labels: Mapping[str, str]) -> bool:
-    """Whether all of them match; of no matchers, all do."""
+    """Return whether all of them match; of no matchers, all do."""
     return all(matcher.matches(labels) for matcher in matchers)

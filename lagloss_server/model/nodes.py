@@ -45,14 +45,14 @@ def flow_graph(nodes: Sequence[NodeSpec]) -> nx.DiGraph[str]:
 
 
 def problem_of(nodes: Sequence[NodeSpec]) -> str | None:
-    """What keeps these nodes from being a pipeline, or None."""
+    """Return why these nodes are no pipeline; None if they are one."""
     names = [node.name for node in nodes]
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         return f"expected each node once, found {', '.join(sorted(twice))} twice"
     groups = [node.group for node in nodes if node.group is not None]
     shared = {group for group in groups if groups.count(group) > 1}
-    if shared:  # its lag would be told of each of them
+    if shared:  # its lag would be reported for each of them
         return f"expected each consumer group at one node, found {', '.join(sorted(shared))} at several"
     retriers = retriers_of(nodes)
     for node in nodes:

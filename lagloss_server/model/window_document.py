@@ -10,12 +10,12 @@ WindowDocument = Mapping[str, Any]
 
 
 def start_of(window: WindowDocument) -> int:
-    """Its start, in epoch seconds."""
+    """Return the window's start, in epoch seconds."""
     return int(datetime.fromisoformat(window["window_start"]).timestamp())
 
 
 def is_settled(window: WindowDocument) -> bool:
-    """Whether lagloss has said its word on it: closed, with nothing pending and nothing unknown."""
+    """Return whether its result is final: closed, with nothing pending and nothing unknown."""
     return window["state"] != "open" and not window["pending"] and bool(window["verdict"] != "unknown")
 
 
@@ -27,7 +27,7 @@ def losses_by_place(window: WindowDocument) -> dict[str, tuple[int, int]]:
 
 
 def contract_document(window: dict[str, Any]) -> dict[str, Any]:
-    """A window's fields in the order and number that the command line promises."""
+    """Return a window's fields in the order and number that the command line promises."""
     promised = {
         "pipeline": window["pipeline"],
         "window_start": window["window_start"],

@@ -1,4 +1,4 @@
-"""Window results: what is told about a window, as it is stored, printed by `windows --json` and drawn."""
+"""Window results, as they are stored, printed by `windows --json` and drawn."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ class WindowResult:
         return {"min": self.lost.min / self.messages, "max": self.lost.max / self.messages}
 
     def document(self) -> dict[str, Any]:
-        """The window as the command line prints it, without state, revision and closing time."""
+        """Return the window as the command line prints it, without state, revision and closing time."""
         return {
             "pipeline": self.pipeline,
             "window_start": rfc3339(self.window_start_s),

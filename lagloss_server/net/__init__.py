@@ -1,1 +1,1 @@
-"""Ways out that are safe: addresses looked at, one time limit for all steps, no secret told."""
+"""Safe outgoing connections: addresses checked, one deadline for all steps, secrets kept out of messages."""

@@ -1,4 +1,4 @@
-"""Addresses of a host: found within a deadline, and told apart into public ones and others."""
+"""Addresses of a host: resolved within a deadline, and divided into public ones and others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
 
 
 def system_resolver(host: str, port: int) -> Sequence[str]:
-    """What the system's resolver says."""
+    """Resolve a host by the system's resolver."""
     found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
 
 def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline) -> Sequence[str]:
-    """The host's addresses.
+    """Return the host's addresses.
 
     Raises:
         TimeoutError: the resolver, which knows no time limit, took too long. It is left to itself.
@@ -56,7 +56,8 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
 
 
 def is_public(address: str) -> bool:
-    """Whether anybody on the internet reaches this address. One that carries an IPv4 address is as public as that."""
+    """Return whether this address is reachable from the internet. One that carries an IPv4 address is as public as
+    that."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:

@@ -11,8 +11,8 @@ from prometheus_client import CollectorRegistry
 def serve_health(
     title: str, registry: CollectorRegistry, trouble: Callable[[], str | None], host: str, port: int
 ) -> Callable[[], None]:
-    """/healthz (200, or 503 with the trouble that `trouble()` tells) and /metrics; returns how to end it."""
-    # Imported here, where the service starts: whoever imports this module for its name should not wait for them.
+    """/healthz (200, or 503 with the message of `trouble()`) and /metrics; returns how to end it."""
+    # Imported here, where the service starts: a module that imports only names should not wait for them.
     import uvicorn
     from fastapi import FastAPI, Response
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.secret import Secret
-from lagloss_server.net.smtp import TIMEOUT_S, Login, Reply, SmtpServer
+from lagloss_server.net.smtp import TIMEOUT_S, Reply, SmtpLogin, SmtpServer
 
 
 def _one_address(text: str) -> str:
@@ -32,12 +32,12 @@ Recipients = Annotated[tuple[Address, ...], Field(min_length=1, max_length=100)]
 
 
 def addr_spec(address: str) -> str:
-    """The address alone, of one with a name."""
+    """Return the address alone, of one with a name."""
     return str(policy.SMTP.header_factory("to", address).addresses[0].addr_spec)
 
 
 class ServerConfig(BaseModel):
-    """Where mail is handed in, and whom it is from. `tls`: `starttls` (then it is demanded), `tls` from the first
+    """Where mail is submitted, and its sender. `tls`: `starttls` (then it is demanded), `tls` from the first
     byte, or `none`. Errors do not quote what was written."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
@@ -59,13 +59,13 @@ class ServerConfig(BaseModel):
         return self
 
     def server(self, timeout_s: float = TIMEOUT_S) -> SmtpServer:
-        """The server, its secrets resolved. `timeout_s`: for one mail.
+        """Return the server, its secrets resolved. `timeout_s`: for one mail.
 
         Raises:
             SecretMissing: a secret is not where the configuration says.
             UnusableReceiver: the file of certificates holds none.
         """
-        login = Login(self.username.reveal(), self.password.reveal()) if self.username and self.password else None
+        login = SmtpLogin(self.username.reveal(), self.password.reveal()) if self.username and self.password else None
         return SmtpServer(self.host, self.port, self.tls, login, self.ca_file, timeout_s)
 
 
@@ -91,10 +91,10 @@ def hand_in(server: SmtpServer, mail: EmailMessage, recipients: Sequence[str], r
 
 
 def _meaning(refused: Mapping[str, Reply], recipients: int) -> Outcome:
-    """One that is put off has all of them put off; else one that is refused is a failure that somebody should see,
+    """Return the outcome for all addresses: one deferral defers all; else one refusal is a failure to look into,
     although the others have the mail."""
     if not refused:
         return Sent()
-    told = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
-    error = f"{len(refused)} of {recipients} recipients do not have it: {told}"
+    replies = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
+    error = f"{len(refused)} of {recipients} recipients do not have it: {replies}"
     return TryLater(error) if any(reply.is_for_now for reply in refused.values()) else Refused(error)

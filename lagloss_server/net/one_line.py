@@ -10,7 +10,7 @@ _TURNING: Final = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2
 
 
 def one_line(value: object, limit: int) -> str:
-    """At most `limit` characters, without line breaks and other characters that control more than they show."""
+    """Return at most `limit` characters, without line breaks and other control characters."""
     text = str(value)[: 2 * limit + 100]  # enough: white space is all that gets shorter, and this need not be exact
     kept = "".join(" " if _controls(character) else character for character in text)
     kept = " ".join(kept.split())

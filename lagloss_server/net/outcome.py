@@ -26,7 +26,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class TryLater:
-    """Not now; `after_s` where the receiver said when. `error` holds no secret."""
+    """Not now; `after_s` if the receiver said when. `error` holds no secret."""
 
     error: str
     after_s: float | None = None

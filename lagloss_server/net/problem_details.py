@@ -59,7 +59,7 @@ class Problem(Exception):
 
 
 def busy(detail: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    """Nothing is wrong with the request: it may be sent again, later."""
+    """Answer 503: nothing is wrong with the request, which may be sent again later."""
     return Problem(503, "Not now", detail, headers={"Retry-After": str(retry_after_s)})
 
 
@@ -70,7 +70,7 @@ def too_large(max_bytes: int) -> Problem:
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """The error answers of a route, for its OpenAPI document."""
+    """Return the error answers of a route, for its OpenAPI document."""
     content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
     return {code: {"description": HTTPStatus(code).phrase, "content": content} for code in codes}
 
@@ -98,11 +98,11 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(Exception)
     async def on_bug(_: Request, error: Exception) -> Response:
-        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; its log tells more").response()
+        return Problem(500, f"A fault of {service}", f"{type(error).__name__}; see its log").response()
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
-    """The methods of all routes of this path: each route by itself knows only its own."""
+    """Return the methods of all routes of this path: each route by itself knows only its own."""
     routes = (route for route in app.routes if isinstance(route, Route))
     return {
         method

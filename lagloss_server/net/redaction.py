@@ -32,7 +32,7 @@ class Redactor:
 
 
 def _parts(url: str) -> Iterator[str]:
-    """The address and what in it may be secret. Its host may be: some services put a token there."""
+    """Return the address and what in it may be secret. Its host may be: some services put a token there."""
     yield url
     parts = urlsplit(url)
     if parts.username or parts.password:
@@ -47,7 +47,7 @@ def _parts(url: str) -> Iterator[str]:
 
 
 def _forms(needle: str) -> Iterator[str]:
-    """As it is, and as it stands in URLs, JSON and HTML."""
+    """Return the secret as it is, and as it is written in URLs, JSON and HTML."""
     for text in (needle, unquote(needle)):
         escaped = json.dumps(text)[1:-1]
         yield from (text, quote(text, safe=""), quote(text), escaped, escaped.replace("/", "\\/"), html.escape(text))

@@ -30,7 +30,7 @@ class Secret:
 
     @classmethod
     def parse(cls, given: object) -> Secret:
-        """The secret that a configuration names.
+        """Return the secret that a configuration names.
 
         Raises:
             ValueError: without what was found, which may be the secret.
@@ -48,7 +48,7 @@ class Secret:
         raise ValueError(f"{_EXPECTED}, found something else")
 
     def reveal(self) -> str:
-        """Its value as it is now, without white space around it.
+        """Return the secret's present value, without white space around it.
 
         Raises:
             SecretMissing: which names the variable or the file.

@@ -27,7 +27,7 @@ _PART_BYTES: Final = 16_384
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
+class SmtpLogin:
     username: str
     password: str
 
@@ -59,7 +59,7 @@ class SmtpServer:
         host: str,
         port: int,
         tls: Literal["starttls", "tls", "none"],
-        login: Login | None = None,
+        login: SmtpLogin | None = None,
         ca_file: Path | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -78,9 +78,9 @@ class SmtpServer:
             return self._handed_in(sender, recipients, mail)
         except smtplib.SMTPResponseException as error:
             reply = self._reply(error.smtp_code, error.smtp_error)
-            told = f"the mail server answered {reply}"
+            answer = f"the mail server answered {reply}"
             # a code that is none (-1) comes from a line that SMTP does not know
-            return Refused(told) if 500 <= reply.code < 600 else TryLater(told)
+            return Refused(answer) if 500 <= reply.code < 600 else TryLater(answer)
         except smtplib.SMTPNotSupportedError as error:
             return Refused(f"the mail server cannot do what is asked of it: {self._said(error)}")
         except TimeoutError:
@@ -168,13 +168,14 @@ class _TimedReader(io.RawIOBase):
         return self._socket.recv_into(buffer)
 
 
-def _secrets(login: Login) -> list[str]:
+def _secrets(login: SmtpLogin) -> list[str]:
     """Also as they travel, since servers quote a line that they do not understand."""
     plain = [login.username, login.password, f"\0{login.username}\0{login.password}"]
     return [*plain, *(b64encode(text.encode()).decode() for text in plain)]
 
 
 def _own_name() -> str:
-    """How this machine greets: its full name where it has one (smtplib would ask the resolver, without a limit)."""
+    """Return how this machine greets: its full name where it has one (smtplib would ask the resolver, without a
+    limit)."""
     name = socket.gethostname()
     return name if re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", name) else "[127.0.0.1]"

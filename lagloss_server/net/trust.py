@@ -5,11 +5,11 @@ from __future__ import annotations
 import ssl
 from pathlib import Path
 
-from lagloss.errors import UnusableReceiver
+from lagloss_server.errors import UnusableReceiver
 
 
 def believe(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:
-    """The context, which from now on believes the authorities (PEM) in the file, too.
+    """Return the context, which from now on believes the authorities (PEM) in the file, too.
 
     Raises:
         UnusableReceiver: the file holds none.

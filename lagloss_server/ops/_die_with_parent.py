@@ -13,7 +13,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def main(arguments: list[str]) -> None:
-    """Drops to UID and GID (-1: stays), asks the kernel for the signal, becomes the program."""
+    """Drop to UID and GID (-1: stays), asks the kernel for the signal, becomes the program."""
     signal, parent, uid, gid = (int(argument) for argument in arguments[:4])
     program = arguments[4:]
     if uid >= 0:

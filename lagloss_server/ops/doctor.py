@@ -20,6 +20,7 @@ from rich.table import Table
 from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 
+import lagloss
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING, kafka_error, relied_on, wrong_settings
 from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.ops import jars, machine
@@ -31,6 +32,7 @@ from lagloss_server.store.store import engine_for
 Verdict = Literal["ok", "warn", "fail"]
 
 TIMEOUT_S: Final = 5.0
+NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
 """Half of the default grace: further apart, windows close before what belongs to them has come."""
@@ -47,7 +49,7 @@ class Check:
 
 
 def run(settings: Settings) -> list[Check]:
-    """All checks, in the order in which things build on each other. Raises nothing: a failure is a finding."""
+    """Return all checks, in the order in which things build on each other. Raises nothing: a failure is a finding."""
     checks = [_guarded(each, settings) for each in ALL_CHECKS]
     return [check for found in checks for check in found]
 
@@ -58,7 +60,7 @@ def exit_code(checks: Iterable[Check]) -> int:
 
 
 def show(checks: list[Check], settings: Settings, console: Console) -> None:
-    """Prints the checks, then the settings with secrets blanked."""
+    """Print the checks, then the settings with secrets blanked."""
     colours = {"ok": "green", "warn": "yellow", "fail": "red"}
     table = Table("", "check", "found", "what to do", box=None)
     for check in checks:
@@ -74,13 +76,19 @@ def show(checks: list[Check], settings: Settings, console: Console) -> None:
 
 def check_python(settings: Settings) -> list[Check]:
     """Python, and the versions of the parts that have to fit together."""
-    parts = ("lagloss", "pyspark", "pyarrow", "confluent-kafka", "SQLAlchemy")
-    versions = ", ".join(f"{part} {metadata.version(part)}" for part in parts)
+    parts = (
+        ("pyspark", "pyarrow", "confluent-kafka", "SQLAlchemy")
+        if jars.spark_home()
+        else ("confluent-kafka", "SQLAlchemy")
+    )
+    versions = ", ".join((f"lagloss {lagloss.__version__}", *(f"{part} {metadata.version(part)}" for part in parts)))
     return [Check("Python", "ok", f"{sys.version.split()[0]}; {versions}")]
 
 
 def check_java(settings: Settings) -> list[Check]:
-    """Java 17 or newer."""
+    """Java 17 or newer, where Spark is installed."""
+    if not jars.spark_home():
+        return [Check("Java", "ok", NO_SPARK)]
     java = find_java()
     return [Check("Java", "ok", f"{machine.java_version(str(java))} at {java}")]
 
@@ -91,7 +99,7 @@ def check_space(settings: Settings) -> list[Check]:
     memory_mb, disk_mb = machine.memory_mb(), machine.free_disk_mb(folder)
     found = {"memory": f"{memory_mb} MB" if memory_mb else "not known", "disk": f"{disk_mb} MB free in {folder}"}
     problems = {
-        "memory": next(machine.memory_problems(), ""),
+        "memory": next(machine.memory_problems(), "") if jars.spark_home() else "",  # Spark and the broker take most
         "disk": next(machine.disk_problems(folder, machine.MIN_DISK_MB), ""),
     }
     return [
@@ -101,7 +109,9 @@ def check_space(settings: Settings) -> list[Check]:
 
 
 def check_jars(settings: Settings) -> list[Check]:
-    """Every jar there and as locked."""
+    """Check that every jar is there and as locked, if Spark is installed."""
+    if not jars.spark_home():
+        return [Check("jars", "ok", NO_SPARK)]
     root = jars.jars_dir()
     locked = jars.read_lock()
     bad = [jar.name for jar in locked if jars.differs(jar, root)]
@@ -173,7 +183,7 @@ def check_database(settings: Settings) -> list[Check]:
 
 
 def check_services(settings: Settings) -> list[Check]:
-    """Each service that `up` runs answers."""
+    """Return each service that `up` runs answers."""
     checks = []
     for name in ("aggregator", "alerting", "collector", "dashboard"):
         url = getattr(settings, f"{name}_url")
@@ -241,7 +251,7 @@ def _judge_quarantine(reasons: dict[str, int]) -> Check:
 
 
 def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
-    """How far the broker's clock is ahead of ours: it stamps a record of a short-lived topic of our own."""
+    """Return how far the broker's clock is ahead of ours: it stamps a record of a short-lived topic of our own."""
     topic = f"lagloss.doctor.{uuid4().hex[:8]}"
     stamps: list[int] = []
 

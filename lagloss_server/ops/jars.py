@@ -27,9 +27,10 @@ from xml.sax.saxutils import quoteattr
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from lagloss.errors import JarMismatch, JarsMissing, JarsNotFetched, LaglossError
+from lagloss.errors import LaglossError
+from lagloss_server.errors import JarMismatch, JarsMissing, JarsNotFetched, SparkMissing
 from lagloss_server.ops.java import find_java
-from lagloss_server.ops.processes import launcher
+from lagloss_server.ops.processes import PACKAGES, launcher
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ BROKER: Final = JarSet(
 SETS: Final = (SPARK, BROKER)
 
 Report = Callable[[str, int, int], None]
-"""Told what happens: (a line to show, jars done, jars to do)."""
+"""Takes progress: (a line to show, jars done, jars to do)."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +75,18 @@ class LockedJar:
 
 
 def jars_dir() -> Path:
-    """Where the jars are: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's cache."""
+    """Return where the jars are: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's
+    cache."""
     if given := os.environ.get("LAGLOSS_JARS_DIR"):
         return Path(given)
-    checkout = Path(__file__).resolve().parents[2]
-    if (checkout / "pyproject.toml").exists():
-        return checkout / ".jars"
+    if (PACKAGES / "pyproject.toml").exists():
+        return PACKAGES / ".jars"
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lagloss" / "jars"
 
 
 def read_lock(text: str | None = None) -> list[LockedJar]:
-    """The lock's jars. Its lines are what `sha256sum` prints, so `sha256sum -c` in the jars' folder checks them too."""
+    """Return the lock's jars. Its lines are what `sha256sum` prints, so `sha256sum -c` in the jars' folder checks them
+    too."""
     if text is None:
         text = resources.files("lagloss_server.ops").joinpath("jars.lock").read_text()
     jars = []
@@ -96,20 +98,35 @@ def read_lock(text: str | None = None) -> list[LockedJar]:
     return jars
 
 
+def spark_home() -> Path | None:
+    """Return the folder of pyspark; None where it is not installed, or not with its jars."""
+    spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
+    folders = spec.submodule_search_locations if spec else None
+    return Path(folders[0]) if folders and Path(folders[0], "jars").is_dir() else None
+
+
+def require_spark() -> Path:
+    """Return the folder of pyspark. Raises SparkMissing."""
+    found = spark_home()
+    if found is None:
+        raise SparkMissing
+    return found
+
+
 def spark_jars() -> list[Path]:
     """Spark's Kafka connector, for `spark.jars`. Raises JarsMissing."""
     return _present(SPARK)
 
 
 def broker_jars() -> list[Path]:
-    """The embedded broker's class path. Raises JarsMissing."""
+    """Return the embedded broker's class path. Raises JarsMissing."""
     return _present(BROKER)
 
 
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
-    """Makes all jars be there and be what the lock says; without network access if they are.
+    """Make all jars be there and be what the lock says; without network access if they are.
 
-    A jar that differs (half-downloaded, edited) is fetched again and told to `progress`. Raises JavaMissing,
+    A jar that differs (half-downloaded, edited) is fetched again and reported to `progress`. Raises JavaMissing,
     JarsNotFetched, and JarMismatch if what was fetched differs from the lock.
     """
     report = progress or _silent
@@ -128,7 +145,7 @@ def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> N
 
 
 def sha256_of(path: Path) -> str:
-    """A file's SHA-256 in hex."""
+    """Return a file's SHA-256 in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -150,7 +167,7 @@ def _present(jar_set: JarSet) -> list[Path]:
 
 
 def _sort_out(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
-    """The set's jars that are not as locked; what is in their place is thrown away."""
+    """Return the set's jars that are not as locked; what is in their place is thrown away."""
     bad = []
     for jar in read_lock():
         if jar.kind != jar_set.name or not differs(jar, root):
@@ -224,12 +241,7 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
 
 
 def _ivy_jar() -> Path:
-    spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
-    folders = spec.submodule_search_locations if spec else None
-    found = sorted(Path(folders[0]).glob("jars/ivy-*.jar")) if folders else []
-    if not found:
-        raise JarsNotFetched(detail="pyspark with its Ivy is not installed", log="none")
-    return found[-1]
+    return max(require_spark().glob("jars/ivy-*.jar"))
 
 
 def _ivy_module(jar_set: JarSet) -> str:
@@ -247,18 +259,18 @@ def _ivy_module(jar_set: JarSet) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """One fetching process at a time; the kernel opens the lock if its holder dies."""
+    """Let one process fetch at a time; the kernel opens the lock if its holder dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def _silent(line: str, done: int, total: int) -> None:
-    """Shows nothing."""
+    """Show nothing."""
 
 
 def write_lock(path: Path) -> None:
-    """Fetches every set anew and writes what came as the lock, for a maintainer who changed a version."""
+    """Fetch every set anew and writes what came as the lock, for a maintainer who changed a version."""
     lines = [
         "# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; jars.py beside it says which and why."
     ]
@@ -271,7 +283,7 @@ def write_lock(path: Path) -> None:
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Report]:
-    """A progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
+    """Return a progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
     if not console.is_terminal:
         yield lambda line, done, total: console.print(f"  jars {done}/{total} {line}" if total else f"  {line}")
         return
@@ -289,7 +301,7 @@ def shown_progress(console: Console) -> Iterator[Report]:
 
 
 def main() -> int:
-    """Fetches the jars; exit code 0, or an error's."""
+    """Fetch the jars; exit code 0, or an error's."""
     parser = argparse.ArgumentParser(
         prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
     )

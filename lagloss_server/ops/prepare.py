@@ -7,13 +7,14 @@ import sys
 from sqlalchemy.exc import OperationalError
 
 from lagloss.broker.topics import create_topics
-from lagloss.errors import DatabaseUnreachable, LaglossError
+from lagloss.errors import LaglossError
+from lagloss_server.errors import DatabaseUnreachable
 from lagloss_server.settings import Settings, blank_password
 from lagloss_server.store.migrate import migrate
 
 
 def prepare(settings: Settings) -> None:
-    """Creates the topics and brings the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
+    """Create the topics and brings the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
     create_topics(settings.require_kafka(), replication=settings.topic_replication)
     url = settings.require_database()
     try:
@@ -24,7 +25,7 @@ def prepare(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Prepares what the environment names; exit code 0, or an error's."""
+    """Prepare what the environment names; exit code 0, or an error's."""
     try:
         prepare(Settings.load())
     except LaglossError as error:

@@ -16,15 +16,27 @@ from typing import Final
 
 import psutil
 
-from lagloss.errors import PortInUse
+from lagloss_server.errors import PortInUse
 from lagloss_server.ops.machine import port_is_free
 
 _LAUNCHER: Final = Path(__file__).with_name("_die_with_parent.py")
 LOOPBACK: Final = "127.0.0.1"
+PACKAGES: Final = Path(__file__).parents[2]
+"""The folder that holds lagloss's packages: a checkout, or the site-packages of an environment."""
+
+
+def own_modules_first() -> dict[str, str]:
+    """Return the variables by which a Python finds lagloss's modules before any of the same name elsewhere.
+
+    PYTHONSAFEPATH is `-P`: the current directory is not searched. PYTHONPATH keeps what it has, after PACKAGES. Both
+    reach the processes that the Python starts, such as Spark's workers.
+    """
+    others = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != str(PACKAGES)]
+    return {"PYTHONSAFEPATH": "1", "PYTHONPATH": os.pathsep.join([str(PACKAGES), *others])}
 
 
 def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> list[str]:
-    """The words to put before a command so that it runs as `user` and gets a signal when this process dies."""
+    """Return the words to put before a command so that it runs as `user` and gets a signal when this process dies."""
     uid, gid = (-1, -1) if user is None else pwd.getpwnam(user)[2:4]
     return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, (int(on_parent_death), os.getpid(), uid, gid))]
 
@@ -39,11 +51,11 @@ def spawn(
     cwd: Path | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Starts a program in a session of its own, its output appended to `log_path`.
+    """Start a program in a session of its own, its output appended to `log_path`.
 
-    `env` is laid over this process's environment; `pass_fds` are open in the child, too. If this process dies, however
-    it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that called here ends: call from
-    one that lives on.
+    `env` is laid over this process's environment, with `own_modules_first`; `pass_fds` are open in the child, too. If
+    this process dies, however it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that
+    called here ends: call from one that lives on.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
@@ -52,7 +64,7 @@ def spawn(
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
-            env={**os.environ, **(env or {})},
+            env={**os.environ, **own_modules_first(), **(env or {})},
             cwd=cwd,
             pass_fds=pass_fds,
             start_new_session=True,
@@ -60,7 +72,7 @@ def spawn(
 
 
 def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int = signal.SIGTERM) -> int:
-    """Ends a spawned program: `how`, then after `timeout_s` SIGKILL to all of its group. Returns its exit code."""
+    """End a spawned program: `how`, then after `timeout_s` SIGKILL to all of its group. Returns its exit code."""
     if process.poll() is not None:
         return process.returncode  # reaped: its number may belong to another process by now
     process.send_signal(how)
@@ -76,7 +88,8 @@ def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int 
 
 
 def is_running(pid: int, word: str) -> bool:
-    """Whether process `pid` lives and has `word` in its command line (a pid from a file may have been given anew)."""
+    """Return whether process `pid` lives and has `word` in its command line (a pid from a file may have been given
+    anew)."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(word in part for part in process.cmdline())
@@ -85,7 +98,7 @@ def is_running(pid: int, word: str) -> bool:
 
 
 def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
-    """Waits for a process that is not ours to end; whether it did. One left by a killed parent is about to."""
+    """Wait for a process that is not ours to end; whether it did. One left by a killed parent is about to."""
     deadline = time.monotonic() + timeout_s
     while is_running(pid, word):
         if time.monotonic() > deadline:
@@ -95,7 +108,7 @@ def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
 
 
 def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:
-    """A loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
+    """Return a loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
 
     Raises PortInUse if a port was asked for by number and another process has it.
     """
@@ -112,7 +125,7 @@ def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> 
 
 
 def log_tail(log_path: Path, lines: int = 3) -> str:
-    """The last lines of a log, for an error message."""
+    """Return the last lines of a log, for an error message."""
     try:
         text = log_path.read_text(errors="replace")
     except OSError:

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from lagloss.errors import NotEnoughData, ServerNotReady
+from lagloss_server.errors import NotEnoughData, ServerNotReady
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.settings import Settings
@@ -55,7 +55,7 @@ def _how_far(progress: dict[str, Any] | None) -> str:
 
 
 def check_aggregator(settings: Settings) -> None:
-    """Raises ServerNotReady where the aggregator, if its address is known, does not answer at all."""
+    """Raise ServerNotReady where the aggregator, if its address is known, does not answer at all."""
     if not settings.aggregator_url:
         return
     try:

@@ -13,11 +13,11 @@ from typing import Final
 
 import httpx
 
-from lagloss.errors import ServerNotReady
+from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.processes import log_tail, spawn, terminate
 
 Say = Callable[[str], None]
-"""Told, in a line each, what an operator should know."""
+"""Takes messages for the operator, a line each."""
 
 MAX_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
@@ -45,14 +45,14 @@ class Service:
     _start_again_at: float | None = field(default=None, init=False)
 
     def start(self) -> None:
-        """Starts the process, its output appended to the log."""
+        """Start the process, its output appended to the log."""
         argv = [sys.executable, "-m", self.module, *self.arguments]
         self.process = spawn(argv, self.log_path, env={"PYTHONUNBUFFERED": "1", **self.env}, pass_fds=self.pass_fds)
         self.started_at = time.monotonic()
         self._start_again_at = None
 
     def is_ready(self) -> bool:
-        """Whether it serves now."""
+        """Return whether it serves now."""
         if self.process is None or self.process.poll() is not None:
             return False
         if self.health_url is None:
@@ -63,7 +63,7 @@ class Service:
             return False
 
     def tend(self, say: Say) -> None:
-        """One look: notes a death, and starts the process again once its pause is over."""
+        """Note a death, and start the process again once its pause is over."""
         now = time.monotonic()
         if self.process is not None and self.process.poll() is None:
             if now - self.started_at > STEADY_S:
@@ -81,7 +81,7 @@ class Service:
 
 
 def start_all(services: Iterable[Service], timeout_s: float, say: Say) -> None:
-    """Starts all at once and returns when all are ready. Raises ServerNotReady."""
+    """Start all at once and returns when all are ready. Raises ServerNotReady."""
     waiting = list(services)
     for service in waiting:
         service.start()

@@ -17,11 +17,12 @@ from typing import IO, Final, Self
 from rich.console import Console
 from rich.table import Table
 
-from lagloss.errors import EXIT_OK, AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss.errors import EXIT_OK
+from lagloss_server.errors import AlreadyRunning, MachineTooSmall, UnreachableDirectory
+from lagloss_server.instances import remove_endpoints, write_endpoints
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.instances import remove_endpoints, write_endpoints
 from lagloss_server.ops.java import find_java
 from lagloss_server.ops.prepare import prepare
 from lagloss_server.ops.processes import choose_port
@@ -33,7 +34,7 @@ READY_TIMEOUT_S: Final = 180
 WATCH_EVERY_S: Final = 0.5
 
 
-class Stack:
+class ServiceStack:
     """Everything `up` runs. Use as a context manager from the main thread; `endpoints` is the contract's ready line."""
 
     def __init__(self, settings: Settings, say: Say) -> None:
@@ -61,7 +62,7 @@ class Stack:
         self.stop()
 
     def start(self) -> None:
-        """Starts all and returns when all is ready. Raises a LaglossError that says what to do."""
+        """Start all and returns when all is ready. Raises a LaglossError that says what to do."""
         self._lock = _hold(self._dir)
         self._check_machine()
         jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line))
@@ -82,13 +83,13 @@ class Stack:
         write_endpoints(self._dir, {**self.endpoints, **others})
 
     def watch(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Keeps everything running until `until()` or a signal. Raises if a server cannot be started again."""
+        """Keep everything running until `until()` or a signal. Raises if a server cannot be started again."""
         while not until():
             self.tend()
             time.sleep(WATCH_EVERY_S)
 
     def tend(self) -> None:
-        """One look at everything; starts again what died."""
+        """Check every process once, and start again those that died."""
         for server in (self._kafka, self._postgres):
             if server and any(process.poll() is not None for process in server.processes):
                 self._say(f"{type(server).__name__} died, starting it again; log: {server.log_path}")
@@ -98,7 +99,7 @@ class Stack:
             service.tend(self._say)
 
     def stop(self) -> None:
-        """Ends services first, then servers. Twice does no harm."""
+        """End services first, then servers. Twice does no harm."""
         if self._lock is None:
             return
         remove_endpoints(self._dir)
@@ -112,6 +113,7 @@ class Stack:
 
     def _check_machine(self) -> None:
         """Raise, before any long step, for what this machine lacks or what another process has taken."""
+        jars.require_spark()
         find_java()
         for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
             raise MachineTooSmall(problem=problem)
@@ -120,7 +122,7 @@ class Stack:
         self._ports = _service_ports(self.settings, self._dir / "ports.json")
 
     def _start_servers(self) -> Settings:
-        """Starts the servers that no setting names; the settings with their addresses."""
+        """Start the servers that no setting names; the settings with their addresses."""
         found: dict[str, str] = {}
         if not self.settings.kafka_bootstrap:
             self._say("starting Kafka")
@@ -143,11 +145,11 @@ class Stack:
 
 
 def run(settings: Settings, *, as_json: bool = False) -> int:
-    """Runs the stack until Ctrl-C or SIGTERM. Stdout: the ready line, or a table of endpoints; stderr: the rest."""
+    """Run the stack until Ctrl-C or SIGTERM. Stdout: the ready line, or a table of endpoints; stderr: the rest."""
     console = Console(stderr=True)
     with signals_interrupt(), shown(console) as say:
         try:
-            with Stack(settings, say) as stack:
+            with ServiceStack(settings, say) as stack:
                 _print_ready(stack.endpoints, as_json=as_json)
                 say("ready; Ctrl-C ends all of it")
                 stack.watch()
@@ -199,7 +201,7 @@ def _print_ready(endpoints: dict[str, str], *, as_json: bool) -> None:
 
 
 def _hold(data_dir: Path) -> IO[str]:
-    """Takes the data directory for this process; the kernel gives it free when the process ends, however it ends."""
+    """Take the data directory for this process; the kernel gives it free when the process ends, however it ends."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         lock = (data_dir / "up.lock").open("a+")
@@ -219,7 +221,7 @@ def _hold(data_dir: Path) -> IO[str]:
 
 
 def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
-    """A port each; those of last time where they are free, so that a bookmark stays good."""
+    """Return a port each; those of last time where they are free, so that a bookmark stays good."""
     try:
         remembered = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -25,7 +25,7 @@ class LogRecord(NamedTuple):
 
 
 def _is_of_the_moment(error: BaseException) -> bool:
-    """Whether a partition has no leader just now: its topic is new, or its broker has gone."""
+    """Return whether a partition has no leader just now: its topic is new, or its broker has gone."""
     codes = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
     return isinstance(error, KafkaException) and kafka_error(error).code() in codes
 
@@ -57,28 +57,29 @@ class BeaconLog:
         return sorted(self._admin.list_topics(self.topic, timeout=self._timeout_s).topics[self.topic].partitions)
 
     def topic_id(self) -> str:
-        """The topic's id: another one means that it was deleted and created anew."""
+        """Return the topic's id: another one means that it was deleted and created anew."""
         found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._timeout_s)
         return str(found[self.topic].result(self._timeout_s).topic_id)
 
     def ends(self) -> dict[int, int]:
-        """The end offset of each partition."""
+        """Return the end offset of each partition."""
         return self._offsets(OffsetSpec.latest())
 
     def watermarks(self) -> dict[int, Watermarks]:
-        """What the broker holds of each partition."""
+        """Return the low and high watermark of each partition."""
         low, high = self._offsets(OffsetSpec.earliest()), self._offsets(OffsetSpec.latest())
         return {partition: Watermarks(low[partition], high[partition]) for partition in high}
 
     def offsets_at(self, moment_ms: int) -> dict[int, int]:
-        """For each partition the offset of the first record appended at or after this moment; its end if none was."""
+        """Return for each partition the offset of the first record appended at or after this moment; its end if there
+        is none."""
         asked = [TopicPartition(self.topic, partition, moment_ms) for partition in self.partitions()]
         found = self._consumer.offsets_for_times(asked, timeout=self._timeout_s)
         ends: Mapping[int, int] = self.ends()
         return {place.partition: place.offset if place.offset >= 0 else ends[place.partition] for place in found}
 
     def records(self, ranges: Sequence[OffsetRange]) -> Iterator[LogRecord]:
-        """Every record in these ranges, which must be merged and held by the broker (see `clamp`)."""
+        """Read the records in these ranges, which must be merged and held by the broker (see `clamp`)."""
         for item in ranges:
             place = TopicPartition(self.topic, item.partition, item.first)
             self._consumer.assign([place])

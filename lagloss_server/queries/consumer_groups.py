@@ -16,7 +16,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError as ClientError
 from kafka.net import KafkaNetSocket
 
-from lagloss.kafka.commits import Partition
+from lagloss.broker.partition_bounds import Key
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For one answer; a question needs up to three where nothing is known yet."""
@@ -24,7 +24,8 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # who asks says what is w
 
 
 class _Direct(KafkaNetSocket):  # type: ignore[misc]  # without types
-    """Connects as its base does, and closes a socket that found nobody, which its base leaves to the garbage collector.
+    """Connects as its base does, and closes a socket that found no broker, which its base leaves to the garbage
+    collector.
 
     kafka-python takes it for the proxy of `direct:` addresses.
     """
@@ -55,7 +56,7 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
             raise
 
 
-class Groups:
+class ConsumerGroups:
     """Asks about consumer groups. Threads that share it ask one after the other.
 
     Its methods raise KafkaException where the brokers do not answer, as those of other clients here do.
@@ -77,18 +78,20 @@ class Groups:
         self._client: _Client | None = None
         self._guard = threading.RLock()
 
-    def committed(self, groups: Collection[str]) -> dict[str, dict[Partition, int]]:
-        """What each group has committed, by partition; nothing of one that does not exist."""
+    def committed(self, groups: Collection[str]) -> dict[str, dict[Key, int]]:
+        """Return the committed offsets of each group by partition; none for a group that does not exist."""
         found = self._ask("list_group_offsets", sorted(groups)) if groups else {}
         return {
-            group: {(at.topic, at.partition): told.offset for at, told in offsets.items() if told.offset >= 0}
+            group: {
+                (at.topic, at.partition): committed.offset for at, committed in offsets.items() if committed.offset >= 0
+            }
             for group, offsets in found.items()
         }
 
     def assigned(self, groups: Collection[str]) -> dict[str, int]:
-        """How many partitions the members of each group have between them; 0 of one that nobody has joined."""
+        """Return how many partitions the members of each group have between them; 0 for a group without members."""
         found = self._ask("describe_groups", sorted(groups)) if groups else {}
-        return {group: sum(map(_partitions, told["members"])) for group, told in found.items()}
+        return {group: sum(map(_partitions, described["members"])) for group, described in found.items()}
 
     def close(self) -> None:
         with self._guard:

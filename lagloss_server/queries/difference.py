@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lagloss.errors import UnknownCheckpoint
 from lagloss.wire.format import share_of
+from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -59,7 +59,7 @@ def difference(
 
 
 def check_points(graph: Graph, *checkpoints: str) -> None:
-    """Raises UnknownCheckpoint for one that the graph does not have."""
+    """Raise UnknownCheckpoint for one that the graph does not have."""
     for name in checkpoints:
         if name not in graph.bit:
             known = ", ".join(graph.checkpoints)
@@ -67,7 +67,7 @@ def check_points(graph: Graph, *checkpoints: str) -> None:
 
 
 def difference_in(found: WindowBlocks, source: str, target: str, limit: int | None = MAX_NAMES) -> Difference:
-    """The difference within blocks that were read, with so many names at most (None: all)."""
+    """Return the difference within blocks that were read, with so many names at most (None: all)."""
     ids = np.setdiff1d(found.ids(source), found.ids(target), assume_unique=True)
     names = tuple(sorted(found.names(ids[:limit])))
     return Difference(source, target, found.window_start_s, int(ids.size), names, share_of(found.sample))

@@ -22,25 +22,25 @@ DYING_MS = 10_000
 
 def is_heard(now_ms: int) -> ColumnElement[bool]:
     """Return the condition for an emitter, closed or not, that reported lately enough not to be silent."""
-    return tables.Emitter.appended_at >= now_ms - SILENT_AFTER_MS
+    return tables.EmitterRow.appended_at >= now_ms - SILENT_AFTER_MS
 
 
 def is_silent(now_ms: int) -> ColumnElement[bool]:
     """Return `EmitterState.is_silent` as a condition on the table."""
-    return ~tables.Emitter.closed & ~is_heard(now_ms)
+    return ~tables.EmitterRow.closed & ~is_heard(now_ms)
 
 
 def is_awaited(now_ms: int) -> ColumnElement[bool]:
     """Return the condition for an emitter that windows which end now still expect, if it is silent."""
-    return tables.Emitter.appended_at >= now_ms - EXPECTED_FOR_MS
+    return tables.EmitterRow.appended_at >= now_ms - EXPECTED_FOR_MS
 
 
 def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int) -> dict[str, list[EmitterState]]:
-    """The newest report of every emitter, by pipeline.
+    """Return the newest report of every emitter, by pipeline.
 
     Where its silence begins to matter is looked up only for emitters that are silent: it takes all their tallies.
     """
-    emitter, tally = tables.table_of(tables.Emitter), tables.table_of(tables.Tally)
+    emitter, tally = tables.table_of(tables.EmitterRow), tables.table_of(tables.TallyRow)
     disturbed = (
         select(func.min(tally.c.window_start))
         .where(

@@ -27,10 +27,10 @@ _Ints = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True)
-class Message:
+class MatrixMessage:
     """One row: a message's name (its hash in hex where that is not known), its event time (epoch ms; None where the
-    first checkpoint does not tell), its lag (ms) at each checkpoint it is at, the places it is missing at, and how many
-    beacons too many it has at a checkpoint."""
+    first checkpoint does not have it), its lag (ms) at each checkpoint it is at, the places it is missing at, and how
+    many beacons too many it has at a checkpoint."""
 
     message_id: str
     event_time_ms: int | None
@@ -63,7 +63,7 @@ class Matrix:
     pipeline: str
     window_start_s: int
     checkpoints: tuple[str, ...]
-    messages: tuple[Message, ...]
+    messages: tuple[MatrixMessage, ...]
     count: int
     sample: float = 1.0
 
@@ -86,7 +86,7 @@ class Matrix:
         }
 
     def table(self) -> Table:
-        """For a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
+        """Format the matrix for a terminal: ids down, checkpoints across, a mark and the lag where a beacon is."""
         names = (Column(name, no_wrap=True, justify="right") for name in self.checkpoints)
         table = Table(Column("message", no_wrap=True), *names, Column("missing at", no_wrap=True), box=None)
         for message in self.messages:
@@ -95,7 +95,7 @@ class Matrix:
         return table
 
 
-def _cell(message: Message, checkpoint: str) -> str:
+def _cell(message: MatrixMessage, checkpoint: str) -> str:
     if checkpoint not in message.lags_ms:
         return "·"
     more = message.duplicates.get(checkpoint)
@@ -103,7 +103,7 @@ def _cell(message: Message, checkpoint: str) -> str:
 
 
 def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_ROWS) -> Matrix:
-    """The matrix of a window's blocks."""
+    """Return the matrix of a window's blocks."""
     presence = Presence(found)
     return presence.matrix(presence.select(only="missing" if only_missing else None), limit)
 
@@ -112,7 +112,7 @@ def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_
 class Presence:
     """Who was where in a window's blocks: what every selection of messages is made from. A row is a position in `ids`.
 
-    Of several beacons of a message at a checkpoint the earliest live one tells its lag, a replayed one only where there
+    Of several beacons of a message at a checkpoint the earliest live one gives its lag, a replayed one only where there
     is no live one.
     """
 
@@ -134,7 +134,7 @@ class Presence:
 
     @cached_property
     def event_ms(self) -> npt.NDArray[np.float64]:
-        """Epoch ms by row, from the first checkpoint; infinity where it does not tell."""
+        """Epoch ms by row, from the first checkpoint; infinity where it has none."""
         event_ms = np.full(self.ids.size, np.inf)
         for block, rows in self.found.beacons(self.graph.first):
             if block.event_offset_ms is not None:
@@ -170,8 +170,8 @@ class Presence:
         }
 
     def select(self, *, only: Only | None = None, where: str | None = None, text: str = "") -> _Ints:
-        """The rows that are asked for, in the order of their event times. `where`: missing at this place; `text`: part
-        of the message's name, or its hash in hex."""
+        """Return the rows that are asked for, in the order of their event times. `where`: missing at this place;
+        `text`: part of the message's name, or its hash in hex."""
         which, missing = self.missing_of
         kept = np.ones(self.ids.size, bool)
         if only == "missing":
@@ -186,27 +186,27 @@ class Presence:
         return rows[np.lexsort((self.ids[rows], self.event_ms[rows]))]
 
     def missing_first(self, rows: _Ints) -> _Ints:
-        """The same rows, those with something missing first."""
+        """Return the same rows, those with something missing first."""
         which, missing = self.missing_of
         is_whole = np.array([not places for places in missing], bool)[which[rows]]
         return rows[np.argsort(is_whole, kind="stable")]
 
     def matrix(self, rows: _Ints, limit: int | None = MAX_ROWS) -> Matrix:
-        """The first of these rows as messages."""
+        """Return the first of these rows as messages."""
         shown = rows[:limit]
         share = share_of(self.found.sample)
         name, start_s = self.graph.definition.name, self.found.window_start_s
         return Matrix(name, start_s, tuple(self.at), self.messages(shown), int(rows.size), share)
 
-    def messages(self, rows: _Ints) -> tuple[Message, ...]:
-        """It costs as much as there are rows, and the window is gone through once, whatever is asked of it."""
+    def messages(self, rows: _Ints) -> tuple[MatrixMessage, ...]:
+        """Return these rows as messages. The window is gone through once, so the cost grows with the rows alone."""
         ids = self.ids[rows]
         lags = {name: least[rows].tolist() for name, least in self.lags_ms.items()}
         more = {name: counts[rows].tolist() for name, counts in self.duplicates.items()}
         which, missing = self.missing_of
         patterns, events_ms = which[rows].tolist(), self.event_ms[rows].tolist()
         return tuple(
-            Message(
+            MatrixMessage(
                 name,
                 int(events_ms[place]) if events_ms[place] < np.inf else None,
                 {point: round(least[place], 3) for point, least in lags.items() if least[place] < np.inf},

@@ -66,7 +66,7 @@ class Beacon:
 class Trail:
     """A message's beacons by time, and how much of the log was looked through for them.
 
-    `event_ms`: epoch ms; None where the first checkpoint does not tell, and the window's end stands in (rule 4).
+    `event_ms`: epoch ms; None where the first checkpoint does not have it, and the window's end stands in (rule 4).
     """
 
     id_hash: int
@@ -102,11 +102,11 @@ class Search:
 
     def document(self) -> dict[str, Any]:
         times = {name: getattr(self, name) for name in ("from_s", "to_s", "oldest_s")}
-        told = {name.removesuffix("_s"): None if at is None else rfc3339(at) for name, at in times.items()}
+        times_of = {name.removesuffix("_s"): None if at is None else rfc3339(at) for name, at in times.items()}
         return {
             "trail": self.trail and self.trail.document(),
-            "looked_through": {"from": told["from"], "to": told["to"]},
-            "oldest": told["oldest"],
+            "looked_through": {"from": times_of["from"], "to": times_of["to"]},
+            "oldest": times_of["oldest"],
             "cut": self.is_cut,
         }
 
@@ -125,7 +125,7 @@ def search(
     """Look for the newest window with a beacon of any of these ids (hashes), or the one nearest to `around_s`; only
     windows that start before `before_s`, and not before `after_s`. Then read all that the log holds of it there.
 
-    Blocks of an emitter that died before it told of them are found in a window that another beacon leads to.
+    Blocks of an emitter that died before it reported them are found in a window that another beacon leads to.
 
     Raises:
         KafkaException: the broker does not answer.
@@ -161,8 +161,8 @@ def read_trail(
     id_hash: int,
     partitions: frozenset[int] | None = None,
 ) -> Trail | None:
-    """All beacons of a message in a window that is known to hold it; None if the log has none. `partitions`: those it
-    may lie in, if that is known.
+    """Return all beacons of a message in a window that is known to hold it; None if the log has none. `partitions`:
+    those it may lie in, if that is known.
 
     Raises:
         NotEnoughData, KafkaException: as `lagloss_server.queries.window_blocks.read_window`.
@@ -202,7 +202,7 @@ def _beacon(block: BeaconBlock, row: int, since_ms: int, hosts: Mapping[bytes, s
 
 
 def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | None]:
-    """Event time (epoch ms) and name, as the first checkpoint's beacons tell them."""
+    """Event time (epoch ms) and name, from the first checkpoint's beacons."""
     event_ms, name = None, None
     for block, row in hits:
         if block.event_offset_ms is not None:
@@ -232,7 +232,8 @@ def _best_hit(
 
 
 def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tuple[list[int], int]]:
-    """The windows in their order, so many at a time as are read in a second or so, and how many beacons that are."""
+    """Return the windows in their order, so many at a time as are read in a second or so, and how many beacons that
+    are."""
     batch: list[int] = []
     size = 0
     for start in starts:
@@ -246,8 +247,8 @@ def _batches(starts: Sequence[int], beacons: Mapping[int, int]) -> Iterator[tupl
 
 
 def _tallied_windows(store: Store, pipeline: str) -> dict[int, int]:
-    """The windows that the log may hold blocks of, and how many beacons they have."""
-    tally = tables.Tally
+    """Return the windows that the log may hold blocks of, and how many beacons they have."""
+    tally = tables.TallyRow
     with store.engine.connect() as connection:
         rows = connection.execute(
             select(tally.window_start, func.sum(tally.beacons))
@@ -260,7 +261,7 @@ def _tallied_windows(store: Store, pipeline: str) -> dict[int, int]:
 def _ranges_of(
     store: Store, pipeline: str, starts: Sequence[int], partitions: frozenset[int] | None = None
 ) -> list[OffsetRange]:
-    tally = tables.Tally
+    tally = tables.TallyRow
     with store.engine.connect() as connection:
         rows = connection.execute(
             select(tally.ranges).where(
@@ -276,8 +277,8 @@ def _ranges_of(
 def _partition_counts(
     store: Store, log: BeaconLog, pipeline: str, oldest_s: int | None, held: Mapping[int, Watermarks]
 ) -> range:
-    """How many partitions blocks of this window and later ones may be made for. Their number only grows, so it is at
-    least what the first blocks of the oldest window say."""
+    """Return how many partitions blocks of this window and later ones may be made for. Their number only grows, so it
+    is at least what the first blocks of the oldest window say."""
     if oldest_s is None:
         return range(len(held), len(held) + 1)
     first: dict[int, OffsetRange] = {}
@@ -293,7 +294,7 @@ def _partitions_of(ids: Iterable[int], counts: range) -> frozenset[int]:
 
 
 def _hosts(store: Store, pipeline: str) -> dict[bytes, str]:
-    emitter = tables.Emitter
+    emitter = tables.EmitterRow
     with store.engine.connect() as connection:
         rows = connection.execute(select(emitter.emitter, emitter.host).where(emitter.pipeline == pipeline))
         return {found.emitter: found.host for found in rows}

@@ -20,7 +20,7 @@ class Watermarks:
 
 
 def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[OffsetRange]:
-    """The ranges by partition and offset, joined where they overlap or lie within `gap` records."""
+    """Return the ranges by partition and offset, joined where they overlap or lie within `gap` records."""
     merged: list[OffsetRange] = []
     for item in sorted(ranges, key=lambda found: (found.partition, found.first)):
         last = merged[-1] if merged else None
@@ -32,7 +32,7 @@ def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[Of
 
 
 def clamp(ranges: Iterable[OffsetRange], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-    """What of the ranges the broker still holds: Spark would wait two minutes for an end past the log's end."""
+    """Cut the ranges to what the broker still holds: Spark would wait two minutes for an end past the log's end."""
     clamped = []
     for item in ranges:
         marks = held.get(item.partition)
@@ -45,7 +45,8 @@ def clamp(ranges: Iterable[OffsetRange], held: Mapping[int, Watermarks]) -> list
 
 
 def rounds(ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
-    """The ranges as few sets with at most one a partition: Kafka's source takes one range of each partition a read."""
+    """Return the ranges as few sets with at most one a partition: Kafka's source takes one range of each partition a
+    read."""
     layers: list[list[OffsetRange]] = []
     depth: dict[int, int] = {}
     for item in ranges:

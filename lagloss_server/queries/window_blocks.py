@@ -14,9 +14,9 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from lagloss.errors import NotEnoughData
 from lagloss.wire.checks import check_block
 from lagloss.wire.format import SAMPLE_ALL, U64, BadRecord, BeaconBlock, OffsetRange, block_key, id_starts
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
@@ -41,18 +41,18 @@ class WindowBlocks:
         return sum(block.count for blocks in self.blocks.values() for block in blocks)
 
     def beacons(self, checkpoint: str) -> Iterator[tuple[BeaconBlock, npt.NDArray[np.intp]]]:
-        """The blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
+        """Return the blocks of a checkpoint, each with the positions of the beacons that the sample takes."""
         for block in self.blocks.get(checkpoint, ()):
             taken = (block.id_hash & np.uint64(SAMPLE_ALL - 1)) < np.uint64(self.sample)
             yield block, np.flatnonzero(taken)
 
     def ids(self, checkpoint: str) -> U64:
-        """The distinct id hashes at a checkpoint, ascending."""
+        """Return the distinct id hashes at a checkpoint, ascending."""
         parts = [block.id_hash[rows] for block, rows in self.beacons(checkpoint)]
         return np.unique(np.concatenate([np.empty(0, np.uint64), *parts]))
 
     def names(self, ids: U64) -> list[str]:
-        """The names of these ids, from the first checkpoint's blocks; a hash in hex where none tells."""
+        """Return the names of these ids, from the first checkpoint's blocks; a hash in hex where none has it."""
         known, places = self._named
         if not known.size:
             return [f"{id_hash:016x}" for id_hash in ids.tolist()]
@@ -84,7 +84,7 @@ class WindowBlocks:
 def read_window(
     store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
 ) -> WindowBlocks:
-    """Read the blocks of one window; who has fallen silent is told as of `now_ms` (by default, now).
+    """Read the blocks of one window; silence is judged as of `now_ms` (by default, now).
 
     Raises:
         NotEnoughData: no tally of the window is left, it is sealed, or the log no longer holds its blocks.
@@ -103,14 +103,15 @@ def read_window(
 def window_ranges(
     store: Store, log: BeaconLog, pipeline: str, window_start_s: int, now_ms: int | None = None
 ) -> tuple[list[OffsetRange], int]:
-    """Where the blocks of a window lie, merged and held by the broker, and the lowest sample that its tallies speak of.
+    """Return where the blocks of a window lie, merged and held by the broker, and the lowest sample that its tallies
+    speak of.
 
     Raises:
         NotEnoughData, KafkaException: as `read_window`.
     """
     ranges, sample = store.tallied(pipeline, window_start_s)
     if not ranges:
-        raise NotEnoughData(detail=f"no tally of {pipeline} tells of the window {rfc3339(window_start_s)}.")
+        raise NotEnoughData(detail=f"no tally of {pipeline} covers the window {rfc3339(window_start_s)}.")
     held = log.watermarks()
     ranges = merge_ranges(ranges)
     if store.is_sealed(pipeline, window_start_s) or _records(clamp(ranges, held)) < _records(ranges):

@@ -53,8 +53,8 @@ class Fate(IntEnum):
     FILTERED = 6
 
 
-class Straddled(Exception):
-    """A cut falls inside a pattern: the window's blocks must be read again to tell its messages apart."""
+class CutInsidePattern(Exception):
+    """A cut falls inside a pattern: the window's blocks must be read again to judge its messages separately."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Overtaken:
         """Return whether the pattern's messages were overtaken.
 
         Raises:
-            Straddled: some were, some were not.
+            CutInsidePattern: some were, some were not.
         """
         if not is_before(pattern, self.before):
             return False
@@ -81,7 +81,7 @@ class Overtaken:
 
 
 @dataclass(frozen=True)
-class Horizon:
+class ProgressCuts:
     """How far each place has come: the messages that it has overtaken, and since when messages are overdue (pending for
     longer than maxWait), both by when they were last seen (epoch ms)."""
 
@@ -138,10 +138,10 @@ def is_missing_outside(graph: Graph, mask: int) -> bool:
     return not any(graph.handed(place, mask) & parts for place in missing_places(graph, mask))
 
 
-def horizon(graph: Graph, evidence: Evidence) -> Horizon:
-    """Rule 4: the cuts of each place. A retrier overtakes nobody."""
+def horizon(graph: Graph, evidence: Evidence) -> ProgressCuts:
+    """Rule 4: the cuts of each place. A retrier overtakes no message."""
     margin_ms = OVERTAKEN_AFTER_MS + evidence.clock_skew_ms
-    return Horizon(
+    return ProgressCuts(
         overtaken={place: _overtaken(place, evidence, margin_ms) for place in graph.places if place.kind != "retrier"},
         overdue=evidence.now_ms - graph.definition.spec.max_wait,
     )
@@ -163,18 +163,18 @@ def _overtaken(place: Place, evidence: Evidence, margin_ms: int) -> Overtaken:
 
 
 def is_before(pattern: Pattern, cut: float) -> bool:
-    """Whether the pattern's messages were last seen before the cut.
+    """Return whether the pattern's messages were last seen before the cut.
 
     Raises:
-        Straddled: some were, some were not.
+        CutInsidePattern: some were, some were not.
     """
     if pattern.seen_first_ms is None or pattern.seen_last_ms is None:
-        raise Straddled
+        raise CutInsidePattern
     if pattern.seen_last_ms < cut:
         return True
     if pattern.seen_first_ms >= cut:
         return False
-    raise Straddled
+    raise CutInsidePattern
 
 
 @dataclass(frozen=True)
@@ -187,11 +187,11 @@ class Judged:
     waiting: frozenset[Place] = frozenset()
 
 
-def judge_pattern(graph: Graph, pattern: Pattern, ahead: Horizon, incomplete: frozenset[str]) -> Judged:
+def judge_pattern(graph: Graph, pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]) -> Judged:
     """Rules 5, 6 and 8: pending, overdue, lost or one of the good fates.
 
     Raises:
-        Straddled: a cut falls inside the pattern.
+        CutInsidePattern: a cut falls inside the pattern.
     """
     missing = missing_places(graph, pattern.mask)
     if not missing:
@@ -200,12 +200,12 @@ def judge_pattern(graph: Graph, pattern: Pattern, ahead: Horizon, incomplete: fr
 
 
 def judge_pattern_at(
-    graph: Graph, destination: Destination, pattern: Pattern, ahead: Horizon, incomplete: frozenset[str]
+    graph: Graph, destination: Destination, pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]
 ) -> Fate | None:
     """Rule 15: what became of a pattern's messages as far as a destination is concerned; None if not due there.
 
     Raises:
-        Straddled: a cut falls inside the pattern.
+        CutInsidePattern: a cut falls inside the pattern.
     """
     if not implied(graph, pattern.mask) & destination.part:
         return None
@@ -221,7 +221,9 @@ def judge_pattern_at(
     return _waiting(pattern, ahead)  # with a retrier that other nodes use, too
 
 
-def _judge_missing(missing: Sequence[Place], pattern: Pattern, ahead: Horizon, incomplete: frozenset[str]) -> Judged:
+def _judge_missing(
+    missing: Sequence[Place], pattern: Pattern, ahead: ProgressCuts, incomplete: frozenset[str]
+) -> Judged:
     behind = [place for place in missing if place in ahead.overtaken and ahead.overtaken[place].holds(pattern)]
     if not behind:
         return Judged(_waiting(pattern, ahead), waiting=frozenset(missing))
@@ -229,7 +231,7 @@ def _judge_missing(missing: Sequence[Place], pattern: Pattern, ahead: Horizon, i
     return Judged(Fate.LOST if certain else Fate.PERHAPS, certain, frozenset(behind) - certain)
 
 
-def _waiting(pattern: Pattern, ahead: Horizon) -> Fate:
+def _waiting(pattern: Pattern, ahead: ProgressCuts) -> Fate:
     return Fate.OVERDUE if is_before(pattern, ahead.overdue) else Fate.PENDING
 
 
@@ -264,12 +266,12 @@ class Scale:
         return seen if self.sample == SAMPLE_ALL else round(seen * self.factor)
 
     def interval(self, fates: Mapping[Fate, int]) -> Interval:
-        """The loss interval of messages with these fates, widened by what sampling leaves unsure."""
+        """Return the loss interval of messages with these fates, widened by what sampling leaves unsure."""
         certain = fates.get(Fate.LOST, 0)
         return self.widened(certain, certain + fates.get(Fate.PERHAPS, 0) + fates.get(Fate.OVERDUE, 0))
 
     def widened(self, low: int, high: int) -> Interval:
-        """A loss interval, widened by what sampling leaves unsure."""
+        """Return a loss interval, widened by what sampling leaves unsure."""
         if self.sample == SAMPLE_ALL or self.messages == 0:
             return Interval(low, high)
         least = wilson(low, self.messages)[0] * self.messages * self.factor
@@ -278,7 +280,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Census:
+class FateCounts:
     """Messages by fate, and by a place's label those lost there for certain, and those perhaps lost or overdue.
 
     `due`: by destination, the fates of the messages due there; `on_time`: how many of them arrived on time; `outside`:
@@ -304,11 +306,11 @@ class Census:
 
 
 def _asked(fates: Counter[Fate]) -> int:
-    """The messages due at a destination that its on-time share is of."""
+    """Count the messages due at a destination that its on-time share is of."""
     return sum(fates.values()) - fates[Fate.FILTERED] - fates[Fate.DEAD]
 
 
-def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: frozenset[str]) -> Census:
+def take_census(graph: Graph, facts: WindowFacts, ahead: ProgressCuts, incomplete: frozenset[str]) -> FateCounts:
     """Judge every pattern and add up; where tallies prove that nothing is missing, their counts are the fates."""
     if facts.proven:
         return _proven_census(graph, facts)
@@ -336,10 +338,10 @@ def take_census(graph: Graph, facts: WindowFacts, ahead: Horizon, incomplete: fr
             if fate is Fate.DELIVERED and pattern.on_time:
                 on_time[at] += pattern.on_time[at]
         outside += pattern.count if is_missing_outside(graph, pattern.mask) else 0
-    return Census(fates, certain, unsure, unexplained, tuple(due), tuple(on_time), outside)
+    return FateCounts(fates, certain, unsure, unexplained, tuple(due), tuple(on_time), outside)
 
 
-def _proven_census(graph: Graph, facts: WindowFacts) -> Census:
+def _proven_census(graph: Graph, facts: WindowFacts) -> FateCounts:
     """Every message took one way to its end, so each end's beacons are the messages."""
 
     def count(mask: int) -> int:
@@ -348,7 +350,7 @@ def _proven_census(graph: Graph, facts: WindowFacts) -> Census:
     def ended(at: int, dead: int, filtered: int) -> Counter[Fate]:
         return Counter({Fate.DELIVERED: count(at), Fate.DEAD: count(dead), Fate.FILTERED: count(filtered)})
 
-    return Census(
+    return FateCounts(
         fates=ended(graph.delivery_mask, graph.dead_mask, graph.filtered_mask),
         certain=Counter(),
         unsure=Counter(),
@@ -363,16 +365,16 @@ def _proven_census(graph: Graph, facts: WindowFacts) -> Census:
 
 
 def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
-    """The result of a window.
+    """Return the result of a window.
 
     Raises:
-        Straddled: time has moved a cut into a pattern, or the tallies prove no longer what they did, or the facts are
-            older than destinations; read the blocks again, cut at `horizon(...).cuts`.
+        CutInsidePattern: time has moved a cut into a pattern, or the tallies prove no longer what they did, or the
+            facts are older than destinations; read the blocks again, cut at `horizon(...).cuts`.
     """
     if facts.proven and not proves(graph, evidence):
-        raise Straddled
+        raise CutInsidePattern
     if facts.arrivals and len(facts.arrivals) != len(graph.destinations):
-        raise Straddled
+        raise CutInsidePattern
     incomplete = evidence.incomplete(graph, facts.read, facts.quarantined)
     ahead = horizon(graph, evidence)
     census = take_census(graph, facts, ahead, incomplete)
@@ -418,7 +420,7 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     )
 
 
-def _destinations(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tuple[DestinationResult, ...]:
+def _destinations(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[DestinationResult, ...]:
     """Rule 15, in the order of the flow."""
     return tuple(
         DestinationResult(
@@ -444,13 +446,13 @@ def _crashes(graph: Graph, evidence: Evidence) -> tuple[Crash, ...]:
 
 
 def unknown_checkpoints(graph: Graph, facts: WindowFacts, evidence: Evidence) -> dict[str, int]:
-    """Beacons, told or read, of checkpoints that the version in force does not have: shown, not judged."""
-    told: Counter[str] = Counter()
+    """Count beacons, by tallies or blocks, of checkpoints unknown to the version in force: shown, not judged."""
+    tallied: Counter[str] = Counter()
     for tally in evidence.tallies:
         if tally.checkpoint not in graph.bit:
-            told[tally.checkpoint] += tally.beacons
-    names = sorted({*told, *facts.strangers})[:UNKNOWN_SHOWN]
-    return {name: max(told[name], facts.strangers.get(name, 0)) for name in names}
+            tallied[tally.checkpoint] += tally.beacons
+    names = sorted({*tallied, *facts.strangers})[:UNKNOWN_SHOWN]
+    return {name: max(tallied[name], facts.strangers.get(name, 0)) for name in names}
 
 
 def _verdict(
@@ -484,7 +486,7 @@ def _judge_loss(messages: int, lost: Interval, pending: int, most: float, first_
 
 
 def _reasons(
-    census: Census, evidence: Evidence, incomplete: frozenset[str], scale: Scale, crashes: Iterable[Crash]
+    census: FateCounts, evidence: Evidence, incomplete: frozenset[str], scale: Scale, crashes: Iterable[Crash]
 ) -> tuple[str, ...]:
     """Rule 10: every reason that is true, whatever the verdict."""
     reasons = {f"evidence:{node}" for node in incomplete}
@@ -523,7 +525,7 @@ def _difference(after: float | None, before: float | None) -> float | None:
 
 
 def _node(
-    graph: Graph, name: str, facts: WindowFacts, census: Census, scale: Scale, incomplete: frozenset[str]
+    graph: Graph, name: str, facts: WindowFacts, census: FateCounts, scale: Scale, incomplete: frozenset[str]
 ) -> NodeResult:
     lag_in = lags_at(facts, f"{name}.in").quantile_ms(0.95)
     lag_out = lags_at(facts, *graph.outs(name)).quantile_ms(0.95)
@@ -538,7 +540,7 @@ def _node(
     )
 
 
-def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tuple[LinkResult, ...]:
+def _links(graph: Graph, facts: WindowFacts, census: FateCounts, scale: Scale) -> tuple[LinkResult, ...]:
     return tuple(
         LinkResult(
             source=link.source,
@@ -554,5 +556,5 @@ def _links(graph: Graph, facts: WindowFacts, census: Census, scale: Scale) -> tu
     )
 
 
-def _lost_at(census: Census, scale: Scale, label: str) -> Interval:
+def _lost_at(census: FateCounts, scale: Scale, label: str) -> Interval:
     return scale.widened(census.certain[label], census.certain[label] + census.unsure[label])

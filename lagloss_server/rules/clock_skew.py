@@ -32,18 +32,18 @@ class Skew:
 
     @classmethod
     def of(cls, appended_ms: int, sent_at_ms: int, *, closed: bool = False) -> Self:
-        """What one report tells: nothing if it closes an account that ended long before."""
+        """Return the skew that one report shows: none if it closes an account that ended long before."""
         if closed and appended_ms - sent_at_ms > STALE_MS:
             return cls()
         return cls(((appended_ms // MINUTE_MS, appended_ms - sent_at_ms),))
 
     @classmethod
     def stored(cls, smallest: Sequence[Sequence[int]]) -> Self:
-        """As it was kept in the table `emitter`."""
+        """Restore the skew from the table `emitter`."""
         return cls(tuple((minute, ms) for minute, ms in smallest))
 
     def merged(self, other: Skew) -> Skew:
-        """What both tell; the order does not matter."""
+        """Merge both; the order does not matter."""
         found: dict[int, int] = {}
         for minute, ms in (*self.smallest, *other.smallest):
             found[minute] = min(ms, found.get(minute, ms))
@@ -56,8 +56,8 @@ class Skew:
 
 
 def apart_ms(skews_ms: Iterable[int]) -> int:
-    """How far apart any two of these clocks are, the broker's among them: in whole seconds, rounded up, so that a
-    result does not change with each report; 0 below one second."""
+    """Return how far apart any two of these clocks are, the broker's among them: in whole seconds, rounded up, so that
+    a result does not change with each report; 0 below one second."""
     found = [0, *skews_ms]
     apart = max(found) - min(found)
     return 0 if apart < AGREE_WITHIN_MS else -(-apart // 1000) * 1000

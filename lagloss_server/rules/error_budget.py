@@ -241,8 +241,8 @@ def judge(objective: Objective, parts: Iterable[tuple[Rollup, Target]], missing:
 
 
 def unseen_estimate(of: int, minutes: int, closed: int) -> int:
-    """The messages that so many minutes without a verdict would have at the mean rate of the closed ones, which have
-    the messages `of`."""
+    """Return the messages that so many minutes without a verdict would have at the mean rate of the closed ones, which
+    have the messages `of`."""
     return ceil(Fraction(of * minutes, closed)) if closed else 0
 
 

@@ -44,7 +44,7 @@ class EmitterState:
         return not self.closed and now_ms - self.appended_at > SILENT_AFTER_MS
 
     def is_silent_in(self, window_start_s: int, now_ms: int) -> bool:
-        """Whether its silence leaves this window incomplete for good."""
+        """Return whether its silence leaves this window incomplete for good."""
         return (
             self.is_silent(now_ms)
             and window_start_s >= self.disturbed_from_s
@@ -52,7 +52,8 @@ class EmitterState:
         )
 
     def is_heard_near(self, window_start_s: int) -> bool:
-        """Whether anything it said, by its own clock or the broker's, may reach into a window that starts then."""
+        """Return whether any of its reports, by its own clock or the broker's, may reach into a window that starts
+        then."""
         return max(self.appended_at, self.sent_at) + SILENT_AFTER_MS >= window_start_s * 1000
 
 
@@ -88,7 +89,7 @@ class LaneState:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class PlaceProgress:
     """How far a place has come (epoch ms): the minimum over the lanes of the living; and for each dead emitter with
     work in hand how far that had come, and when it takes nothing in any more."""
 
@@ -127,15 +128,15 @@ class Evidence:
 
     def expected(self) -> list[EmitterState]:
         """Emitters that should account for this window (rule 7)."""
-        told = {tally.emitter for tally in self.tallies}
+        tallied = {tally.emitter for tally in self.tallies}
         return [
             state
             for state in self.emitters
-            if self._is_expected(state) or (state.emitter in told and self.window_end_ms < state.started_at)
+            if self._is_expected(state) or (state.emitter in tallied and self.window_end_ms < state.started_at)
         ]
 
     def _is_expected(self, state: EmitterState) -> bool:
-        """Whether it should account for this window, tally or no tally."""
+        """Return whether it should account for this window, tally or no tally."""
         if self.window_end_ms < state.started_at:
             return False
         if state.closed:
@@ -143,8 +144,8 @@ class Evidence:
         return not self._is_given_up(state)
 
     def _is_given_up(self, state: EmitterState) -> bool:
-        """Whether it died before this window, and so long ago that it is no longer expected, or all that it took in has
-        been taken over."""
+        """Return whether it died before this window, and so long ago that it is no longer expected, or all that it took
+        in has been taken over."""
         if not state.is_silent(self.now_ms):
             return False
         if self.window_end_ms > state.appended_at + EXPECTED_FOR_MS:
@@ -152,7 +153,7 @@ class Evidence:
         return self.window_start_s * 1000 > state.mourned_ms and self._is_taken_over(state, state.inputs)
 
     def _is_taken_over(self, state: EmitterState, inputs: Iterable[str]) -> bool:
-        """Whether each of these input lanes, at least one, is past the emitter's end by the report of another."""
+        """Return whether each of these input lanes, at least one, is past its end by the report of another."""
         lanes = self._input_lanes(state.node)
         taken = [
             name in lanes and lanes[name].reporter != state.emitter and lanes[name].until > state.mourned_ms
@@ -172,7 +173,7 @@ class Evidence:
         return [state for state in self.emitters if state.is_silent_in(self.window_start_s, self.now_ms)]
 
     def incomplete(self, graph: Graph, read: Mapping[Account, int], quarantined: Iterable[str]) -> frozenset[str]:
-        """The nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
+        """Return the nodes whose evidence is incomplete in this window, given the beacons read by account (rule 7)."""
         expected = self.expected()
         incomplete = {state.node for state in expected if not self.is_final(state)}
         incomplete |= {tally.node for tally in self.tallies if tally.beacons > read.get(tally.account, 0)}
@@ -185,12 +186,13 @@ class Evidence:
     @property
     def clock_skew_ms(self) -> int:
         """How far apart the clocks of the pipeline's hosts are, the broker's among them (rule 4). Emitters count that
-        told of the window, or were heard no earlier than a minute before it began: not those that ended long ago."""
-        told = {tally.emitter for tally in self.tallies}
+        sent a tally for the window, or reported no earlier than a minute before it began: not those that ended long
+        ago."""
+        tallied = {tally.emitter for tally in self.tallies}
         return apart_ms(
             state.skew_ms
             for state in self.emitters
-            if state.emitter in told or state.is_heard_near(self.window_start_s)
+            if state.emitter in tallied or state.is_heard_near(self.window_start_s)
         )
 
     def is_idle(self, graph: Graph) -> bool:
@@ -198,7 +200,7 @@ class Evidence:
         known = [state for state in self.emitters if state.node == graph.first_node and not self._is_given_up(state)]
         return bool(known) and all(state.closed or self.is_final(state) for state in known)
 
-    def progress(self, checkpoint: str) -> Progress | None:
+    def progress(self, checkpoint: str) -> PlaceProgress | None:
         """Return how far the lanes of a place's checkpoint have come (rule 4); None where no emitter reported any."""
         lanes = [lane for lane in self.lanes if lane.checkpoint == checkpoint]
         if not lanes:
@@ -213,7 +215,7 @@ class Evidence:
                 holder.resumes and self._is_taken_over(holder, self._input_lanes(holder.node))
             ):
                 dead.append((lane.until, holder.mourned_ms))
-        return Progress(min(living, default=self.now_ms), tuple(dead))
+        return PlaceProgress(min(living, default=self.now_ms), tuple(dead))
 
 
 def changed_nodes(before: Graph, after: Graph) -> frozenset[str]:

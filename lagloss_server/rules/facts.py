@@ -100,7 +100,7 @@ class WindowFacts:
 
     @classmethod
     def merged(cls, parts: Iterable[WindowFacts]) -> WindowFacts:
-        """The facts of all parts together; their ids are disjoint and they were cut at the same times."""
+        """Return the facts of all parts together; their ids are disjoint and they were cut at the same times."""
         parts = list(parts)
         if len(parts) == 1:
             return parts[0]
@@ -142,13 +142,13 @@ class WindowFacts:
         )
 
     def pack(self) -> bytes:
-        """The facts without the missing ids (which have a table of their own), as compressed JSON; the same bytes
-        however the parts were read."""
+        """Return the facts without the missing ids (which have a table of their own), as compressed JSON; the same
+        bytes however the parts were read."""
         return zlib.compress(json.dumps(self._document(), separators=(",", ":")).encode(), 6)
 
     @classmethod
     def unpack(cls, packed: bytes) -> WindowFacts:
-        """The facts that were packed. Those packed before there were destinations have one for all of them."""
+        """Unpack facts. Those packed before there were destinations have one for all of them."""
         raw = json.loads(zlib.decompress(packed))
         return cls(
             patterns=tuple(
@@ -196,7 +196,7 @@ class WindowFacts:
 
 
 def stretch_of(seen_ms: float, cuts: tuple[float, ...]) -> int:
-    """Which stretch between the cuts (ascending, epoch ms) a time lies in: how many cuts are at or before it."""
+    """Return how many cuts (ascending, epoch ms) are at or before a time."""
     return sum(cut <= seen_ms for cut in cuts)
 
 

@@ -53,12 +53,12 @@ def hops(graph: Graph) -> list[Hop]:
 
 
 def deliveries(graph: Graph) -> list[str]:
-    """The nodes without next nodes, in the order of the flow."""
+    """Return the nodes without next nodes, in the order of the flow."""
     return [checkpoint.removesuffix(".out") for checkpoint in graph.delivery]
 
 
 def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
-    """The hops as a window's document tells them."""
+    """Return the hops of a window's document."""
     values: dict[Hop, float] = {}
     lag_out: dict[str, float] = {}
     ends = deliveries(graph)
@@ -77,7 +77,7 @@ def of_window(window: Mapping[str, Any], graph: Graph) -> HopLags:
 
 
 def of_checkpoints(p95_ms: Callable[[tuple[str, ...]], float | None], graph: Graph) -> HopLags:
-    """The hops by Process_Duration(N) = Lag_out(N) - Lag_in(N) and Queue_Time(N -> M) = Lag_in(M) - Lag_out(N).
+    """Return the hops by Process_Duration(N) = Lag_out(N) - Lag_in(N) and Queue_Time(N -> M) = Lag_in(M) - Lag_out(N).
 
     `p95_ms` reads the p95 of the live lags at some checkpoints together from their merged sketches.
     """
@@ -99,7 +99,7 @@ def _add(values: dict[Hop, float], hop: Hop, later_ms: float | None, earlier_ms:
 
 
 def path_ms(lags: HopLags, graph: Graph, delivery: str | None = None) -> dict[Hop, float]:
-    """The hops of the slowest path to `delivery`, or to the delivery with the highest p95, with their p95.
+    """Return the hops of the slowest path to `delivery`, or to the delivery with the highest p95, with their p95.
 
     Where routes meet, the slowest is the one whose hops add up to the most. Empty where no path is known whole.
     """

@@ -31,9 +31,9 @@ class LiveTally:
 
 
 def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally]) -> WindowResult:
-    """An open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None, and
-    so is whatever only a closing can tell. Where an emitter's sample changed within the window, its counts are scaled
-    as if it had been the lowest all the time."""
+    """Return an open window: counts and lags from tallies. Counts are beacons, so `distinct` and `duplicates` are None,
+    and so is whatever only a closing can determine. Where an emitter's sample changed within the window, its counts are
+    scaled as if it had been the lowest all the time."""
     tallies = list(tallies)
     sample = min((tally.sample for tally in tallies), default=SAMPLE_ALL)
     counted: dict[str, list[int]] = {}
@@ -69,7 +69,7 @@ def live_result(graph: Graph, window_start_s: int, tallies: Iterable[LiveTally])
         proof="tallies",
         sample=share_of(sample),
         messages=seen([graph.first]),
-        # beacons at several delivery checkpoints may be of the same messages: only a closing can tell
+        # beacons at several delivery checkpoints may be of the same messages: only a closing can determine that
         delivered=seen(graph.delivery) if len(graph.delivery) == 1 else None,
         filtered=seen(graph.names(graph.filtered_mask)),
         dead=seen(graph.names(graph.dead_mask)),

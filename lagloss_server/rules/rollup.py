@@ -25,7 +25,7 @@ def period_of(period: Period, start_s: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSums:
-    """One checkpoint over many windows. `duplicates` is of the windows that tell it: those whose blocks were read."""
+    """One checkpoint over many windows. `duplicates` is of the windows that have it: those whose blocks were read."""
 
     lags: Sketch = field(default_factory=Sketch)
     beacons: int = 0
@@ -60,7 +60,7 @@ class DestinationSums:
 
     @classmethod
     def of_window(cls, there: Mapping[str, Any], lags: Sketch) -> DestinationSums:
-        """What one closed window adds: a row of its document's `destinations`, and its arrivals there."""
+        """Return what one closed window adds: a row of its document's `destinations`, and its arrivals there."""
         on_time_of = there["due"] - there["filtered"] - there["dead"]
         share = there["on_time_share"]
         return cls(
@@ -79,7 +79,7 @@ class DestinationSums:
         return cls(Sketch.merged(part.lags for part in parts), *counts)
 
     def document(self, name: str) -> dict[str, Any]:
-        """The sums with a window's field names."""
+        """Return the sums with a window's field names."""
         return {
             "name": name,
             **{count: getattr(self, count) for count in ("due", "delivered", "filtered", "dead", "pending")},
@@ -96,7 +96,7 @@ _DESTINATION_COUNTS = (
 
 @dataclass(frozen=True, slots=True)
 class Rollup:
-    """Sums over closed windows, in messages where nothing else is said; sampled windows count as scaled.
+    """Sums over closed windows, in messages unless stated otherwise; sampled windows count as scaled.
 
     `windows`: how many there are of them (minutes closed); `verdicts`, `proofs`: of these, by verdict and proof.
     `on_time` of the `on_time_of` messages that had to be delivered, one each for every destination (rule 15), were so
@@ -125,7 +125,7 @@ class Rollup:
 
     @classmethod
     def of_window(cls, document: Mapping[str, Any], facts: WindowFacts) -> Rollup:
-        """What one closed window adds: counts of its result's document, sketches of its facts."""
+        """Make the roll-up of one closed window: counts of its result's document, sketches of its facts."""
         on_time, on_time_of = on_time_counts(document)
         return cls(
             windows=1,
@@ -157,12 +157,14 @@ class Rollup:
 
     @classmethod
     def of_counts(cls, verdicts: Mapping[str, int], counts: Mapping[str, Any]) -> Rollup:
-        """What objectives are judged by: windows by verdict, and `COUNTS`. It has no sketches and no places."""
+        """Make a roll-up of what objectives are judged by: windows by verdict, and `COUNTS`. It has no sketches and no
+        places."""
         return cls(windows=sum(verdicts.values()), verdicts=verdicts, **{name: counts[name] for name in COUNTS})
 
     @classmethod
     def merged(cls, parts: Iterable[Rollup]) -> Rollup:
-        """All parts together; their windows are different ones. Associative: a day is its hours is its windows."""
+        """Return all parts together; their windows are different ones. Associative: a day is its hours is its
+        windows."""
         parts = list(parts)
         names = dict.fromkeys(name for part in parts for name in part.checkpoints)
         return cls(
@@ -193,7 +195,7 @@ class Rollup:
         return self.on_time / self.on_time_of if self.on_time_of else None
 
     def document(self) -> dict[str, Any]:
-        """The roll-up with a window's field names, as reports and pages show it."""
+        """Return the roll-up with a window's field names, as reports and pages show it."""
         return {
             "windows": self.windows,
             "verdicts": dict(self.verdicts),
@@ -209,7 +211,7 @@ class Rollup:
         }
 
     def headline(self) -> dict[str, Any]:
-        """What the table `rollup` holds as columns, to be read of many pipelines at once."""
+        """Return the columns of the table `rollup`, to be read for many pipelines at once."""
         return {
             **{name: getattr(self, name) for name in ("windows", "messages", "lost_min", "lost_max")},
             "on_time": self.on_time,
@@ -259,15 +261,16 @@ class Rollup:
 
     @classmethod
     def unpack_counts(cls, beginning: bytes) -> Rollup:
-        """The verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or more of
-        them): a year of hours is read by them."""
+        """Return the verdicts and `COUNTS` of a roll-up alone, of the first `COUNTS_BYTES` bytes that `pack` gave (or
+        more of them): a year of hours is read by them."""
         text = zlib.decompressobj().decompress(beginning, _COUNTS_TEXT).decode()
         raw = json.loads(text[: text.index(_AFTER_COUNTS)] + "}")
         return cls.of_counts(raw["verdicts"], raw)
 
 
 def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
-    """Messages of a closed window that were on time, and of how many (rule 12); 0 of 0 where no share is known."""
+    """Return how many messages of a closed window were on time, and of how many (rule 12); 0 of 0 if no share is
+    known."""
     share = document["on_time_share"]
     if share is None:
         return 0, 0
@@ -304,7 +307,7 @@ def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Inter
 
 
 def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
-    """Every node and link of a window's document with what was lost there."""
+    """Yield every node and link of a window's document with what was lost there."""
     for node in document["nodes"]:
         yield f"node {node['name']}", node["lost"]
     for link in document["links"]:

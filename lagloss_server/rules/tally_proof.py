@@ -1,4 +1,4 @@
-"""Proof from tallies: windows in which no message can be missing, told without reading a block.
+"""Proof from tallies: windows in which no message can be missing, found without reading a block.
 
 Every tally holds how many beacons an emitter sent and the sum of their id hashes modulo 2^64. Summed over a node's
 emitters, they say of a checkpoint how many beacons there are, n, and the sum of their ids, s. A window is proven where,
@@ -34,7 +34,7 @@ MODULUS = 1 << 64
 
 
 def proves(graph: Graph, evidence: Evidence) -> bool:
-    """Whether the tallies prove that no message of the window is missing."""
+    """Return whether the tallies prove that no message of the window is missing."""
     tallies = evidence.tallies
     return (
         not evidence.version_changed
@@ -45,7 +45,7 @@ def proves(graph: Graph, evidence: Evidence) -> bool:
 
 
 def proven_facts(graph: Graph, tallies: Iterable[tuple[TallyState, Sketch]]) -> WindowFacts:
-    """The facts of a window that is proven, with the tallies' own lag sketches."""
+    """Return the facts of a window that is proven, with the tallies' own lag sketches."""
     tallies = list(tallies)
     lags: dict[str, list[Sketch]] = {}
     beacons: Counter[str] = Counter()
@@ -66,15 +66,15 @@ def proven_facts(graph: Graph, tallies: Iterable[tuple[TallyState, Sketch]]) -> 
 
 
 def sized_links(graph: Graph, tallies: Iterable[TallyState]) -> list[tuple[str, str]]:
-    """The links, as (out, in), where both sides told payload sizes: those that may carry checksums, too. Only blocks
-    tell what is corrupted, so whoever uses a proof has to look whether they do."""
+    """Return the links, as (out, in), where both sides reported payload sizes: those that may carry checksums, too.
+    Only blocks show what is corrupted, so a user of a proof has to check whether they do."""
     sized = {tally.checkpoint for tally in tallies if tally.payload_bytes}
     ends = ((link.out, f"{link.target}.in") for link in graph.links)
     return [(out, into) for out, into in ends if out in sized and into in sized]
 
 
 def _is_plain(graph: Graph, tally: TallyState) -> bool:
-    """Whether a tally is of live traffic, whole, at a checkpoint where the equations hold."""
+    """Return whether a tally is of live traffic, whole, at a checkpoint where the equations hold."""
     if tally.replay is not None or tally.sample != SAMPLE_ALL or tally.checkpoint not in graph.bit:
         return False
     return not tally.beacons or not graph.unprovable_mask >> graph.bit[tally.checkpoint] & 1

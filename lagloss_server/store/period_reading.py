@@ -34,7 +34,7 @@ class Memory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PeriodPart:
     """A stretch: its sum, and the minutes that a rim cuts off an hour whose minutes are gone."""
 
     total: Rollup
@@ -42,7 +42,7 @@ class Part:
 
 
 @dataclass(slots=True)
-class Reading:
+class PeriodReading:
     """One pass over the rows of pipelines, coarse ones first: see `periods.series_of` for what is asked.
     `_found`: what was found, by pipeline and stretch."""
 
@@ -59,8 +59,8 @@ class Reading:
                 raise ValueError(f"expected two or more edges in ascending order, found {edges}")
         self._found = {name: [[] for _ in edges[1:]] for name, edges in self.edges.items()}
 
-    def parts(self) -> dict[str, list[Part]]:
-        """The stretches of each pipeline, in the order of its edges."""
+    def parts(self) -> dict[str, list[PeriodPart]]:
+        """Return the stretches of each pipeline, in the order of its edges."""
         pruned_s, hours = self._pruned_before(), self._marked("hour")
         days = self._marked("day") | {(name, period_of("day", start)) for name, start in hours}
         # where the minutes of a marked hour are gone, its roll-up is all there is
@@ -76,13 +76,13 @@ class Reading:
             self._take_minutes(kept)
         cuts = self._cuts(_each(left, lambda name, ranges: self._parted(name, _clipped(ranges, 0, pruned_s))))
         return {
-            name: [Part(_merged(rows), cut) for rows, cut in zip(found, cuts[name], strict=True)]
+            name: [PeriodPart(_merged(rows), cut) for rows, cut in zip(found, cuts[name], strict=True)]
             for name, found in self._found.items()
         }
 
     def _take(self, period: Period, ranges: Ranges, usable: Callable[[str, int], bool]) -> Ranges:
-        """Takes the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
-        length, row = PERIOD_S[period], tables.Rollup
+        """Take the roll-ups that lie in one stretch and in one of these ranges; what is left of the ranges."""
+        length, row = PERIOD_S[period], tables.RollupRow
         asked = _asked(_each(ranges, lambda name, some: self._whole(name, some, length)))
         within = (row.pipeline == asked.c.name, row.start >= asked.c.from_s, row.start < asked.c.to_s)
         rows = self.connection.execute(
@@ -100,7 +100,8 @@ class Reading:
         return _each(ranges, lambda name, some: _without(some, sorted(taken.get(name, ()))))
 
     def _whole(self, name: str, ranges: Sequence[Range], length: int) -> list[Range]:
-        """The parts of ranges that whole periods of this length fill; nothing where no stretch has room for one."""
+        """Return the parts of ranges that whole periods of this length fill; nothing where no stretch has room for
+        one."""
         if max(late - early for early, late in pairwise(self.edges[name])) < length:
             return []
         filled = ((-(-from_s // length) * length, to_s // length * length) for from_s, to_s in ranges)
@@ -112,7 +113,7 @@ class Reading:
         versions: Mapping[Place, Hashable],
         read: Callable[[Iterable[Place]], Iterator[tuple[Place, Rollup]]],
     ) -> Iterator[tuple[Place, Rollup]]:
-        """These rows; those that are remembered in this version are not read again."""
+        """Return these rows; those that are remembered in this version are not read again."""
         if self.memory is None:
             yield from read(versions)
             return
@@ -129,7 +130,7 @@ class Reading:
                 yield place, self.memory.put((of, place, versions[place]), found)
 
     def _rollups(self, period: Period, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
-        row, asked = tables.Rollup, _asked_places(places)
+        row, asked = tables.RollupRow, _asked_places(places)
         packed = func.substring(row.packed, 1, COUNTS_BYTES) if self.counts_only else row.packed
         unpack = Rollup.unpack_counts if self.counts_only else Rollup.unpack
         here = (row.pipeline == asked.c.name, row.period == period, row.start == asked.c.start)
@@ -137,7 +138,7 @@ class Reading:
             yield (name, start), unpack(found)
 
     def _take_minutes(self, ranges: Ranges) -> None:
-        window, asked = tables.Window, _asked(ranges)
+        window, asked = tables.WindowRow, _asked(ranges)
         columns = (window.pipeline, window.window_start, window.revision, window.closed_at)
         rows = self.connection.execute(select(*columns).where(*_within(asked)))
         versions = {(name, start): (revision, closed_at) for name, start, revision, closed_at in rows}
@@ -145,15 +146,15 @@ class Reading:
             self._add(name, start, found)
 
     def _minutes(self, places: Iterable[Place]) -> Iterator[tuple[Place, Rollup]]:
-        window, asked = tables.Window, _asked_places(places)
+        window, asked = tables.WindowRow, _asked_places(places)
         here = (window.pipeline == asked.c.name, window.window_start == asked.c.start)
         columns = (window.pipeline, window.window_start, window.document, window.facts)
         for name, start, document, facts in self.connection.execute(select(*columns).where(*here)):
             yield (name, start), Rollup.of_window(document, WindowFacts.unpack(facts))
 
     def _count_minutes(self, ranges: Ranges) -> None:
-        """Adds minutes up where they are stored."""
-        window, asked = tables.Window, _asked(_each(ranges, self._parted))
+        """Add minutes up where they are stored."""
+        window, asked = tables.WindowRow, _asked(_each(ranges, self._parted))
         sums = [func.sum(getattr(window, name)) for name in COUNTS]
         rows = self.connection.execute(
             select(asked.c.name, asked.c.from_s, window.verdict, func.count(), *sums)
@@ -165,8 +166,8 @@ class Reading:
             self._add(name, from_s, Rollup.of_counts({verdict: windows}, counts))
 
     def _cuts(self, ranges: Ranges) -> dict[str, list[int]]:
-        """By stretch: the minutes of these ranges, which are gone, that an hour's roll-up holds."""
-        hour, row = PERIOD_S["hour"], tables.Rollup
+        """Return by stretch the minutes of these ranges that are dropped, but summed up in an hour's roll-up."""
+        hour, row = PERIOD_S["hour"], tables.RollupRow
         cuts = {name: [0] * len(found) for name, found in self._found.items()}
         if not any(ranges.values()):
             return cuts
@@ -185,14 +186,14 @@ class Reading:
         return cuts
 
     def _marked(self, period: Period) -> set[tuple[str, int]]:
-        mark = tables.RollupDirty
+        mark = tables.RollupDirtyRow
         asked = select(mark.pipeline, mark.start).where(tables.is_any(mark.pipeline, self.edges), mark.period == period)
         return {(name, start) for name, start in self.connection.execute(asked)}
 
     def _pruned_before(self) -> int:
-        """Windows that start before this were dropped (see `aggregator.maintenance.retention`)."""
-        pruned = tables.Pruned
-        asked = select(pruned.before_s).where(pruned.table_name == tables.Window.__tablename__)
+        """Return the start before which windows were dropped (see `aggregator.maintenance.retention`)."""
+        pruned = tables.PrunedRow
+        asked = select(pruned.before_s).where(pruned.table_name == tables.WindowRow.__tablename__)
         return self.connection.execute(asked).scalar() or 0
 
     def _stretch(self, name: str, moment_s: int) -> int:
@@ -203,7 +204,7 @@ class Reading:
         self._found[name][self._stretch(name, start)].append((start, part))
 
     def _parted(self, name: str, ranges: Sequence[Range]) -> list[Range]:
-        """The ranges, parted where one stretch ends and the next begins."""
+        """Return the ranges, parted where one stretch ends and the next begins."""
         edges = self.edges[name]
         parted: list[Range] = []
         for from_s, to_s in ranges:
@@ -213,7 +214,7 @@ class Reading:
 
 
 def minutes_between(from_s: int, to_s: int) -> int:
-    """Windows with from <= start < to."""
+    """Count the windows with from <= start < to."""
     return -(-to_s // WINDOW_S) - -(-from_s // WINDOW_S)
 
 
@@ -231,8 +232,8 @@ def _asked_places(places: Iterable[Place]) -> TableValuedAlias:
 
 
 def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
-    """The windows of the ranges that are asked for."""
-    window = tables.Window
+    """Return the windows of the ranges that are asked for."""
+    window = tables.WindowRow
     return (
         window.pipeline == asked.c.name,
         window.window_start >= asked.c.from_s,
@@ -241,14 +242,14 @@ def _within(asked: TableValuedAlias) -> tuple[ColumnElement[bool], ...]:
 
 
 def _merged(parts: Sequence[tuple[int, Rollup]]) -> Rollup:
-    """All parts in the order of their starts, so that the checkpoints are in the order of the flow."""
+    """Return all parts in the order of their starts, so that the checkpoints are in the order of the flow."""
     if len(parts) == 1:
         return parts[0][1]
     return Rollup.merged(part for _, part in sorted(parts, key=itemgetter(0)))
 
 
 def _without(ranges: Iterable[Range], taken: Sequence[Range]) -> list[Range]:
-    """What is left of the ranges without what was taken; all ascending, what was taken lies in one of them each."""
+    """Return the ranges without `taken`; all ascending, each of `taken` within one range."""
     left: list[Range] = []
     at = 0
     for from_s, to_s in ranges:

@@ -1,11 +1,11 @@
-"""Periods: what the windows of any stretch of time come to, exactly, from as few stored rows as can tell it.
+"""Periods: what the windows of any stretch of time come to, exactly, from as few stored rows as possible.
 
 A whole day is one row, a whole hour another, and what is left at the rims is read by the minute. A roll-up that is
 marked (a window of it changed, and it was not computed anew yet) or missing is passed over for the finer rows. Sums and
 merged sketches only: no ratio and no percentile is ever averaged.
 
 Minutes are kept for weeks, roll-ups for years. Where minutes are gone, an hour cannot be parted any more: what a rim
-cuts of it counts in no stretch, and `Stretch.cut` says how much that is.
+cuts of it counts in no stretch, and `TimeRange.cut` says how much that is.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from sqlalchemy import Connection, Text, select, true
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.rules.rollup import PERIOD_S, Rollup, period_of
-from lagloss_server.store.period_reading import Memory, Reading, minutes_between
+from lagloss_server.store.period_reading import Memory, PeriodReading, minutes_between
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TimeRange:
     """The closed windows with from <= start < to (epoch s). `cut`: minutes whose sums only an hour across the rim has,
     so that `total` is without them."""
 
@@ -59,13 +59,13 @@ class Coverage:
 def total(
     store: Store, pipeline: str, from_s: int, to_s: int, *, memory: Memory | None = None, settled_s: int = 0
 ) -> Rollup:
-    """The closed windows with from <= start < to; `memory` and `settled_s` as in `series_of`."""
+    """Return the closed windows with from <= start < to; `memory` and `settled_s` as in `series_of`."""
     found = series_of(store, {pipeline: (from_s, to_s)}, memory=memory, settled_s=settled_s)
     return found[pipeline][0].total
 
 
-def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[Stretch]:
-    """The stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
+def series(store: Store, pipeline: str, edges: Sequence[int], *, counts_only: bool = False) -> list[TimeRange]:
+    """Return the stretches between each two neighbours of `edges` (epoch s, ascending), as in `series_of`."""
     return series_of(store, {pipeline: edges}, counts_only=counts_only)[pipeline]
 
 
@@ -76,9 +76,9 @@ def series_of(
     counts_only: bool = False,
     memory: Memory | None = None,
     settled_s: int = 0,
-) -> dict[str, list[Stretch]]:
-    """By pipeline, the stretches between each two neighbours of its `edges` (epoch s, ascending), in a few statements
-    however many pipelines they are.
+) -> dict[str, list[TimeRange]]:
+    """Return for each pipeline the ranges between neighbours of its `edges` (epoch s, ascending), in a few statements
+    however many pipelines there are.
 
     Args:
         counts_only: totals have verdicts and `rollup.COUNTS`, nothing else. Some 10,000 hours take half a
@@ -88,24 +88,24 @@ def series_of(
             until thousands of minutes are added up while the closer restates them.
     """
     with _snapshot(store) as connection:
-        parts = Reading(connection, edges, counts_only, memory, settled_s).parts()
+        parts = PeriodReading(connection, edges, counts_only, memory, settled_s).parts()
     return {
         name: [
-            Stretch(from_s, to_s, part.total, part.cut)
+            TimeRange(from_s, to_s, part.total, part.cut)
             for (from_s, to_s), part in zip(pairwise(edges[name]), found, strict=True)
         ]
         for name, found in parts.items()
     }
 
 
-def joined(stretches: Sequence[Stretch]) -> Stretch:
+def joined(stretches: Sequence[TimeRange]) -> TimeRange:
     """Return neighbouring stretches as one."""
     total, cut = Rollup.merged(part.total for part in stretches), sum(part.cut for part in stretches)
-    return Stretch(stretches[0].from_s, stretches[-1].to_s, total, cut)
+    return TimeRange(stretches[0].from_s, stretches[-1].to_s, total, cut)
 
 
-def coverage(stretch: Stretch, first_s: int | None, expected_to_s: float) -> Coverage:
-    """What is known of a stretch.
+def coverage(stretch: TimeRange, first_s: int | None, expected_to_s: float) -> Coverage:
+    """Return what is known of a range of time.
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.
@@ -125,12 +125,12 @@ def first_known(store: Store, pipeline: str) -> int | None:
 
 
 def first_known_of(store: Store, pipelines: Sequence[str]) -> dict[str, int]:
-    """The same of those of these pipelines that anything is kept of.
+    """Return the same of those of these pipelines that anything is kept of.
 
     Of an hour whose minutes are gone: windows go on without a gap from a pipeline's first, so it began that many
     minutes before the hour's end.
     """
-    window, row = tables.Window, tables.Rollup
+    window, row = tables.WindowRow, tables.RollupRow
     asked = tables.rows_of(((name,) for name in pipelines), name=Text())
     minute = (
         select(window.window_start)
@@ -169,6 +169,6 @@ def hour_edges(from_s: int, to_s: int) -> list[int]:
 
 @contextmanager
 def _snapshot(store: Store) -> Iterator[Connection]:
-    """A connection that sees the database as it is now throughout: no roll-up changes between two queries."""
+    """Return a connection that sees the database as it is now throughout: no roll-up changes between two queries."""
     with store.engine.connect() as connection:
         yield connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)

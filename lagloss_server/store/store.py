@@ -27,9 +27,9 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.orm import InstrumentedAttribute, aliased
 
-from lagloss.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
 from lagloss.wire.sketch import Sketch
+from lagloss_server.errors import DatabaseUnreachable, UnknownPipeline
 from lagloss_server.model.definition import Definition, StoredPipeline, as_document, in_force
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
@@ -40,7 +40,7 @@ from lagloss_server.store.schema import core as tables
 WINDOWS_CHANNEL = "lagloss_windows"
 """NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
 ALERTS_CHANNEL = "lagloss_alerts"
-"""NOTIFY channel: somebody acknowledged an incident, set a silence, or asked for a test."""
+"""NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
 DAY_S = 86_400
 
 
@@ -49,7 +49,7 @@ _PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_inter
 
 
 def engine_for(database_url: str) -> Engine:
-    """An engine on psycopg 3 for a plain `postgresql://` URL."""
+    """Return an engine on psycopg 3 for a plain `postgresql://` URL."""
     url = make_url(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
     return create_engine(
         url.update_query_dict({**_PATIENCE, **url.query}),
@@ -59,7 +59,7 @@ def engine_for(database_url: str) -> Engine:
 
 
 def day_label(day: int) -> str:
-    """How the name of a day's partition ends; `day` counts from the epoch."""
+    """Return how the name of a day's partition ends; `day` counts from the epoch."""
     return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
 
 
@@ -73,7 +73,7 @@ def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
 
 def make_days_ahead(engine: Engine, now_s: float) -> None:
     """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
-    by transactions that hold other locks, which whoever reads several tables could meet in a deadlock."""
+    by transactions that hold other locks, which a reader of several tables could meet in a deadlock."""
     for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
         for table in tables.PARTITIONED:
             with engine.begin() as connection:
@@ -91,7 +91,7 @@ def _make_day(connection: Connection, table: Table, day: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MissingMessage:
-    """What a closing said of a message that something is missing of; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
+    """A missing message as a closing judged it; `last_seen_ms` in epoch ms. `kind`: lost, perhaps,
     overdue or pending."""
 
     window_start_s: int
@@ -104,7 +104,7 @@ class MissingMessage:
 
     @classmethod
     def of(cls, row: Row[Any]) -> MissingMessage:
-        """A row of `tables.MissingMessage`."""
+        """Return a row of `tables.MissingMessageRow`."""
         return cls(
             row.window_start,
             row.id_hash % (1 << 64),
@@ -127,10 +127,10 @@ class Store:
         self.engine.dispose()
 
     def check(self) -> None:
-        """Raises DatabaseUnreachable where the database does not answer, or has no tables of ours."""
+        """Raise DatabaseUnreachable where the database does not answer, or has no tables of ours."""
         try:
             with self.engine.connect() as connection:
-                connection.execute(select(tables.Pipeline.name).limit(1))
+                connection.execute(select(tables.PipelineRow.name).limit(1))
         except (OperationalError, ProgrammingError) as error:
             detail = str(error.orig).strip().splitlines()[-1]
             url = self.engine.url.render_as_string(hide_password=True)
@@ -147,7 +147,7 @@ class Store:
                 return int(newest.version)
             version = 1 if newest is None else newest.version + 1
             connection.execute(
-                insert(tables.Pipeline).values(
+                insert(tables.PipelineRow).values(
                     name=definition.name, version=version, applied_at=now_ms, definition=as_document(definition)
                 )
             )
@@ -160,7 +160,7 @@ class Store:
         Raises:
             UnknownPipeline: with the names there are.
         """
-        table = tables.table_of(tables.Pipeline)
+        table = tables.table_of(tables.PipelineRow)
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
@@ -171,20 +171,20 @@ class Store:
             connection.execute(update(table).where(is_newest).values(deleted_at=now_ms))
 
     def pipelines(self) -> list[StoredPipeline]:
-        """The newest version of every pipeline that is not deleted, by name."""
-        table, later = tables.table_of(tables.Pipeline), aliased(tables.table_of(tables.Pipeline))
+        """Return the newest version of every pipeline that is not deleted, by name."""
+        table, later = tables.table_of(tables.PipelineRow), aliased(tables.table_of(tables.PipelineRow))
         is_newest = ~exists().where(later.c.name == table.c.name, later.c.version > table.c.version)
         asked = select(table).where(table.c.deleted_at.is_(None), is_newest).order_by(table.c.name)
         with self.engine.connect() as connection:
             return [_stored(row) for row in connection.execute(asked)]
 
     def versions_of(self, name: str) -> list[StoredPipeline]:
-        """Every version of one pipeline, oldest first.
+        """Return every version of one pipeline, oldest first.
 
         Raises:
             UnknownPipeline: with the names there are.
         """
-        table = tables.table_of(tables.Pipeline)
+        table = tables.table_of(tables.PipelineRow)
         with self.engine.connect() as connection:
             rows = connection.execute(select(table).where(table.c.name == name).order_by(table.c.version)).all()
         if not rows or rows[-1].deleted_at is not None:
@@ -192,9 +192,9 @@ class Store:
         return [_stored(row) for row in rows]
 
     def versions(self, known: Mapping[str, int] | None = None) -> list[StoredPipeline]:
-        """Every version of every pipeline that is not deleted, by name and version; of those `known` only later ones
-        than that."""
-        table, known = tables.table_of(tables.Pipeline), known or {}
+        """Return every version of every pipeline that is not deleted, by name and version; for those `known` only later
+        ones."""
+        table, known = tables.table_of(tables.PipelineRow), known or {}
         with self.engine.connect() as connection:
             keys = connection.execute(
                 select(table.c.name, table.c.version)
@@ -209,13 +209,13 @@ class Store:
         return [_stored(row) for row in found]
 
     def names(self) -> list[str]:
-        """The pipelines that are not deleted, by name."""
+        """Return the pipelines that are not deleted, by name."""
         with self.engine.connect() as connection:
-            return list(connection.execute(names_not_deleted().order_by(tables.Pipeline.name)).scalars())
+            return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
 
     def count_changes(self) -> int:
-        """How many versions and deletions of definitions there are: it grows with every change."""
-        table = tables.table_of(tables.Pipeline)
+        """Return how many versions and deletions of definitions there are: it grows with every change."""
+        table = tables.table_of(tables.PipelineRow)
         with self.engine.connect() as connection:
             return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
 
@@ -224,7 +224,7 @@ class Store:
 
         As `windows --json` prints them, and `history`: whether the window was filled in after it was over.
         """
-        window = tables.table_of(tables.Window)
+        window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             rows = connection.execute(
                 select(window)
@@ -239,7 +239,7 @@ class Store:
 
     def missing(self, pipeline: str, window_start_s: int, limit: int = 1000) -> list[MissingMessage]:
         """Missing messages of a window: lost ones first."""
-        row = tables.MissingMessage
+        row = tables.MissingMessageRow
         rank = func.array_position(text("ARRAY['lost','perhaps','overdue','pending']"), row.kind)
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -252,7 +252,7 @@ class Store:
 
     def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
         """Earlier results of a window, oldest first."""
-        row = tables.WindowRevision
+        row = tables.WindowRevisionRow
         with self.engine.connect() as connection:
             rows = connection.execute(
                 select(row.revision, row.closed_at, row.document)
@@ -266,7 +266,7 @@ class Store:
 
     def rollups(self, pipeline: str, period: Period, from_s: int, to_s: int) -> dict[int, Rollup]:
         """Roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` makes one of several."""
-        row = tables.Rollup
+        row = tables.RollupRow
         with self.engine.connect() as connection:
             rows = connection.execute(
                 select(row.start, row.packed)
@@ -276,7 +276,7 @@ class Store:
             return {found.start: Rollup.unpack(found.packed) for found in rows}
 
     def pipeline(self, name: str) -> StoredPipeline:
-        """The newest version of one pipeline.
+        """Return the newest version of one pipeline.
 
         Raises:
             UnknownPipeline: with the names there are.
@@ -292,17 +292,17 @@ class Store:
         return UnknownPipeline(pipeline=name, known=f"are {', '.join(names)}" if names else "is none yet")
 
     def definition_at(self, name: str, window_start_s: int) -> Definition:
-        """The definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        """Return the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         versions = self.versions_of(name)
         return versions[in_force(versions, window_start_s)].definition
 
     def graph_at(self, name: str, window_start_s: int) -> Graph:
-        """The graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
+        """Return the graph of the definition in force at a window's start; UnknownPipeline as in `versions_of`."""
         return Graph(self.definition_at(name, window_start_s))
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
-        """Where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
-        tally = tables.Tally
+        """Return where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
+        tally = tables.TallyRow
         with self.engine.connect() as connection:
             rows = connection.execute(
                 select(tally.ranges, tally.sample).where(
@@ -313,8 +313,8 @@ class Store:
         return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
-        """Whether the window's result stands for good, since the log no longer holds its blocks."""
-        window = tables.table_of(tables.Window)
+        """Return whether the window's result stands for good, since the log no longer holds its blocks."""
+        window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             state = connection.execute(
                 select(window.c.state).where(window.c.pipeline == pipeline, window.c.window_start == window_start_s)
@@ -324,27 +324,28 @@ class Store:
     def request_recompute(self, pipeline: str, from_s: int, to_s: int) -> int:
         """Ask the closer to close windows again; the request's number."""
         with self.engine.begin() as connection:
-            request = insert(tables.RecomputeRequest).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
-            return int(connection.execute(request.returning(tables.RecomputeRequest.id)).scalar_one())
+            request = insert(tables.RecomputeRequestRow).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
+            return int(connection.execute(request.returning(tables.RecomputeRequestRow.id)).scalar_one())
 
     def recompute_answer(self, request: int) -> dict[str, Any] | None:
-        """What the closer answered, or None while it works."""
-        return self._of_request(request, tables.RecomputeRequest.answer)
+        """Return the closer's answer; None while it works."""
+        return self._of_request(request, tables.RecomputeRequestRow.answer)
 
     def recompute_progress(self, request: int) -> dict[str, Any] | None:
-        """How far the closer has come: at least the numbers of windows `done` and `of`; None before its first round."""
-        return self._of_request(request, tables.RecomputeRequest.progress)
+        """Return how far the closer has come: at least the numbers of windows `done` and `of`; None before its first
+        round."""
+        return self._of_request(request, tables.RecomputeRequestRow.progress)
 
     def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
         with self.engine.connect() as connection:
             found: dict[str, Any] | None = connection.execute(
-                select(column).where(tables.RecomputeRequest.id == request)
+                select(column).where(tables.RecomputeRequestRow.id == request)
             ).scalar_one()
         return found
 
     def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
-        """Windows that have tallies but no result yet, from the tallies alone."""
-        tally, window = tables.table_of(tables.Tally), tables.table_of(tables.Window)
+        """Return windows that have tallies but no result yet, from the tallies alone."""
+        tally, window = tables.table_of(tables.TallyRow), tables.table_of(tables.WindowRow)
         rows = connection.execute(
             select(tally)
             .outerjoin(
@@ -378,18 +379,20 @@ class Store:
 def read_basis(connection: Connection) -> int:
     """Return the position in the reports as one number: the sum of next offsets. It only grows, until the topic is
     recreated."""
-    return int(connection.execute(select(func.coalesce(func.sum(tables.ReportsPosition.next_offset), 0))).scalar_one())
+    return int(
+        connection.execute(select(func.coalesce(func.sum(tables.ReportsPositionRow.next_offset), 0))).scalar_one()
+    )
 
 
 def names_not_deleted() -> Select[str]:
     """Pipelines whose newest version is not deleted. An earlier one is, where a pipeline was applied again."""
-    row, later = tables.Pipeline, aliased(tables.Pipeline)
+    row, later = tables.PipelineRow, aliased(tables.PipelineRow)
     is_newest = ~exists().where(later.name == row.name, later.version > row.version)
     return select(row.name).where(row.deleted_at.is_(None), is_newest)
 
 
 def _newest_version(connection: Connection, name: str) -> Row[Any] | None:
-    row = tables.Pipeline
+    row = tables.PipelineRow
     return connection.execute(
         select(tables.table_of(row)).where(row.name == name).order_by(row.version.desc()).limit(1)
     ).one_or_none()

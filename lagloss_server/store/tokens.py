@@ -16,7 +16,7 @@ from typing import Final, Literal
 
 from sqlalchemy import Connection, insert, select, update
 
-from lagloss.errors import UnknownToken
+from lagloss_server.errors import UnknownToken
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
@@ -41,7 +41,7 @@ class Token:
     revoked_at_ms: int | None = None
 
     def admits(self, secret: str) -> bool:
-        """Whether this is the token's secret; takes as long for any other."""
+        """Return whether this is the token's secret; takes as long for any other."""
         return hmac.compare_digest(hash_secret(secret), self.secret_hash)
 
 
@@ -50,7 +50,7 @@ def hash_secret(secret: str) -> bytes:
 
 
 def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
-    """The token that this text is, if it is one of those `known` (by id)."""
+    """Return the token that this text is, if it is one of those `known` (by id)."""
     prefix, _, rest = text.partition("_")
     token_id, _, secret = rest.partition("_")
     token = known.get(token_id)
@@ -58,7 +58,7 @@ def recognise(text: str, known: Mapping[str, Token]) -> Token | None:
 
 
 def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | None = None) -> tuple[Token, str]:
-    """A new token, and its text, which nobody can read again.
+    """Return a new token, and its text, which cannot be read again.
 
     Raises:
         UnknownPipeline: with the names there are.
@@ -68,7 +68,7 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
     token = Token(secrets.token_hex(6), pipeline, scope, rate, hash_secret(secret), int(time.time() * 1000))
     with store.engine.begin() as connection:
         connection.execute(
-            insert(tables.Token).values(
+            insert(tables.TokenRow).values(
                 id=token.id,
                 pipeline=pipeline,
                 scope=scope,
@@ -81,8 +81,8 @@ def create(store: Store, pipeline: str, scope: Scope = "intake", rate: int | Non
 
 
 def read(connection: Connection) -> list[Token]:
-    """All tokens, revoked ones too, oldest first."""
-    table = tables.table_of(tables.Token)
+    """Return all tokens, revoked ones too, oldest first."""
+    table = tables.table_of(tables.TokenRow)
     return [
         Token(row.id, row.pipeline, row.scope, row.rate, row.secret_hash, row.created_at, row.revoked_at)
         for row in connection.execute(select(table).order_by(table.c.created_at, table.c.id))
@@ -90,12 +90,12 @@ def read(connection: Connection) -> list[Token]:
 
 
 def revoke(store: Store, token_id: str) -> None:
-    """Ends a token; collectors hear of it within seconds.
+    """End a token; collectors hear of it within seconds.
 
     Raises:
         UnknownToken: there is none, or it was revoked before.
     """
-    table = tables.table_of(tables.Token)
+    table = tables.table_of(tables.TokenRow)
     is_it = (table.c.id == token_id) & table.c.revoked_at.is_(None)
     with store.engine.begin() as connection:
         if not connection.execute(update(table).where(is_it).values(revoked_at=int(time.time() * 1000))).rowcount:

@@ -15,15 +15,14 @@ from argon2.exceptions import InvalidHashError, VerificationError
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.dialects.postgresql import insert
 
-from lagloss.errors import BadPassword, BadUserName, UnknownUser, UserExists
+from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.model.roles import Role
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import Session
-from lagloss_server.store.schema.login import User as UserRow
+from lagloss_server.store.schema.login import SessionRow, UserRow
 from lagloss_server.store.store import Store
 
 LOCAL_LOGIN: Final = "local"
-"""How sessions of these people are marked: another login may know somebody else by the same name."""
+"""How sessions of these people are marked: another login may know another person by the same name."""
 MIN_PASSWORD_LENGTH: Final = 12
 MAX_PASSWORD_LENGTH: Final = 1_000
 """Longer ones only keep a core busy."""
@@ -32,12 +31,12 @@ _NAME: Final = re.compile(r"[a-z0-9][a-z0-9._@+-]{0,63}")
 _HASHER: Final = PasswordHasher()
 """The parameters of RFC 9106 for servers with little memory, as argon2-cffi has them: 64 MiB, about 50 ms."""
 _user: Final = table_of(UserRow)
-_session: Final = table_of(Session)
+_session: Final = table_of(SessionRow)
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Somebody with a password. `password_hash`: the one that they were recognised by."""
+    """A person with a password. `password_hash`: the one that they were recognised by."""
 
     name: str
     role: Role
@@ -46,11 +45,11 @@ class User:
 
 
 def add(store: Store, name: str, role: Role, password: str) -> User:
-    """A new user.
+    """Return a new user.
 
     Raises:
         BadUserName, BadPassword: what is asked of them.
-        UserExists: somebody has the name.
+        UserExists: the name is taken.
     """
     name = name.lower()
     if not _NAME.fullmatch(name):
@@ -65,7 +64,7 @@ def add(store: Store, name: str, role: Role, password: str) -> User:
 
 
 def set_password(store: Store, name: str, password: str) -> None:
-    """Gives a user another password, and ends their sessions.
+    """Give a user another password, and end their sessions.
 
     Raises:
         BadPassword: what is asked of it.
@@ -78,7 +77,7 @@ def set_password(store: Store, name: str, password: str) -> None:
 
 
 def set_role(store: Store, name: str, role: Role) -> None:
-    """Gives a user another role, in their sessions, too.
+    """Give a user another role, in their sessions, too.
 
     Raises:
         UnknownUser: with the names there are.
@@ -90,7 +89,7 @@ def set_role(store: Store, name: str, role: Role) -> None:
 
 
 def remove(store: Store, name: str) -> None:
-    """Removes a user, and ends their sessions.
+    """Remove a user, and end their sessions.
 
     Raises:
         UnknownUser: with the names there are.
@@ -102,7 +101,7 @@ def remove(store: Store, name: str) -> None:
 
 
 def end_sessions(connection: Connection, name: str, login: str | None = None) -> int:
-    """Logs somebody out everywhere, whatever login they came by unless one is given; how often they were logged in."""
+    """End all sessions of a person, of every kind of login unless one is given; return how many there were."""
     is_theirs = func.lower(_session.c.name) == name.lower()
     if login is not None:
         is_theirs &= _session.c.login == login
@@ -110,13 +109,13 @@ def end_sessions(connection: Connection, name: str, login: str | None = None) ->
 
 
 def read(connection: Connection) -> list[User]:
-    """All users, by name."""
+    """Return all users, by name."""
     return [_as_user(row) for row in connection.execute(select(_user).order_by(_user.c.name))]
 
 
 def recognise(store: Store, name: str, password: str) -> User | None:
-    """The user of this name, if this is their password. Takes as long where there is none: nobody learns who is a user.
-    A hash that was made with other parameters than today's is made anew."""
+    """Return the user of this name, if this is their password. Takes as long where there is none: no caller learns who
+    is a user. A hash that was made with other parameters than today's is made anew."""
     with store.engine.connect() as connection:
         known = _find(connection, name)
     try:
@@ -129,8 +128,8 @@ def recognise(store: Store, name: str, password: str) -> User | None:
 
 
 def hold(connection: Connection, user: User) -> User | None:
-    """The user as they are now, held until the transaction's end; None once their password is another or they are gone.
-    A session that begins in this transaction is seen by whoever changes them after it."""
+    """Return the user as they are now, held until the transaction's end; None once their password is another or they
+    are gone. A session that begins in this transaction is seen by a later change of the user."""
     is_same = (_user.c.name == user.name) & (_user.c.password_hash == user.password_hash)
     row = connection.execute(select(_user).where(is_same).with_for_update(read=True)).one_or_none()
     return _as_user(row) if row else None
@@ -174,7 +173,7 @@ def _normal(password: str) -> str:
 
 @cache
 def _decoy() -> str:
-    """What passwords are compared with where there is no such user."""
+    """Return the hash to compare with if there is no such user."""
     return _HASHER.hash(secrets.token_urlsafe())
 
 

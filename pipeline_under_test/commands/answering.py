@@ -12,11 +12,11 @@ EXIT_DIFFERS: Final = 1
 
 
 def say(document: object) -> None:
-    """Prints a document as one line, at once."""
+    """Print a document as one line, at once."""
     print(json.dumps(document, separators=(",", ":")), flush=True)  # noqa: T201 (it is the output)
 
 
 def fail(why: str, code: int) -> NoReturn:
-    """Ends the command."""
+    """End the command."""
     typer.echo(why, err=True)
     raise typer.Exit(code)

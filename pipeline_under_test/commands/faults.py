@@ -10,7 +10,7 @@ from lagloss.errors import EXIT_USAGE
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, fault_of, require_target
 from pipeline_under_test.faults import Fault, Injection
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 app = typer.Typer()
 
@@ -27,7 +27,7 @@ def fault(
     end_all: Annotated[bool, typer.Option("--end-all", help="end all faults that are on")] = False,
 ) -> None:
     """Inject a fault into a running pipeline."""
-    settings = Settings.load(data_dir)
+    settings = ReferenceSettings.load(data_dir)
     injections = settings.injections()
     if end_all == (fault is not None):
         fail("expected a FAULT or --end-all", EXIT_USAGE)
@@ -47,7 +47,7 @@ def play(
     """Inject a scenario's faults, at their times from now on, into a running pipeline."""
     from pipeline_under_test.scenarios.scenario import BROKER_FAULTS, find_scenario, load_scenario
 
-    settings = Settings.load(data_dir)
+    settings = ReferenceSettings.load(data_dir)
     found = load_scenario(find_scenario(scenario))
     for one in found.faults:
         if one.fault.kind in BROKER_FAULTS:

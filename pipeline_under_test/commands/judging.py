@@ -12,8 +12,8 @@ from lagloss.errors import EXIT_UNREACHABLE, EXIT_USAGE
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import EXIT_DIFFERS, fail, say
 from pipeline_under_test.commands.options import AsJson, DataDir, FaultOption, duration_s
-from pipeline_under_test.rating.search import Trial
-from pipeline_under_test.settings import NotThere, Settings
+from pipeline_under_test.rating.search import RateTrial
+from pipeline_under_test.settings import NotThere, ReferenceSettings
 from pipeline_under_test.topology import SCALED
 
 app = typer.Typer()
@@ -23,7 +23,7 @@ app = typer.Typer()
 def ledger(data_dir: DataDir) -> None:
     """Print what the ledger adds up to, as one JSON document."""
     from pipeline_under_test.ledger import LedgerReader
-    from pipeline_under_test.truth import Truth
+    from pipeline_under_test.truth.expected import Truth
 
     truth = Truth()
     truth.add(LedgerReader(data_dir / "ledger").new_entries())
@@ -34,9 +34,9 @@ def ledger(data_dir: DataDir) -> None:
 def verdict(data_dir: DataDir, as_json: AsJson = False) -> None:
     """Compare the ledger with lagloss's windows, id by id: exit 0 if they agree, 1 if not, 4 if it is too early."""
     from pipeline_under_test.tables import show_verdict
-    from pipeline_under_test.verdict import verdict_of
+    from pipeline_under_test.truth.verdict import verdict_of
 
-    found = verdict_of(Settings.load(data_dir), LaglossSettings.load())
+    found = verdict_of(ReferenceSettings.load(data_dir), LaglossSettings.load())
     if as_json:
         say(found.document())
     else:
@@ -91,9 +91,9 @@ def rate(
     if node not in SCALED:
         fail(f"expected one of {', '.join(SCALED)}, found {node!r}", EXIT_USAGE)
     try:
-        settings = Settings.load(data_dir)
+        settings = ReferenceSettings.load(data_dir)
     except NotThere:
-        settings = Settings(data_dir=data_dir.absolute())
+        settings = ReferenceSettings(data_dir=data_dir.absolute())
     kafka = bootstrap or settings.bootstrap or LaglossSettings.load().require_kafka()
     settings = settings.model_copy(update={"bootstrap": kafka})
     try:
@@ -109,6 +109,6 @@ def rate(
         typer.echo(f"{node}: {found.events_per_s:.0f} events/s within {lag_target:g} s")
 
 
-def _say_trial(trial: Trial) -> None:
-    lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to tell"
+def _say_trial(trial: RateTrial) -> None:
+    lag = f"{trial.lag_p95_s:.2f} s" if math.isfinite(trial.lag_p95_s) else "too long to measure"
     typer.echo(f"{trial.sent_per_s:.0f} events/s: 95 % of them done within {lag}", err=True)

@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from lagloss.errors import BadTime
+from lagloss_server.errors import BadTime
 from lagloss_server.fields import parse_duration_ms
 from lagloss_server.settings import Settings as LaglossSettings
 from lagloss_server.times import parse_time_s
 from pipeline_under_test.faults import BadFault, Fault, parse
 from pipeline_under_test.running.skewed_clock import NoFaketime, library
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import SHADOW
 
 
@@ -27,8 +27,8 @@ def fault_of(text: str) -> Fault:
     return asked
 
 
-def require_target(fault: Fault, settings: Settings) -> None:
-    """Refuses a fault that could hit nothing of this pipeline."""
+def require_target(fault: Fault, settings: ReferenceSettings) -> None:
+    """Refuse a fault that can hit nothing of this pipeline."""
     if fault.node == SHADOW and not settings.shadow:
         raise typer.BadParameter(f"expected a pipeline that runs with --shadow, found one without, for {fault.text!r}")
 

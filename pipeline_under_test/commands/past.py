@@ -13,10 +13,10 @@ from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, Rate, time_s
-from pipeline_under_test.redrive import Busy, Wanted, redriven
-from pipeline_under_test.replay import REPLAY_RATE, replayed
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONSUMERS, PIPELINE
+from pipeline_under_test.traffic.redrive import Busy, Wanted, redriven
+from pipeline_under_test.traffic.replay import REPLAY_RATE, replayed
 
 app = typer.Typer()
 
@@ -31,11 +31,11 @@ def history(
     seed: Annotated[int, typer.Option(help="of the traffic")] = 0,
 ) -> None:
     """Send an hour of the past: beacons only, as the nodes would have sent them."""
-    from pipeline_under_test.history import History
+    from pipeline_under_test.traffic.history import SyntheticHistory
 
     bootstrap = bootstrap or LaglossSettings.load().require_kafka()
-    settings = Settings(data_dir=data_dir.absolute(), bootstrap=bootstrap, pipeline=pipeline, seed=seed)
-    for sent, beacons in History(settings, rate).send(minutes):
+    settings = ReferenceSettings(data_dir=data_dir.absolute(), bootstrap=bootstrap, pipeline=pipeline, seed=seed)
+    for sent, beacons in SyntheticHistory(settings, rate).send(minutes):
         say({"minutes": sent, "of": minutes, "beacons": beacons})
 
 
@@ -53,7 +53,7 @@ def replay(
         fail("expected --from to be before --to", EXIT_USAGE)
     if not name_fits(name):
         fail("expected --name to have 500 bytes at most", EXIT_USAGE)
-    for progress in replayed(Settings.load(data_dir), name or _name("replay"), from_, until, rate):
+    for progress in replayed(ReferenceSettings.load(data_dir), name or _name("replay"), from_, until, rate):
         say(progress)
 
 
@@ -62,13 +62,13 @@ def redrive(
     data_dir: DataDir,
     node: Annotated[str | None, typer.Option(help="only what this node set aside")] = None,
     reason: Annotated[str, typer.Option(help="only what was set aside for a reason that holds this")] = "",
-    most: Annotated[int | None, typer.Option("--max", min=1, help="so many at most")] = None,
+    most: Annotated[int | None, typer.Option("--max", min=1, help="at most this many")] = None,
 ) -> None:
     """Send letters from the dead-letter queue back to their nodes; progress as JSON lines."""
     if node is not None and node not in CONSUMERS:
         fail(f"expected one of {', '.join(CONSUMERS)}, found {node!r}", EXIT_USAGE)
     try:
-        for progress in redriven(Settings.load(data_dir), _name("redrive"), Wanted(node, reason, most)):
+        for progress in redriven(ReferenceSettings.load(data_dir), _name("redrive"), Wanted(node, reason, most)):
             say(progress)
     except Busy as problem:
         fail(str(problem), EXIT_USAGE)

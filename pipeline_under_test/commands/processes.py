@@ -11,7 +11,7 @@ from lagloss.errors import EXIT_USAGE
 from pipeline_under_test.commands.answering import fail
 from pipeline_under_test.commands.options import DataDir, Fd, Port, Rate
 from pipeline_under_test.commands.signals import ENDING, on_end
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS
 
 app = typer.Typer()
@@ -24,7 +24,7 @@ def node(node: Annotated[str, typer.Argument(help=", ".join(CONSUMERS))], data_d
 
     if node not in PROCESSES:
         fail(f"expected one of {', '.join(PROCESSES)}, found {node!r}", EXIT_USAGE)
-    loop, outlet = PROCESSES[node](Settings.load(data_dir))
+    loop, outlet = PROCESSES[node](ReferenceSettings.load(data_dir))
     on_end(loop.stop)
     loop.run(outlet)
 
@@ -35,7 +35,7 @@ def col_service(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
     from pipeline_under_test.nodes import col_service
     from pipeline_under_test.nodes.serving import listening_socket, serve
 
-    serve(col_service.create_app(Settings.load(data_dir)), listening_socket(port, inherited=fd))
+    serve(col_service.create_app(ReferenceSettings.load(data_dir)), listening_socket(port, inherited=fd))
 
 
 @app.command()
@@ -44,16 +44,16 @@ def receiver(data_dir: DataDir, port: Port = 0, fd: Fd = None) -> None:
     from pipeline_under_test.nodes import receiver
     from pipeline_under_test.nodes.serving import listening_socket, serve
 
-    serve(receiver.create_app(Settings.load(data_dir)), listening_socket(port, inherited=fd))
+    serve(receiver.create_app(ReferenceSettings.load(data_dir)), listening_socket(port, inherited=fd))
 
 
 @app.command()
 def load(data_dir: DataDir, rate: Rate = 100.0) -> None:
-    """Send events to col-service until told to end."""
-    from pipeline_under_test.load import Load, Mix
+    """Send events to col-service until asked to end."""
+    from pipeline_under_test.traffic.load import Load, Mix
 
     async def send() -> None:
-        load = Load(Settings.load(data_dir), rate, Mix())
+        load = Load(ReferenceSettings.load(data_dir), rate, Mix())
         for number in ENDING:
             asyncio.get_running_loop().add_signal_handler(number, load.stop)
         await load.run()

@@ -13,11 +13,11 @@ from lagloss_server.settings import Settings as LaglossSettings
 from pipeline_under_test.commands.answering import fail, say
 from pipeline_under_test.commands.options import DataDir, FaultOption, Rate, require_target
 from pipeline_under_test.commands.signals import on_end
+from pipeline_under_test.events.schema import producers_schema
 from pipeline_under_test.faults.injections import LOOK_EVERY_S
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.running.policies import Policy
-from pipeline_under_test.schema import producers_schema
-from pipeline_under_test.settings import Retry, Settings
+from pipeline_under_test.settings import ReferenceSettings, Retry
 from pipeline_under_test.topology import PIPELINE, TIERS_S
 
 app = typer.Typer()
@@ -27,7 +27,7 @@ app = typer.Typer()
 def run(
     data_dir: DataDir,
     bootstrap: Annotated[str, typer.Option(help="Kafka's HOST:PORT; by default that of `lagloss up`")] = "",
-    brokers: Annotated[int, typer.Option(min=0, help="run so many brokers of its own, instead of --bootstrap")] = 0,
+    brokers: Annotated[int, typer.Option(min=0, help="run this many brokers of its own, instead of --bootstrap")] = 0,
     pipeline: Annotated[str, typer.Option(help="topics and groups begin with it")] = PIPELINE,
     rate: Rate = 100.0,
     minutes: Annotated[float | None, typer.Option(help="of load; without it, until Ctrl-C")] = None,
@@ -54,7 +54,7 @@ def run(
 
     if bootstrap and brokers:
         fail("expected --bootstrap or --brokers, found both", EXIT_USAGE)
-    settings = Settings(
+    settings = ReferenceSettings(
         data_dir=data_dir.absolute(),
         bootstrap=bootstrap or ("" if brokers else LaglossSettings.load().require_kafka()),
         pipeline=pipeline,
@@ -91,7 +91,7 @@ def brokers(
     """Run Kafka brokers for a pipeline, and carry out the faults of brokers, until Ctrl-C."""
     from pipeline_under_test.running.brokers import own_brokers
 
-    with own_brokers(Settings(data_dir=data_dir.absolute()), count) as (settings, faults):
+    with own_brokers(ReferenceSettings(data_dir=data_dir.absolute()), count) as (settings, faults):
         ended = threading.Event()
         on_end(ended.set)
         say({"kafka": settings.bootstrap})

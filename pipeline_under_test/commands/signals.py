@@ -1,4 +1,4 @@
-"""How a command is told to end: SIGTERM, as by a supervisor, or SIGINT, as by Ctrl-C."""
+"""Signals that end a command: SIGTERM, as by a supervisor, or SIGINT, as by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 def on_end(call: Callable[[], None]) -> None:
-    """Has `call` called each time that this process is told to end."""
+    """Call `call` each time that this process is asked to end."""
     for number in ENDING:
         signal.signal(number, lambda *_: call())

@@ -17,7 +17,7 @@ Out = Annotated[Path, typer.Option(dir_okay=False, help="the chart, SVG")]
 
 @app.callback()
 def experiments() -> None:
-    """Each starts a broker of its own, measures, writes its chart, and prints the figures as JSON."""
+    """Run experiments: each starts a broker of its own, measures, writes its chart, and prints the figures as JSON."""
 
 
 @app.command(name="cpu-misleads")

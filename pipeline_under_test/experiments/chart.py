@@ -13,7 +13,7 @@ WIDTH: Final = 960
 LEFT, RIGHT, TOP, GAP = 70, 20, 82, 44
 """Margins of the panels, and what lies between two of them."""
 HEIGHT: Final = 120
-"""Of a panel."""
+"""Height of a panel."""
 BOTTOM: Final = 44
 HUES: Final = ("#c2255c", "#1864ab", "#2b8a3e", "#e67700")
 DASHES: Final = ("", "7 4", "2 3", "10 3 2 3")
@@ -31,7 +31,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """A line of a panel. Lines with the same label look the same in all panels."""
 
     label: str
@@ -39,11 +39,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Panel:
+class ChartPanel:
     """A y-axis from 0, with its unit, and lines; `mark` is a level to compare with, and what it is called."""
 
     title: str
-    lines: Sequence[Line]
+    lines: Sequence[ChartLine]
     mark: tuple[float, str] | None = None
 
     @property
@@ -60,20 +60,20 @@ class Chart:
 
     title: str
     x_title: str
-    panels: Sequence[Panel]
+    panels: Sequence[ChartPanel]
     categories: Sequence[str] = ()
 
     def svg(self) -> str:
-        """The chart as an SVG document."""
+        """Return the chart as an SVG document."""
         lines = [line for panel in self.panels for line in panel.lines]
         labels = list(dict.fromkeys(line.label for line in lines))
         xs = [x for line in lines for x, _ in line.points]
         if self.categories:
-            across = Scale((-0.5, len(self.categories) - 0.5), LEFT, WIDTH - RIGHT, -0.5)
+            across = ChartScale((-0.5, len(self.categories) - 0.5), LEFT, WIDTH - RIGHT, -0.5)
             marks = [(across.at(at), name) for at, name in enumerate(self.categories)]
         else:
             least = min(xs, default=0.0)
-            across = Scale(ticks(least, max(xs, default=1.0)), LEFT, WIDTH - RIGHT, least)
+            across = ChartScale(ticks(least, max(xs, default=1.0)), LEFT, WIDTH - RIGHT, least)
             marks = across.marks
         draw = _Drawn.of_bars if self.categories else _Drawn.of_lines
         panels = [
@@ -94,7 +94,7 @@ class Chart:
 
 
 @dataclass(frozen=True, slots=True)
-class Scale:
+class ChartScale:
     """From values to pixels: the value `first` lies at `start`, the last tick at `end`."""
 
     ticks: Sequence[float]
@@ -128,16 +128,16 @@ def ticks(least: float, most: float) -> list[float]:
 class _Drawn:
     """A panel in pixels."""
 
-    panel: Panel
+    panel: ChartPanel
     top: float
-    down: Scale
+    down: ChartScale
     paths: Sequence[tuple[int, str]] = ()
     """Number of the line's look, and its points."""
     bars: Sequence[_Bar] = ()
 
     @classmethod
-    def of_lines(cls, panel: Panel, top: float, across: Scale, looks: Iterable[int]) -> _Drawn:
-        down = Scale(ticks(0.0, panel.highest), top + HEIGHT, top)
+    def of_lines(cls, panel: ChartPanel, top: float, across: ChartScale, looks: Iterable[int]) -> _Drawn:
+        down = ChartScale(ticks(0.0, panel.highest), top + HEIGHT, top)
         paths = [
             (look % len(HUES), " ".join(f"{across.at(x):.1f},{down.at(y):.1f}" for x, y in line.points))
             for look, line in zip(looks, panel.lines, strict=True)
@@ -145,8 +145,8 @@ class _Drawn:
         return cls(panel, top, down, paths)
 
     @classmethod
-    def of_bars(cls, panel: Panel, top: float, across: Scale, looks: Iterable[int]) -> _Drawn:
-        down = Scale(ticks(0.0, HEADROOM * panel.highest), top + HEIGHT, top)
+    def of_bars(cls, panel: ChartPanel, top: float, across: ChartScale, looks: Iterable[int]) -> _Drawn:
+        down = ChartScale(ticks(0.0, HEADROOM * panel.highest), top + HEIGHT, top)
         width = FILLED * (across.at(1) - across.at(0)) / max(1, len(panel.lines))
         bars = [
             _Bar(look % len(HUES), across.at(x) + (at - len(panel.lines) / 2) * width, width, down.at(y), said(y))
@@ -168,7 +168,7 @@ class _Bar:
 
 
 def said(value: float) -> str:
-    """A value in three digits, or in whole numbers."""
+    """Return a value in three digits, or in whole numbers."""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
 
 

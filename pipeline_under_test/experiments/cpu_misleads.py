@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
 
-from pipeline_under_test.experiments.chart import Chart, Line, Panel
+from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import Sandbox, sandbox
 from pipeline_under_test.faults import parse
 from pipeline_under_test.running.policies import HIGH_CPU, Policy
 from pipeline_under_test.running.runner import Runner
 from pipeline_under_test.running.scaling import Scaling
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import EVENT_NORM
 
 WAIT: Final = "wait:event-norm:8ms:1"
@@ -32,7 +32,7 @@ COMPARED: Final[tuple[Policy, ...]] = ("cpu", "queue-lag")
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CpuSample:
     """event-norm at a moment, `at_s` seconds after the load began; `cpu` is a share of a core, by process."""
 
     at_s: float
@@ -43,11 +43,11 @@ class Sample:
     cpu: float
 
 
-Runs = Mapping[Policy, Sequence[Sample]]
+Runs = Mapping[Policy, Sequence[CpuSample]]
 
 
-def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[Sample]]:
-    """Runs the pipeline under the same rising load, once with each policy, which `say` is told."""
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[CpuSample]]:
+    """Run the pipeline under the same rising load, once with each policy; `say` is called with each."""
     runs = {}
     with sandbox() as box:
         for policy in COMPARED:
@@ -56,9 +56,9 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Policy, list[Sam
     return runs
 
 
-def _run(box: Sandbox, policy: Policy, seconds: float) -> Iterator[Sample]:
+def _run(box: Sandbox, policy: Policy, seconds: float) -> Iterator[CpuSample]:
     name = f"waits-{policy}"
-    settings = Settings(data_dir=box.folder / name, bootstrap=box.bootstrap, pipeline=name)
+    settings = ReferenceSettings(data_dir=box.folder / name, bootstrap=box.bootstrap, pipeline=name)
     settings.injections().begin_anew([parse(WAIT)])
     runner = Runner(settings, RATE, seconds / 60, 0, Scaling(policy))
     began = None
@@ -73,23 +73,23 @@ def _run(box: Sandbox, policy: Policy, seconds: float) -> Iterator[Sample]:
             runner.stop()
 
 
-def _rise(settings: Settings, seconds: float) -> None:
+def _rise(settings: ReferenceSettings, seconds: float) -> None:
     starts = [share * seconds for share, _ in RISES]
     for (_, factor), start_s, end_s in zip(RISES, starts, [*starts[1:], seconds], strict=True):
         settings.injections().add(parse(f"burst:{factor}"), end_s - start_s, start_s)
 
 
-def _sample(at_s: float, progress: Mapping[str, Any]) -> Sample:
+def _sample(at_s: float, progress: Mapping[str, Any]) -> CpuSample:
     seen = progress["observed"][EVENT_NORM]
-    return Sample(at_s, progress["events_per_s"], seen["processes"], seen["backlog"], seen["lag_s"], seen["cpu"])
+    return CpuSample(at_s, progress["events_per_s"], seen["processes"], seen["backlog"], seen["lag_s"], seen["cpu"])
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by policy."""
+    """Return the experiment's figures, by policy."""
     return {policy: _figures(samples) for policy, samples in runs.items()}
 
 
-def _figures(samples: Sequence[Sample]) -> dict[str, float]:
+def _figures(samples: Sequence[CpuSample]) -> dict[str, float]:
     end = [one for one in samples if one.at_s > samples[-1].at_s - AT_END_S]
     return {
         "processes_at_end": end[-1].processes,
@@ -103,11 +103,11 @@ def _figures(samples: Sequence[Sample]) -> dict[str, float]:
 
 
 def chart(runs: Runs) -> Chart:
-    """Both policies, one panel for each of what they see and do."""
+    """Draw both policies, one panel for each quantity."""
 
-    def lines(what: str, factor: float = 1.0) -> list[Line]:
+    def lines(what: str, factor: float = 1.0) -> list[ChartLine]:
         return [
-            Line(f"policy {policy}", [(one.at_s, factor * getattr(one, what)) for one in samples])
+            ChartLine(f"policy {policy}", [(one.at_s, factor * getattr(one, what)) for one in samples])
             for policy, samples in runs.items()
         ]
 
@@ -115,9 +115,11 @@ def chart(runs: Runs) -> Chart:
         "A node that waits: what scaling by CPU and by queue lag make of rising traffic",
         "seconds",
         (
-            Panel("traffic, events/s", lines("events_per_s")),
-            Panel("CPU of a process, % of a core", lines("cpu", 100), (100 * HIGH_CPU, "one process more above this")),
-            Panel("lag of event-norm, s", lines("lag_s")),
-            Panel("processes of event-norm", lines("processes")),
+            ChartPanel("traffic, events/s", lines("events_per_s")),
+            ChartPanel(
+                "CPU of a process, % of a core", lines("cpu", 100), (100 * HIGH_CPU, "one process more above this")
+            ),
+            ChartPanel("lag of event-norm, s", lines("lag_s")),
+            ChartPanel("processes of event-norm", lines("processes")),
         ),
     )

@@ -22,21 +22,21 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.window_document import WindowDocument, is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.experiments import NotMeasured
-from pipeline_under_test.experiments.chart import Chart, Line, Panel
+from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.faults import parse
 from pipeline_under_test.rating.load_test import SEND_EVERY_S, Bench, apart, attempt, ready_bench
 from pipeline_under_test.rating.traffic import TopicTraffic
-from pipeline_under_test.scenarios.stack import Stack
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.scenarios.stack import ScenarioStack
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA
-from pipeline_under_test.verdict import LATEST_S
+from pipeline_under_test.truth.verdict import LATEST_S
 
 ROUND_TRIP_S: Final = 0.05
 SLOW: Final = f"receiver:ga:slow={ROUND_TRIP_S * 1000:g}ms:1"
 BATCHES: Final = (1, 10, 50)
 PARALLEL: Final = (1, 4, 16)
 RATE: Final = 100.0
-"""Of arrivals, events a second."""
+"""Rate of arrivals, events per second."""
 QUEUE_S: Final = 5.0
 """The queue is what takes so long if nothing but the round trip does."""
 MAX_QUEUE: Final = 5000
@@ -48,7 +48,7 @@ Way = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ExpelRun:
     """What a connector came to: `events_per_s` is what it can do, lag and loss are those of arrivals at RATE, by
     lagloss; the lag is that of the worst of its windows."""
 
@@ -57,13 +57,13 @@ class Run:
     lost: tuple[int, int]
 
 
-Runs = Mapping[Way, Run]
+Runs = Mapping[Way, ExpelRun]
 
 
-def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, Run]:
-    """Runs a connector in each way, with arrivals for so long; `say` is told of each."""
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, ExpelRun]:
+    """Run a connector in each way, with arrivals for `seconds`; `say` is called with each result."""
     able = {}
-    with Stack() as stack, closing(Store(stack.settings.require_database())) as store:
+    with ScenarioStack() as stack, closing(Store(stack.settings.require_database())) as store:
         for way in [(batch, parallel) for batch in BATCHES for parallel in PARALLEL]:
             store.apply(definition(name_of(way)))
             able[way] = _delivered(stack, way, seconds)
@@ -73,12 +73,12 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Way, Run]:
 
 
 def name_of(way: Way) -> str:
-    """What lagloss knows this run as."""
+    """Return the pipeline's name for this run."""
     return f"expel-{way[0]}-by-{way[1]}"
 
 
 def definition(name: str) -> Definition:
-    """The pipeline that lagloss is told of: the connector is all of it."""
+    """Return the definition for lagloss: a pipeline that is the connector alone."""
     return Definition.model_validate(
         {
             "apiVersion": "lagloss/v1",
@@ -90,13 +90,13 @@ def definition(name: str) -> Definition:
 
 
 def queue_for(way: Way) -> int:
-    """How many events it has to empty, so that it takes some seconds."""
+    """Return the length of the queue to empty, enough for some seconds."""
     batch, parallel = way
     return min(MAX_QUEUE, int(QUEUE_S / ROUND_TRIP_S) * batch * parallel)
 
 
-def _delivered(stack: Stack, way: Way, seconds: float) -> float:
-    """Lets a connector deliver a queue, then arrivals; how many events a second it did of the queue."""
+def _delivered(stack: ScenarioStack, way: Way, seconds: float) -> float:
+    """Let a connector deliver a queue, then arrivals; return the queue's events per second."""
     with _connector(stack, way) as (settings, bench):
         per_s = _emptied(settings, bench, queue_for(way))
         with closing(TopicTraffic(settings, CONN_GA)) as arrivals:
@@ -105,9 +105,9 @@ def _delivered(stack: Stack, way: Way, seconds: float) -> float:
 
 
 @contextmanager
-def _connector(stack: Stack, way: Way) -> Iterator[tuple[Settings, Bench]]:
+def _connector(stack: ScenarioStack, way: Way) -> Iterator[tuple[ReferenceSettings, Bench]]:
     batch, parallel = way
-    shared = Settings(
+    shared = ReferenceSettings(
         data_dir=stack.directory, bootstrap=stack.settings.require_kafka(), batch=batch, parallel=parallel
     )
     settings = apart(shared, stack.directory / "pipelines" / name_of(way), name_of(way))
@@ -116,8 +116,8 @@ def _connector(stack: Stack, way: Way) -> Iterator[tuple[Settings, Bench]]:
         yield settings, bench
 
 
-def _emptied(settings: Settings, bench: Bench, count: int) -> float:
-    """Lets the connector empty a queue; how many events a second the vendor took."""
+def _emptied(settings: ReferenceSettings, bench: Bench, count: int) -> float:
+    """Let the connector empty a queue; return how many events per second the vendor took."""
     with (
         closing(TopicTraffic(settings, CONN_GA, replay="queue")) as queue,
         httpx.Client(base_url=settings.receiver_url) as vendor,
@@ -135,14 +135,14 @@ def _emptied(settings: Settings, bench: Bench, count: int) -> float:
 
 
 def rate_of(counts: Sequence[tuple[float, int]]) -> float:
-    """Events a second from the last look that found none to the first that found all; looks are (seconds, events)."""
+    """Return events per second from the last look that found none to the first that found all; looks: (s, events)."""
     began_s = max(at_s for at_s, found in counts if not found)
     ended_s, count = next(look for look in counts if look[1] == counts[-1][1])
     return count / (ended_s - began_s)
 
 
 def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
-    """All windows with messages, once each is settled."""
+    """Return all windows with messages, once each is settled."""
     deadline = time.monotonic() + WINDOW_S + GRACE_S + LATEST_S
     while True:
         found = [one for one in store.windows(pipeline, 0, int(time.time()) + WINDOW_S) if one["messages"]]
@@ -153,15 +153,15 @@ def _windows(store: Store, pipeline: str) -> list[WindowDocument]:
         time.sleep(LOOK_EVERY_S)
 
 
-def run_of(events_per_s: float, windows: Sequence[WindowDocument]) -> Run:
-    """What was measured, with what lagloss says of the arrivals."""
+def run_of(events_per_s: float, windows: Sequence[WindowDocument]) -> ExpelRun:
+    """Return the measured run, with lagloss's lags of arrivals."""
     lag_ms = max(window["e2e_lag_ms"]["p95"] or 0.0 for window in windows)
     lost = [window["lost"] for window in windows]
-    return Run(events_per_s, lag_ms / 1000, (sum(one["min"] for one in lost), sum(one["max"] for one in lost)))
+    return ExpelRun(events_per_s, lag_ms / 1000, (sum(one["min"] for one in lost), sum(one["max"] for one in lost)))
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by events in a request and requests at a time."""
+    """Return the experiment's figures, by events in a request and requests at a time."""
     return {
         f"{batch} in a request, {parallel} at a time": {
             "events_per_s": round(run.events_per_s),
@@ -174,11 +174,11 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def chart(runs: Runs) -> Chart:
-    """One panel for what a connector can do, one for the lag it leads to."""
+    """Draw one panel for the throughput of a connector, one for the resulting lag."""
 
-    def lines(what: str) -> list[Line]:
+    def lines(what: str) -> list[ChartLine]:
         return [
-            Line(
+            ChartLine(
                 f"{parallel} request{'s' if parallel > 1 else ''} at a time",
                 [(at, getattr(runs[batch, parallel], what)) for at, batch in enumerate(BATCHES)],
             )
@@ -189,8 +189,8 @@ def chart(runs: Runs) -> Chart:
         f"A round trip of {ROUND_TRIP_S * 1000:g} ms to the vendor: batches, and requests at a time",
         "events in a request, at most",
         (
-            Panel("delivered from a queue, events/s", lines("events_per_s")),
-            Panel(f"p95 lag when {RATE:g} events/s arrive, s (lagloss)", lines("lag_p95_s")),
+            ChartPanel("delivered from a queue, events/s", lines("events_per_s")),
+            ChartPanel(f"p95 lag when {RATE:g} events/s arrive, s (lagloss)", lines("lag_p95_s")),
         ),
         tuple(map(str, BATCHES)),
     )

@@ -1,8 +1,8 @@
 """What it costs to answer only for what is safe: an acknowledgement of every copy, for each request.
 
 A fixed number of clients post events to col-service, each its next request once the last one is answered (a closed
-loop: so it tells what is sustained, and response times at that load, not what a burst would meet). col-service answers
-when every in-sync copy of each event is acknowledged. A request of one event waits for that alone; a request of a
+loop: so it measures what is sustained, and response times at that load, not those of a burst). col-service answers when
+every in-sync copy of each event is acknowledged. A request of one event waits for that alone; a request of a
 hundred shares the wait. Once with one broker, once with three: three copies of each event.
 
 lagloss has no part in this: a response ends where its account begins.
@@ -18,13 +18,13 @@ from typing import Final
 
 import httpx
 
-from pipeline_under_test.experiments.chart import Chart, Line, Panel
+from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.experiments.sandbox import sandbox
-from pipeline_under_test.load import EventMaker
 from pipeline_under_test.rating.load_test import apart, ready_bench
 from pipeline_under_test.rating.traffic import ALL_READABLE
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE
+from pipeline_under_test.traffic.load import EventMaker
 
 BROKERS: Final = (1, 3)
 BATCHES: Final = (1, 10, 100)
@@ -42,25 +42,25 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """What so many events in a request came to."""
+class IngestTrial:
+    """Result of one number of events in a request."""
 
     events_per_s: float
     response_p50_ms: float
     response_p95_ms: float
 
 
-Runs = Mapping[tuple[int, int], Trial]
+Runs = Mapping[tuple[int, int], IngestTrial]
 """By brokers and events in a request."""
 
 
-def measure(seconds: float, say: Callable[[str], None]) -> dict[tuple[int, int], Trial]:
-    """Loads col-service for so long with each number of brokers and of events in a request, which `say` is told."""
+def measure(seconds: float, say: Callable[[str], None]) -> dict[tuple[int, int], IngestTrial]:
+    """Load col-service with each number of brokers and of events in a request; `say` is called with each."""
     runs = {}
     for brokers in BROKERS:
         name = f"ingest-{brokers}"
         with sandbox(brokers) as box:
-            settings = apart(Settings(data_dir=box.folder, bootstrap=box.bootstrap), box.folder / name, name)
+            settings = apart(ReferenceSettings(data_dir=box.folder, bootstrap=box.bootstrap), box.folder / name, name)
             with ready_bench(settings, COL_SERVICE) as bench:
                 for batch in BATCHES:
                     say(f"{_copies(brokers)}: {seconds:.0f} s of requests of {batch}")
@@ -88,12 +88,12 @@ async def _loaded(url: str, batch: int, seconds: float) -> list[Answered]:
     return answered
 
 
-def trial(answered: Sequence[Answered], batch: int) -> Trial:
-    """What these answers to requests of `batch` events tell, those of the warm-up left out."""
+def trial(answered: Sequence[Answered], batch: int) -> IngestTrial:
+    """Return the trial of these answers to requests of `batch` events, without the warm-up."""
     first_s, last_s = answered[0].at_s, answered[-1].at_s
     counted = [one for one in answered if one.at_s > first_s + WARM_UP_S]
     took_ms = sorted(1000 * one.took_s for one in counted)
-    return Trial(
+    return IngestTrial(
         len(counted) * batch / (last_s - first_s - WARM_UP_S),
         took_ms[len(took_ms) // 2],
         took_ms[int(0.95 * (len(took_ms) - 1))],
@@ -101,7 +101,7 @@ def trial(answered: Sequence[Answered], batch: int) -> Trial:
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by brokers and events in a request."""
+    """Return the experiment's figures, by brokers and events in a request."""
     return {
         f"{_copies(brokers)}, {batch} in a request": {
             "events_per_s": round(one.events_per_s),
@@ -113,11 +113,11 @@ def figures(runs: Runs) -> dict[str, dict[str, float]]:
 
 
 def chart(runs: Runs) -> Chart:
-    """One panel for what is sustained, one for how long an answer takes."""
+    """Draw one panel for the sustained rate, one for the time of an answer."""
 
-    def lines(what: str) -> list[Line]:
+    def lines(what: str) -> list[ChartLine]:
         return [
-            Line(_copies(brokers), [(at, getattr(runs[brokers, batch], what)) for at, batch in enumerate(BATCHES)])
+            ChartLine(_copies(brokers), [(at, getattr(runs[brokers, batch], what)) for at, batch in enumerate(BATCHES)])
             for brokers in BROKERS
         ]
 
@@ -125,9 +125,9 @@ def chart(runs: Runs) -> Chart:
         f"An answer only for what is safe: {CLIENTS} clients, each waits for every answer",
         "events in a request",
         (
-            Panel("taken in, events/s", lines("events_per_s")),
-            Panel("response time of a request, median, ms", lines("response_p50_ms")),
-            Panel("response time of a request, p95, ms", lines("response_p95_ms")),
+            ChartPanel("taken in, events/s", lines("events_per_s")),
+            ChartPanel("response time of a request, median, ms", lines("response_p50_ms")),
+            ChartPanel("response time of a request, p95, ms", lines("response_p95_ms")),
         ),
         tuple(map(str, BATCHES)),
     )

@@ -21,8 +21,8 @@ import httpx
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.window_document import WindowDocument, start_of
 from pipeline_under_test.experiments import NotMeasured
-from pipeline_under_test.experiments.chart import Chart, Line, Panel
-from pipeline_under_test.scenarios.outcome import Outcome, windows_of
+from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
+from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of
 from pipeline_under_test.scenarios.run import run_all
 from pipeline_under_test.scenarios.scenario import Scenario
 from pipeline_under_test.settings import Retry
@@ -33,9 +33,9 @@ RATE: Final = 40.0
 BATCH: Final = 20
 TIERS: Final = ("4s", "8s", "16s")
 REFUSED: Final = 0.7
-"""Of requests, while the vendors are in trouble: with four tries on the spot, one in four fails for good."""
+"""Share of requests refused while vendors are in trouble: with four tries on the spot, one in four fails for good."""
 HOPELESS: Final = 0.01
-"""Of the events to each vendor."""
+"""Share of the events to each vendor."""
 TROUBLE: Final = (1 / 5, 2 / 5)
 """When the trouble begins and how long it lasts, as shares of the load's time."""
 RUNNING: Final = frozenset({"load", "draining", "settling"})
@@ -43,7 +43,7 @@ RUNNING: Final = frozenset({"load", "draining", "settling"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class RetrySample:
     """All so far, `at_s` seconds after the load began. An event for both vendors counts at each; what is delivered
     or set aside again counts again."""
 
@@ -54,25 +54,25 @@ class Sample:
 
 
 @dataclass(slots=True)
-class Run:
+class RetryRun:
     """One policy's; `began_s` is the load's first second (epoch)."""
 
     began_s: float = 0.0
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[RetrySample] = field(default_factory=list)
     verdict: Mapping[str, Any] = field(default_factory=dict)
     """`pipeline verdict`'s document."""
 
 
-Runs = Mapping[Retry, Run]
+Runs = Mapping[Retry, RetryRun]
 
 
-def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, Run]:
-    """Runs the pipeline under the same load and trouble, once with each policy; `say` is told how it goes.
+def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, RetryRun]:
+    """Run the pipeline under the same load and trouble, once with each policy; `say` is called with progress.
 
     Raises:
         NotMeasured: if a run does not get to its end.
     """
-    runs: dict[Retry, Run] = {policy: Run() for policy in POLICIES}
+    runs: dict[Retry, RetryRun] = {policy: RetryRun() for policy in POLICIES}
     with httpx.Client() as vendors:
 
         def observe(scenario: Scenario, progress: Mapping[str, Any]) -> None:
@@ -86,7 +86,7 @@ def measure(seconds: float, say: Callable[[str], None]) -> dict[Retry, Run]:
 
 
 def scenario(policy: Retry, seconds: float) -> Scenario:
-    """The run with this policy."""
+    """Return the run with this policy."""
     begins_s, lasts_s = (share * seconds for share in TROUBLE)
     during = {"at": f"{1000 * begins_s:.0f}ms", "for": f"{1000 * lasts_s:.0f}ms"}
     faults = [{**during, "fault": f"receiver:{vendor}:503:{REFUSED}"} for vendor in VENDORS]
@@ -102,15 +102,15 @@ def scenario(policy: Retry, seconds: float) -> Scenario:
     )
 
 
-def _sample(run: Run, progress: Mapping[str, Any], vendors: httpx.Client) -> None:
+def _sample(run: RetryRun, progress: Mapping[str, Any], vendors: httpx.Client) -> None:
     if not run.samples:
         run.began_s = time.time()
     counts = vendors.get(f"{progress['receiver_url']}/counts").json()
     requests = sum(of["requests"] for of in counts.values())
-    run.samples.append(Sample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
+    run.samples.append(RetrySample(time.time() - run.began_s, requests, progress["delivered"], progress["dead"]))
 
 
-def verdict_of(outcome: Outcome) -> Mapping[str, Any]:
+def verdict_of(outcome: ScenarioOutcome) -> Mapping[str, Any]:
     """Ledger beside windows.
 
     Raises:
@@ -122,11 +122,11 @@ def verdict_of(outcome: Outcome) -> Mapping[str, Any]:
 
 
 def figures(runs: Runs) -> dict[str, dict[str, float]]:
-    """What the experiment found, by policy."""
+    """Return the experiment's figures, by policy."""
     return {policy: _figures(run) for policy, run in runs.items()}
 
 
-def _figures(run: Run) -> dict[str, float]:
+def _figures(run: RetryRun) -> dict[str, float]:
     injected, measured, windows = run.verdict["injected"], run.verdict["measured"], windows_of(run.verdict)
     last = run.samples[-1]
     return {
@@ -149,11 +149,11 @@ def _lag_s(window: WindowDocument, percentile: str) -> float:
 
 
 def chart(runs: Runs) -> Chart:
-    """The policies, one panel for each of what they cost."""
+    """Draw the policies, one panel for each kind of cost."""
 
-    def lines(what: str) -> list[Line]:
+    def lines(what: str) -> list[ChartLine]:
         return [
-            Line(f"retry: {policy}", [(one.at_s, getattr(one, what)) for one in run.samples])
+            ChartLine(f"retry: {policy}", [(one.at_s, getattr(one, what)) for one in run.samples])
             for policy, run in runs.items()
         ]
 
@@ -161,19 +161,19 @@ def chart(runs: Runs) -> Chart:
         f"Vendors refuse {REFUSED:.0%} of the requests for a while, and {HOPELESS:.0%} of the events for ever",
         "seconds",
         (
-            Panel("requests to vendors", lines("requests")),
-            Panel("deliveries, repeated ones included", lines("deliveries")),
-            Panel("dead letters, repeated ones included", lines("dead_letters")),
-            Panel(
+            ChartPanel("requests to vendors", lines("requests")),
+            ChartPanel("deliveries, repeated ones included", lines("deliveries")),
+            ChartPanel("dead letters, repeated ones included", lines("dead_letters")),
+            ChartPanel(
                 "p95 of E2E lag by minute of event time, s (lagloss)",
-                [Line(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],
+                [ChartLine(f"retry: {policy}", lag_steps(run)) for policy, run in runs.items()],
             ),
         ),
     )
 
 
-def lag_steps(run: Run) -> Sequence[tuple[float, float]]:
-    """Each window's p95, in s, from the window's start to its end, or the load's."""
+def lag_steps(run: RetryRun) -> Sequence[tuple[float, float]]:
+    """Return each window's p95, in s, from the window's start to its end, or the load's."""
     points = []
     for window in windows_of(run.verdict):
         start_s = start_of(window) - run.began_s

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline_under_test.running.brokers import own_brokers
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +22,9 @@ class Sandbox:
 
 @contextmanager
 def sandbox(brokers: int = 1) -> Iterator[Sandbox]:
-    """Starts embedded brokers, and ends them."""
+    """Start embedded brokers, and end them."""
     with (
         tempfile.TemporaryDirectory(prefix="pipeline-experiment-") as folder,
-        own_brokers(Settings(data_dir=Path(folder)), brokers) as (settings, _),
+        own_brokers(ReferenceSettings(data_dir=Path(folder)), brokers) as (settings, _),
     ):
         yield Sandbox(settings.bootstrap, Path(folder) / "pipelines")

@@ -9,10 +9,10 @@ Faults of single events: SHARE of the ids meet them, the same ones whichever pro
 ``filter:N:SHARE``                         N drops the event on purpose, with a reason
 ``dead:N:SHARE``                           N puts the event into the dead-letter queue
 ``duplicate:N:SHARE``                      N sends the event twice
-``delay:N:DURATION:SHARE``                 N holds the event for so long before it goes on with it
+``delay:N:DURATION:SHARE``                 N holds the event for this long before it continues
 ``wait:N:DURATION:SHARE``                  N's thread waits for so long, as for a lock or an answer; others queue up
 ``burn:N:DURATION:SHARE``                  N's thread computes for so long
-``poison:SHARE``                           col-service sends on bytes that nobody can read
+``poison:SHARE``                           col-service sends on bytes that no reader can decode
 ``refuse:VENDOR:SHARE``                    the vendor answers 400 to each request that holds the event, however often
 =========================================  ===========================================================================
 
@@ -29,7 +29,7 @@ Faults of processes and servers, for as long as they are on:
 ``broker:restart``                         all brokers are ended and started again, one after the other
 ``receiver:VENDOR:ANSWER:SHARE``           the vendor answers so: a status (`503`, `400`, `429=5s` with Retry-After),
                                            `slow=2s`, `timeout`, `reset`, or `partial` (takes half of the batch)
-``burst:FACTOR``                           the load is so many times as high
+``burst:FACTOR``                           the load is this many times as high
 =========================================  ===========================================================================
 
 where SHARE is more than 0 and at most 1, and DURATION is like ``250ms``, ``2s`` or ``5m``. Faults of processes hit the
@@ -83,7 +83,7 @@ class Fault:
 
 
 def parse(text: str) -> Fault:
-    """The fault that `text` names.
+    """Return the fault that `text` names.
 
     Raises:
         BadFault: for anything that is not in the tables above, and for nodes and links that the pipeline has not.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pipeline_under_test.faults.grammar import Fault, Kind, parse
-from pipeline_under_test.followed import FollowedFile
+from pipeline_under_test.file_tail import FollowedFile
 
 LEAD_S: Final = 1.0
 """A fault begins so long after it is asked for: every process has seen it by then."""
@@ -46,8 +46,8 @@ class Injections:
         self._known: tuple[Injection, ...] = ()
 
     def known(self) -> tuple[Injection, ...]:
-        """All faults that were ever asked for, in that order; a new tuple only where the file has grown. Cheap: the
-        file is looked at each 0.2 s at most."""
+        """Return all faults that were ever asked for, in that order; a new tuple only where the file has grown. Cheap:
+        the file is looked at each 0.2 s at most."""
         now = time.monotonic()
         if now >= self._next_look:
             self._next_look = now + LOOK_EVERY_S
@@ -55,24 +55,24 @@ class Injections:
         return self._known
 
     def holding(self, kind: Kind, now_ms: float) -> list[Injection]:
-        """The faults of a kind that hold now."""
+        """Return the faults of a kind that hold now."""
         return [injection for injection in self.known() if injection.fault.kind == kind and injection.holds(now_ms)]
 
     def add(self, fault: Fault, for_s: float | None = None, in_s: float = LEAD_S) -> Injection:
-        """Asks for a fault that begins in `in_s` and lasts `for_s` (None: until `end_all`)."""
+        """Request a fault that begins in `in_s` and lasts `for_s` (None: until `end_all`)."""
         from_ms = int((time.time() + in_s) * 1000)
         made = Injection(fault, from_ms, FOREVER_MS if for_s is None else from_ms + int(for_s * 1000))
         self._write([made])
         return made
 
     def begin_anew(self, faults: Iterable[Fault]) -> None:
-        """Ends what an earlier run left, and asks for faults that hold at any time."""
+        """End the faults of an earlier run, and request those that hold at any time."""
         if self.path.exists():
             self.end_all()
         self._write(Injection(fault) for fault in faults)
 
     def end_all(self) -> None:
-        """Ends what was begun or is about to."""
+        """End all faults that have begun or are about to."""
         self._append(json.dumps({"end_ms": time.time_ns() // 1_000_000}) + "\n")
 
     def _write(self, injections: Iterable[Injection]) -> None:
@@ -97,9 +97,9 @@ class Injections:
             return
         known = list(self._known)
         for line in lines:
-            told = json.loads(line)
-            if "fault" in told:
-                known.append(Injection(parse(told["fault"]), told["from_ms"], told["until_ms"]))
+            entry = json.loads(line)
+            if "fault" in entry:
+                known.append(Injection(parse(entry["fault"]), entry["from_ms"], entry["until_ms"]))
             else:
-                known = [replace(made, until_ms=min(made.until_ms, told["end_ms"])) for made in known]
+                known = [replace(made, until_ms=min(made.until_ms, entry["end_ms"])) for made in known]
         self._known = tuple(known)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults.injections import Injection
 
 INJECTED: Final = "injected"
@@ -57,7 +57,7 @@ class Faults:
         self._mine: list[tuple[Injection, bytes]] = []
 
     def plan(self, event: Event) -> Plan:
-        """What happens to this event here; each fault decides by itself, so several may meet in one event."""
+        """Return what happens to this event here; each fault decides by itself, so several may apply to one event."""
         known = self._known()
         if known is not self._seen:
             self._seen = known

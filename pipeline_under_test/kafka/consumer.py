@@ -11,8 +11,8 @@ PREFETCHED_KB: Final = 8_192
 
 
 def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Consumer:
-    """A consumer that forgets nothing: it begins at the oldest record and commits only when it is told to. It reads no
-    record of a transaction that is not committed."""
+    """Return a consumer that forgets nothing: it begins at the oldest record and commits only when asked to. It
+    reads no record of a transaction that is not committed."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -21,7 +21,7 @@ def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Con
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
             "isolation.level": "read_committed",
-            "enable.partition.eof": True,  # transactions leave markers behind, which only this tells of
+            "enable.partition.eof": True,  # transactions leave markers behind, which only this shows
             "partition.assignment.strategy": "cooperative-sticky",
             "session.timeout.ms": 6_000,  # a killed process's partitions are taken over after this
             "fetch.wait.max.ms": 100,

@@ -10,7 +10,7 @@ from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from lagloss.kafka.commits import Partition
-from lagloss_server.queries.consumer_groups import Groups
+from lagloss_server.queries.consumer_groups import ConsumerGroups
 from pipeline_under_test.kafka.topics import ADMIN_TIMEOUT_S, PARTITIONS
 from pipeline_under_test.topology import CONSUMERS, group_of, tier_topic, tiers_group, topic_of
 
@@ -33,19 +33,19 @@ class GroupWatcher:
 
     def __init__(self, bootstrap: str, pipeline: str) -> None:
         self._admin = AdminClient({"bootstrap.servers": bootstrap})
-        self._groups = Groups(bootstrap)
+        self._groups = ConsumerGroups(bootstrap)
         self._pipeline = pipeline
 
     def close(self) -> None:
         self._groups.close()
 
     def positions(self, nodes: Iterable[str] = CONSUMERS) -> dict[str, Position]:
-        """How far each of these nodes has come in its topic."""
+        """Return how far each of these nodes has come in its topic."""
         found = self._positions({group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in nodes})
         return {node: found[group_of(self._pipeline, node)] for node in nodes}
 
     def left(self, tiers_s: Iterable[float]) -> int:
-        """Records that are not done anywhere: in the nodes' topics, and in the global retrier's tiers."""
+        """Count records that are not done: in the nodes' topics, and in the global retrier's tiers."""
         topics = {group_of(self._pipeline, node): [topic_of(self._pipeline, node)] for node in CONSUMERS}
         tiers = [tier_topic(self._pipeline, seconds) for seconds in tiers_s]
         if tiers:
@@ -53,7 +53,7 @@ class GroupWatcher:
         return sum(position.backlog for position in self._positions(topics).values())
 
     def _positions(self, topics: Mapping[str, Collection[str]]) -> dict[str, Position]:
-        """By consumer group, how far it has come in its topics."""
+        """Return the positions of each consumer group in its topics."""
         places = {
             group: [(topic, number) for topic in names for number in range(PARTITIONS)]
             for group, names in topics.items()
@@ -69,7 +69,7 @@ class GroupWatcher:
         }
 
     def _ends(self, places: Iterable[Partition]) -> dict[Partition, int]:
-        """Where these partitions end."""
+        """Return where these partitions end."""
         latest: dict[TopicPartition, OffsetSpec] = {TopicPartition(*place): OffsetSpec.latest() for place in places}
         # untyped: the stubs leave out that each answer is a future
         asked: dict[TopicPartition, Any] = dict(
@@ -80,7 +80,7 @@ class GroupWatcher:
         return {(place.topic, place.partition): answer.result().offset for place, answer in asked.items()}
 
     def all_assigned(self, nodes: Collection[str]) -> bool:
-        """Whether every one of these nodes has consumers that have all the partitions between them."""
+        """Return whether every one of these nodes has consumers that have all the partitions between them."""
         try:
             assigned = self._groups.assigned([group_of(self._pipeline, node) for node in nodes])
         except KafkaException:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ NEVER_TAKEN: Final = frozenset({KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.INVALI
 
 
 def producer_config(bootstrap: str, client_id: str) -> dict[str, Any]:
-    """A producer whose acknowledgement means that every in-sync replica has the record, once and in order."""
+    """Return a producer whose acknowledgement means that every in-sync replica has the record, once and in order."""
     return {
         "bootstrap.servers": bootstrap,
         "client.id": client_id,
@@ -39,7 +39,7 @@ Rejected = Callable[[str], None]
 
 
 def is_fatal(error: KafkaError) -> bool:
-    """Whether a client is at its end with this. A delivery report says so by its code alone."""
+    """Return whether a client is at its end with this. A delivery report says so by its code alone."""
     return error.fatal() or error.code() == KafkaError._FATAL
 
 
@@ -56,12 +56,12 @@ class ReliableProducer:
         self.in_flight = 0
 
     def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected = _never) -> None:
-        """Sends `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it, or `rejected` with
-        the reason, from here or from `poll`, if no broker will ever take it: where that cannot be, an error."""
+        """Send `event`; `acknowledged` is called from `poll`, once all in-sync replicas have it, or `rejected` with the
+        reason, from here or from `poll`, if no broker will ever take it: where that cannot be, an error."""
         self._send(topic, (event.body, event.id.encode(), event.headers()), acknowledged, rejected)
 
     def forward(self, topic: str, record: Message, acknowledged: Acknowledged) -> None:
-        """Sends a record that was read elsewhere as it is; likewise."""
+        """Send a record that was read elsewhere as it is; likewise."""
         self._send(topic, (record.value(), record.key(), record.headers()), acknowledged, _never)
 
     def _send(self, topic: str, content: Content, acknowledged: Acknowledged, rejected: Rejected) -> None:
@@ -104,7 +104,7 @@ class ReliableProducer:
                 return
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Handles what the broker answered, waiting up to `timeout_s` for the first answer."""
+        """Handle what the broker answered, waiting up to `timeout_s` for the first answer."""
         self._producer.poll(timeout_s)
         now = time.monotonic()
         due = [produce for at, produce in self._again if at <= now]

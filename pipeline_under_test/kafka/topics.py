@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
+from lagloss.broker.topics import create_missing
 from pipeline_under_test.topology import CONSUMERS, dead_topic, routes_topic, schemas_topic, tier_topic, topic_of
 
 PARTITIONS: Final = 3
@@ -17,7 +17,7 @@ ADMIN_TIMEOUT_S: Final = 15.0
 
 
 def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
-    """Creates the pipeline's topics where they are missing: each record on three brokers where there are so many, and
+    """Create the pipeline's topics where they are missing: each record on three brokers if there are three, and
     acknowledged by two of them.
 
     They are stamped with the append time: how far a lane has been taken in is measured in times of the broker's clock.
@@ -30,7 +30,7 @@ def create_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> No
 
 
 def create_streams(bootstrap: str, topics: Iterable[str]) -> None:
-    """Creates these topics of events where they are missing; likewise."""
+    """Create these topics of events where they are missing; likewise."""
     _create(bootstrap, topics, PARTITIONS, {"message.timestamp.type": "LogAppendTime"})
 
 
@@ -39,17 +39,11 @@ def _create(bootstrap: str, names: Iterable[str], partitions: int, config: Mappi
     copies = min(MAX_COPIES, len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers))
     config = {"min.insync.replicas": str(max(1, copies - 1)), **config}
     topics = [NewTopic(name, partitions, copies, config=config) for name in names]
-    for future in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
-        try:
-            future.result(ADMIN_TIMEOUT_S)
-        except KafkaException as error:
-            reason = error.args[0]
-            if not isinstance(reason, KafkaError) or reason.code() != KafkaError.TOPIC_ALREADY_EXISTS:
-                raise
+    create_missing(admin, topics)
 
 
 def delete_topics(bootstrap: str, pipeline: str, tiers_s: Iterable[float]) -> None:
-    """Deletes the topics that `create_topics` created, and all that is in them.
+    """Delete the topics that `create_topics` created, and all that is in them.
 
     Raises:
         KafkaException: if the broker cannot be reached or refuses.

@@ -19,7 +19,7 @@ class Beat:
         self._next = 0.0
 
     def step(self) -> None:
-        """Touches the file if it is time."""
+        """Touch the file if it is time."""
         now = time.monotonic()
         if now >= self._next:
             self._next = now + EVERY_S

@@ -32,16 +32,16 @@ from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 
 from lagloss.sdk.emitter import Emitter
-from pipeline_under_test.event import NOT_ACKNOWLEDGED, Event
+from pipeline_under_test.events.event import NOT_ACKNOWLEDGED, Event
+from pipeline_under_test.events.schema import Schema, producers_schema
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.producer import is_fatal, producer_config
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.nodes.mischief import corrupted, poisoned
+from pipeline_under_test.nodes.fault_effects import corrupted, poisoned
 from pipeline_under_test.nodes.serving import beating
-from pipeline_under_test.schema import Schema, producers_schema
 from pipeline_under_test.schema_topic import SchemaTopic
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, EVENT_NORM, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ MAX_AGE_MS: Final = 7 * 86_400_000
 MALFORMED: Final = "malformed"
 TOO_LARGE: Final = "too large"
 MAX_BODY_BYTES: Final = 256 * 1024
-"""Of an event as it is passed on: it grows on its way, and brokers take less than 1 MB."""
+"""Size of an event as it is passed on: it grows on its way, and brokers take less than 1 MB."""
 
 
 class Unacceptable(ValueError):
@@ -62,7 +62,7 @@ class Unacceptable(ValueError):
 
 
 def identified(raw: object, now_ms: int) -> Event:
-    """The event that `raw` describes, with the id and the time it gets where it brings none.
+    """Return the event that `raw` describes, with the id and the time it gets where it brings none.
 
     Raises:
         Unacceptable: for an id or a time that cannot be one.
@@ -93,18 +93,18 @@ class Acceptor:
         self._fields = {field["name"] for field in schema.parsed["fields"]}
 
     def __call__(self, event: Event) -> Decision:
-        told = json.loads(event.body)
-        if not isinstance(told, dict):
+        content = json.loads(event.body)
+        if not isinstance(content, dict):
             return Filtered(MALFORMED)
         try:
-            body = self._schema.encode({name: value for name, value in told.items() if name in self._fields})
+            body = self._schema.encode({name: value for name, value in content.items() if name in self._fields})
         except ValueError:
             return Filtered(MALFORMED)
         return Pass(event.with_body(body), (EVENT_NORM,)) if len(body) <= MAX_BODY_BYTES else Filtered(TOO_LARGE)
 
 
 @dataclass(slots=True)
-class Outcome:
+class IntakeOutcome:
     """What becomes of one event of a request; `reason` is empty where it is accepted."""
 
     index: int
@@ -120,16 +120,16 @@ class Outcome:
 class Arrival:
     """An event taken in and what is to be done with it."""
 
-    outcome: Outcome
+    outcome: IntakeOutcome
     event: Event
     plan: Plan
     decision: Decision | Lost
 
 
-class Intake:
+class EventIntake:
     """Produces what comes in and says, event by event, whether the broker has it."""
 
-    def __init__(self, settings: Settings, schema: Schema) -> None:
+    def __init__(self, settings: ReferenceSettings, schema: Schema) -> None:
         self._topic = topic_of(settings.pipeline, EVENT_NORM)
         self._faults = settings.faults_of(COL_SERVICE)
         self._ledger = settings.ledger_of(COL_SERVICE)
@@ -148,8 +148,8 @@ class Intake:
         while not self._ending.is_set():
             self._producer.poll(0.1)
 
-    async def take_in(self, raws: Sequence[object]) -> list[Outcome]:
-        """Takes the events of one request in; returns when each is acknowledged, handed back, or given up on."""
+    async def take_in(self, raws: Sequence[object]) -> list[IntakeOutcome]:
+        """Take the events of one request in; return when each is acknowledged, handed back, or given up on."""
         with self._emitter.processing():
             now_ms = time.time_ns() // 1_000_000
             outcomes, arrivals = [], []
@@ -157,11 +157,11 @@ class Intake:
                 try:
                     event = identified(raw, now_ms)
                 except Unacceptable as problem:
-                    outcomes.append(Outcome(index, None, str(problem)))
+                    outcomes.append(IntakeOutcome(index, None, str(problem)))
                     continue
                 self._emitter.taken_in(event.id, event.event_time_ms)
                 plan = self._faults.plan(event)
-                outcomes.append(Outcome(index, event.id))
+                outcomes.append(IntakeOutcome(index, event.id))
                 arrivals.append(Arrival(outcomes[-1], event, plan, decided(event, plan, self._accept)))
             self._ledger.write(
                 entry for at in arrivals for entry in ledger_entries(COL_SERVICE, at.event, at.plan, at.decision)
@@ -184,7 +184,7 @@ class Intake:
                 sent = await asyncio.gather(*(self._produce(passed, plan) for _ in range(plan.copies)))
                 if not all(sent):
                     here = place_of_node(COL_SERVICE)
-                    entry = Entry("filtered", event.id, event.event_time_ms, here, NOT_ACKNOWLEDGED)
+                    entry = LedgerEntry("filtered", event.id, event.event_time_ms, here, NOT_ACKNOWLEDGED)
                     self._ledger.write([entry])
                     self._hand_back(arrival, NOT_ACKNOWLEDGED)
             case Lost():
@@ -198,7 +198,7 @@ class Intake:
         self._emitter.sent_out(event.id, event.event_time_ms, payload_crc=event.crc)
 
     async def _produce(self, event: Event, plan: Plan) -> bool:
-        """Sends the event; whether all in-sync replicas acknowledged it."""
+        """Send the event; return True once all in-sync replicas acknowledged it."""
         sent = corrupted(event) if EVENT_NORM in plan.corrupted_links else event
         loop = asyncio.get_running_loop()
         acknowledged: asyncio.Future[bool] = loop.create_future()
@@ -219,7 +219,7 @@ class Intake:
         return await acknowledged
 
     def close(self) -> None:
-        """Waits for what is on its way, then reports the emitter closed."""
+        """Wait for what is on its way, then report the emitter closed."""
         self._producer.flush(ACK_TIMEOUT_S)
         self._ending.set()
         self._poller.join()
@@ -227,8 +227,8 @@ class Intake:
         self._ledger.close()
 
 
-def status_of(outcomes: Sequence[Outcome]) -> int:
-    """The HTTP status of an answer with these outcomes; see the top of this page."""
+def status_of(outcomes: Sequence[IntakeOutcome]) -> int:
+    """Return the HTTP status of an answer with these outcomes; see the top of this page."""
     reasons = [outcome.reason for outcome in outcomes]
     if NOT_ACKNOWLEDGED in reasons:
         return HTTPStatus.SERVICE_UNAVAILABLE
@@ -237,18 +237,18 @@ def status_of(outcomes: Sequence[Outcome]) -> int:
     return HTTPStatus.UNPROCESSABLE_ENTITY if all(reasons) else HTTPStatus.MULTI_STATUS
 
 
-def create_app(settings: Settings) -> FastAPI:
-    """The service; its intake lives as long as the application does.
+def create_app(settings: ReferenceSettings) -> FastAPI:
+    """Return the service; its intake lives as long as the application does.
 
     Raises:
         NotReadable: if it is to write with a schema that others could not read.
     """
     schema = producers_schema(settings.schema_path)
-    intakes: list[Intake] = []
+    intakes: list[EventIntake] = []
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        intakes.append(Intake(settings, schema))
+        intakes.append(EventIntake(settings, schema))
         async with beating(settings):
             yield
         await asyncio.to_thread(intakes.pop().close)

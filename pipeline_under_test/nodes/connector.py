@@ -26,13 +26,13 @@ from typing import Any, Final
 
 import httpx
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import SchemaReader, Unreadable
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.nodes.loop import Loop
-from pipeline_under_test.nodes.worker import Parcel
-from pipeline_under_test.schema import Reader, Unreadable
+from pipeline_under_test.nodes.worker import OutboundEvent
 from pipeline_under_test.schema_topic import reader_of
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ RECOVERABLE: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStat
 class Deliverer:
     """What a connector decides: all that can be read can be put into a request."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SchemaReader) -> None:
         self._reader = reader
 
     def __call__(self, event: Event) -> Decision:
@@ -64,16 +64,16 @@ class Deliverer:
 
 
 @dataclass(slots=True)
-class Batch:
-    """Parcels sent in one request; `not_before` is on the monotonic clock, in seconds."""
+class ConnectorBatch:
+    """Events sent in one request; `not_before` is on the monotonic clock, in seconds."""
 
-    parcels: list[Parcel]
+    outbounds: list[OutboundEvent]
     tries: int = 0
     not_before: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class VendorAnswer:
     """What the vendor said to one request.
 
     `taken` holds the places in the batch of the events it took. `failure` says what became of the others, and
@@ -91,30 +91,30 @@ class Vendor:
     """The vendor's endpoint. Its methods are called from several threads."""
 
     url: str
-    reader: Reader
+    reader: SchemaReader
     client: httpx.Client = field(default_factory=lambda: httpx.Client(timeout=TIMEOUT_S))
 
-    def post(self, events: Sequence[Event]) -> Answer:
-        """One request with these events."""
+    def post(self, events: Sequence[Event]) -> VendorAnswer:
+        """Post these events in one request."""
         try:
-            response = self.client.post(self.url, json={"events": [self._told(event) for event in events]})
+            response = self.client.post(self.url, json={"events": [self._document(event) for event in events]})
         except httpx.RequestError as error:
-            return Answer(failure=type(error).__name__, may_pass=True)
+            return VendorAnswer(failure=type(error).__name__, may_pass=True)
         status = response.status_code
         if status == HTTPStatus.MULTI_STATUS:
-            return Answer(_taken(response, len(events)), "HTTP 207, not accepted", may_pass=True)
+            return VendorAnswer(_taken(response, len(events)), "HTTP 207, not accepted", may_pass=True)
         if 200 <= status < 300:
-            return Answer(frozenset(range(len(events))))
+            return VendorAnswer(frozenset(range(len(events))))
         may_pass = status in RECOVERABLE or status >= 500
-        return Answer(failure=f"HTTP {status}", may_pass=may_pass, pause_s=_retry_after(response))
+        return VendorAnswer(failure=f"HTTP {status}", may_pass=may_pass, pause_s=_retry_after(response))
 
-    def _told(self, event: Event) -> dict[str, Any]:
+    def _document(self, event: Event) -> dict[str, Any]:
         return {"event_id": event.id, "event_time": event.event_time_ms, "content": self.reader.decode(event.body)}
 
 
 def _taken(response: httpx.Response, sent: int) -> frozenset[int]:
-    """The places of the events that a vendor says it took; none where nobody can tell: a vendor gets an event twice
-    rather than never."""
+    """Return the places of the events that a vendor says it took; none where that is unknown: a vendor gets an event
+    twice rather than never."""
     try:
         return frozenset(response.json()["accepted"]).intersection(range(sent))
     except (ValueError, LookupError, TypeError):
@@ -129,7 +129,7 @@ def _retry_after(response: httpx.Response) -> float:
 class VendorOutlet:
     """Fills batches and posts them, `parallel` at a time; see the top of this page for what becomes of the answers."""
 
-    def __init__(self, settings: Settings, loop: Loop, vendor: Vendor) -> None:
+    def __init__(self, settings: ReferenceSettings, loop: Loop, vendor: Vendor) -> None:
         self._loop = loop
         self._vendor = vendor
         self._batch = settings.batch
@@ -137,21 +137,21 @@ class VendorOutlet:
         self._retry = settings.retry
         self._max_queued = settings.batch * settings.parallel * (1 + BATCHES_QUEUED)
         self._pool = ThreadPoolExecutor(settings.parallel, thread_name_prefix="vendor")
-        self._fresh: deque[tuple[float, Parcel]] = deque()
-        self._waiting: list[Batch] = []
-        self._posted: list[tuple[Batch, Future[Answer]]] = []
+        self._fresh: deque[tuple[float, OutboundEvent]] = deque()
+        self._waiting: list[ConnectorBatch] = []
+        self._posted: list[tuple[ConnectorBatch, Future[VendorAnswer]]] = []
         self._queued = 0
 
     @property
     def ready(self) -> bool:
         return self._queued < self._max_queued
 
-    def send(self, parcel: Parcel) -> None:
-        self._fresh.append((time.monotonic(), parcel))
+    def send(self, outbound: OutboundEvent) -> None:
+        self._fresh.append((time.monotonic(), outbound))
         self._queued += 1
 
     def step(self) -> None:
-        """Takes the answers that have come, and posts what is due."""
+        """Take the answers that have come, and post what is due."""
         under_way, self._posted = self._posted, []
         for batch, future in under_way:
             if future.done():  # asked once: it may become so at any moment
@@ -161,38 +161,38 @@ class VendorOutlet:
         now = time.monotonic()
         while len(self._posted) < self._parallel and (fresh := self._next(now)) is not None:
             fresh.tries += 1
-            events = [parcel.as_sent for parcel in fresh.parcels]
+            events = [outbound.as_sent for outbound in fresh.outbounds]
             self._posted.append((fresh, self._pool.submit(self._vendor.post, events)))
 
     def close(self) -> None:
-        """Leaves what is under way: it is read again."""
+        """Abandon requests under way: their events are read again."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _next(self, now: float) -> Batch | None:
-        """The batch to post now: one that is due again, else a fresh one that is full or has waited."""
+    def _next(self, now: float) -> ConnectorBatch | None:
+        """Return the batch to post now: one that is due again, else a fresh one that is full or has waited."""
         due = next((batch for batch in self._waiting if batch.not_before <= now), None)
         if due is not None:
             self._waiting.remove(due)
             return due
         if len(self._fresh) >= self._batch or (self._fresh and now - self._fresh[0][0] >= LINGER_S):
-            return Batch([self._fresh.popleft()[1] for _ in range(min(self._batch, len(self._fresh)))])
+            return ConnectorBatch([self._fresh.popleft()[1] for _ in range(min(self._batch, len(self._fresh)))])
         return None
 
-    def _answered(self, batch: Batch, answer: Answer) -> None:
-        left = [parcel for place, parcel in enumerate(batch.parcels) if place not in answer.taken]
+    def _answered(self, batch: ConnectorBatch, answer: VendorAnswer) -> None:
+        left = [outbound for place, outbound in enumerate(batch.outbounds) if place not in answer.taken]
         for place in answer.taken:
             self._queued -= 1
-            self._loop.sent_out(batch.parcels[place])
+            self._loop.sent_out(batch.outbounds[place])
         if not left:
             return
         if answer.may_pass or self._retry == "everything":
-            self._again(Batch(left, batch.tries), answer)
+            self._again(ConnectorBatch(left, batch.tries), answer)
         elif len(left) > 1:
-            self._waiting.extend(Batch([parcel]) for parcel in left)
+            self._waiting.extend(ConnectorBatch([outbound]) for outbound in left)
         else:
             self._leave(left, answer.failure)
 
-    def _again(self, batch: Batch, answer: Answer) -> None:
+    def _again(self, batch: ConnectorBatch, answer: VendorAnswer) -> None:
         if batch.tries >= LOCAL_TRIES or answer.pause_s > MAX_PAUSE_S:
             self._give_up(batch, answer.failure)
             return
@@ -201,23 +201,23 @@ class VendorOutlet:
         self._waiting.append(batch)
         log.info("%s: %s, try %d, again in %.1f s", self._vendor.url, answer.failure, batch.tries, pause_s)
 
-    def _give_up(self, batch: Batch, failure: str) -> None:
-        log.warning("%s: %s after %d tries, %d events", self._vendor.url, failure, batch.tries, len(batch.parcels))
-        self._queued -= len(batch.parcels)
-        for parcel in batch.parcels:
+    def _give_up(self, batch: ConnectorBatch, failure: str) -> None:
+        log.warning("%s: %s after %d tries, %d events", self._vendor.url, failure, batch.tries, len(batch.outbounds))
+        self._queued -= len(batch.outbounds)
+        for outbound in batch.outbounds:
             if self._retry == "local":
-                self._loop.refused(parcel)
+                self._loop.refused(outbound)
             else:
-                self._loop.retry_later(parcel, failure)
+                self._loop.retry_later(outbound, failure)
 
-    def _leave(self, parcels: Sequence[Parcel], failure: str) -> None:
-        self._queued -= len(parcels)
-        for parcel in parcels:
-            self._loop.rejected(parcel, failure)
+    def _leave(self, outbounds: Sequence[OutboundEvent], failure: str) -> None:
+        self._queued -= len(outbounds)
+        for outbound in outbounds:
+            self._loop.rejected(outbound, failure)
 
 
-def connector(node: str, settings: Settings) -> tuple[Loop, VendorOutlet]:
-    """The loop of a delivering node, with the outlet to run it with."""
+def connector(node: str, settings: ReferenceSettings) -> tuple[Loop, VendorOutlet]:
+    """Return the loop of a delivering node, with the outlet to run it with."""
     name = next(name for name, delivers in VENDORS.items() if delivers == node)
     reader = reader_of(settings)
     loop = Loop(node, settings, Deliverer(reader))

@@ -1,10 +1,10 @@
 """The way into the dead-letter queue, which never blocks the pipeline, whatever the queue does.
 
-A letter is safe once the queue has acknowledged it or the disk has it (see `pipeline_under_test.nodes.kept_letters`).
-Its producer is its own, so that a queue that takes nothing holds up nothing else. From the first letter that the queue
-does not take in time, all go to the disk at once, for nobody is to wait for each of them anew; what is there is offered
-to the queue each 30 s, and by the node's next process, until the queue takes it. A letter that is too large for the
-queue is kept by itself. After a crash in between a letter may be in the queue twice, which harms nobody.
+A letter is safe once the queue has acknowledged it or the disk has it (see `pipeline_under_test.nodes.dlq_spool`). Its
+producer is its own, so that a queue that takes nothing holds up nothing else. From the first letter that the queue does
+not take in time, all go to the disk at once, so that no event waits for each of them anew; what is there is offered to
+the queue each 30 s, and by the node's next process, until the queue takes it. A letter that is too large for the queue
+is kept by itself. After a crash in between a letter may be in the queue twice, which does no harm.
 
 If the disk takes nothing either, letters wait in memory and are not safe: their offsets are not committed.
 """
@@ -21,9 +21,9 @@ from typing import Any, Final
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import NEVER_TAKEN, producer_config
-from pipeline_under_test.nodes.kept_letters import KeptLetters, LetterFile, event_of
+from pipeline_under_test.nodes.dlq_spool import KeptLetters, LetterFile, event_of
 
 log = logging.getLogger(__name__)
 
@@ -87,14 +87,14 @@ class DeadLetters:
         self._complained: set[str] = set()
 
     def send(self, event: Event, safe: Safe) -> None:
-        """Puts `event` into the queue; `safe` is called from `step`, once the queue or the disk has it."""
+        """Put `event` into the queue; `safe` is called from `step`, once the queue or the disk has it."""
         if self._is_refusing:
             self._to_keep.append((event, safe))
         else:
             self._offer(event, safe)
 
     def step(self) -> None:
-        """Handles what the queue answered, writes down what it did not take, and offers it again; never waits for the
+        """Handle the queue's answers, write down what it did not take, and offer it again; never wait for the
         queue."""
         self._producer.poll(0)
         self._write_down()
@@ -105,7 +105,7 @@ class DeadLetters:
             self._end_round()
 
     def close(self) -> None:
-        """Waits some seconds for what is on its way, and keeps the rest on disk."""
+        """Wait some seconds for what is on its way, and keep the rest on disk."""
         if self._producer.flush(CLOSE_S):
             self._producer.purge()
             self._producer.flush(CLOSE_S)
@@ -146,7 +146,7 @@ class DeadLetters:
         self._complain(error.str())
 
     def _complain(self, problem: str) -> None:
-        """Says so, once a round: a flood of letters must not flood the log."""
+        """Log a problem once per round: a flood of letters must not flood the log."""
         if problem not in self._complained:
             self._complained.add(problem)
             log.warning("dead letters are kept in %s: %s", self._kept.directory, problem)
@@ -169,7 +169,8 @@ class DeadLetters:
     # -- from the disk to the queue -------------------------------------------------------------------------------
 
     def _send_kept(self) -> None:
-        """In rounds: each offers the queue every file that nobody appends to, until the queue takes no more."""
+        """Send kept letters in rounds: each offers the queue every file that is not being appended to, until the queue
+        is full."""
         if self._sending is None:
             self._sending = self._next_file()
         sending = self._sending
@@ -229,8 +230,8 @@ class DeadLetters:
 
 
 def _config(bootstrap: str, node: str, give_up_s: float) -> dict[str, Any]:
-    """The queue refuses a batch as a whole, so each letter is one. Without idempotence, which letters do not need, no
-    error is the producer's last."""
+    """Return the producer's configuration: each letter is a batch, since the queue refuses batches as a whole. Without
+    idempotence, which letters do not need, no error is the producer's last."""
     return {
         **producer_config(bootstrap, f"{node}-dead"),
         "enable.idempotence": False,

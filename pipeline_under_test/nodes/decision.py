@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import INJECTED, Plan
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.topology import NEXT, place_of_link, place_of_node
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """The event goes on, perhaps changed, to these next nodes (none: it is delivered)."""
+    """The event continues, perhaps changed, to these next nodes (none: it is delivered)."""
 
     event: Event
     to: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Filtered:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The event goes to the dead-letter queue: nobody can process it."""
+    """The event goes to the dead-letter queue: it cannot be processed."""
 
     reason: str
 
@@ -42,7 +42,7 @@ Decision = Pass | Filtered | Dead
 
 
 def decided(event: Event, plan: Plan, decide: Callable[[Event], Decision]) -> Decision | Lost:
-    """What becomes of `event` at a node: what its faults say, else what the node decides."""
+    """Return what becomes of `event` at a node: its faults' decision, else the node's."""
     if plan.swallow:
         return Lost()
     if plan.filtered:
@@ -52,25 +52,25 @@ def decided(event: Event, plan: Plan, decide: Callable[[Event], Decision]) -> De
     return decide(event)
 
 
-def ledger_entries(node: str, event: Event, plan: Plan, decision: Decision | Lost) -> Iterator[Entry]:
-    """The facts to have on disk before `decision` is carried out."""
+def ledger_entries(node: str, event: Event, plan: Plan, decision: Decision | Lost) -> Iterator[LedgerEntry]:
+    """Return the facts to have on disk before `decision` is carried out."""
     here = place_of_node(node)
     if plan.delay_s:
-        yield Entry("delayed", event.id, event.event_time_ms, here)
+        yield LedgerEntry("delayed", event.id, event.event_time_ms, here)
     match decision:
         case Lost():
-            yield Entry("lost", event.id, event.event_time_ms, here)
+            yield LedgerEntry("lost", event.id, event.event_time_ms, here)
         case Filtered(reason):
-            yield Entry("filtered", event.id, event.event_time_ms, here, reason)
+            yield LedgerEntry("filtered", event.id, event.event_time_ms, here, reason)
         case Dead(reason):
-            yield Entry("dead", event.id, event.event_time_ms, here, reason)
+            yield LedgerEntry("dead", event.id, event.event_time_ms, here, reason)
         case Pass(_, to):
             if plan.copies > 1:
-                yield Entry("duplicated", event.id, event.event_time_ms, here)
+                yield LedgerEntry("duplicated", event.id, event.event_time_ms, here)
             for receiver in to:
                 if len(NEXT.get(node, ())) > 1:
-                    yield Entry("routed", event.id, event.event_time_ms, place_of_link(node, receiver))
+                    yield LedgerEntry("routed", event.id, event.event_time_ms, place_of_link(node, receiver))
                 if receiver in plan.lost_links:
-                    yield Entry("lost", event.id, event.event_time_ms, place_of_link(node, receiver))
+                    yield LedgerEntry("lost", event.id, event.event_time_ms, place_of_link(node, receiver))
                 elif receiver in plan.corrupted_links:
-                    yield Entry("corrupted", event.id, event.event_time_ms, place_of_link(node, receiver))
+                    yield LedgerEntry("corrupted", event.id, event.event_time_ms, place_of_link(node, receiver))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import urlsplit
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import SchemaReader, Unreadable
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Pass
-from pipeline_under_test.schema import Reader, Unreadable
 from pipeline_under_test.topology import EVENT_ROUTER
 
 ROBOT: Final = "robot"
@@ -15,10 +15,10 @@ NO_KIND: Final = "no kind"
 
 
 class Normaliser:
-    """The URL in parts, the kind in lower case. Robots and events without a kind are filtered; what nobody can read is
+    """The URL in parts, the kind in lower case. Robots and events without a kind are filtered; what cannot be read is
     dead. It writes with its own version of the schema, whatever the producer's was."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: SchemaReader) -> None:
         self._reader = reader
 
     def __call__(self, event: Event) -> Decision:

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.routes import Routes
+from pipeline_under_test.events.schema import SchemaReader, Unreadable
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Pass
-from pipeline_under_test.routes import Routes
-from pipeline_under_test.schema import Reader, Unreadable
 
 NO_ROUTE: Final = "no route"
 
 
 class Router:
-    """Decides by the routes as they are now; see `pipeline_under_test.routes` for how they are changed."""
+    """Decides by the routes as they are now; see `pipeline_under_test.events.routes` for how they are changed."""
 
-    def __init__(self, reader: Reader, routes: Routes) -> None:
+    def __init__(self, reader: SchemaReader, routes: Routes) -> None:
         self._reader = reader
         self._routes = routes
 

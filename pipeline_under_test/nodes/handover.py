@@ -24,7 +24,7 @@ class Handover:
         self._left: deque[tuple[float, Processing]] = deque()
 
     def __bool__(self) -> bool:
-        """Whether there is such work."""
+        """Return whether there is such work."""
         return bool(self._left)
 
     def take(self, work: Iterable[Processing]) -> None:
@@ -32,6 +32,6 @@ class Handover:
         self._left.extend((ends, each) for each in work)
 
     def step(self) -> None:
-        """Ends the work that has waited long enough."""
+        """End the work that has waited long enough."""
         while self._left and self._left[0][0] <= time.monotonic():
             self._left.popleft()[1].done()

@@ -22,22 +22,22 @@ from typing import Final
 from confluent_kafka import Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits, Partition, Taken
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.kafka.producer import ReliableProducer
 from pipeline_under_test.nodes.decision import Decision
-from pipeline_under_test.nodes.mischief import suffer
+from pipeline_under_test.nodes.fault_effects import apply_delay
 from pipeline_under_test.nodes.refusals import Refusals
 from pipeline_under_test.nodes.worker import (
     BUSY_WAIT_S,
     FINISH_TIMEOUT_S,
     IDLE_WAIT_S,
     MAX_BATCH,
+    EventOutlet,
     Job,
-    Outlet,
-    Parcel,
+    OutboundEvent,
     Worker,
 )
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import GLOBAL_RETRIER, topic_of
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Loop(Worker):
     def __init__(
         self,
         node: str,
-        settings: Settings,
+        settings: ReferenceSettings,
         decide: Callable[[Event], Decision],
         *,
         source: str | None = None,
@@ -68,38 +68,38 @@ class Loop(Worker):
         self._refusals = Refusals()
         self._paused = False
 
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: EventOutlet) -> None:
         self._lanes.subscribe([self._topic], on_revoke=self._on_revoke, on_lost=self._on_lost)
         while not self._stopping:
             self._take_in(self._read(outlet), outlet)
             self._move_on(outlet)
         self._finish(outlet)
 
-    # -- what became of a parcel: for outlets ---------------------------------------------------------------------
+    # -- the fate of an event: for outlets ------------------------------------------------------------------------
 
-    def kept(self, parcel: Parcel) -> None:
-        """It is safe, and this node is not finished with it."""
-        self._one_done(parcel.job)
+    def kept(self, outbound: OutboundEvent) -> None:
+        """Keep the event: it is safe, and this node is not finished with it."""
+        self._one_done(outbound.job)
 
-    def retry_later(self, parcel: Parcel, reason: str) -> None:
-        """The next hop does not take it now: it goes to the global retrier, and others go on."""
+    def retry_later(self, outbound: OutboundEvent, reason: str) -> None:
+        """Hand the event to the global retrier: the next hop does not take it now, and others continue."""
 
         def acknowledged() -> None:
-            event = parcel.event
+            event = outbound.event
             self.emitter.sent_out(event.id, event.event_time_ms, to=GLOBAL_RETRIER, replay=event.replay)
-            self._one_done(parcel.job)
+            self._one_done(outbound.job)
 
-        aside = parcel.event.set_aside(self._node, reason)
-        self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, parcel))
+        aside = outbound.event.set_aside(self._node, reason)
+        self.producer.send(self._retry_topic, aside, acknowledged, partial(self.rejected, outbound))
 
-    def refused(self, parcel: Parcel) -> None:
+    def refused(self, outbound: OutboundEvent) -> None:
         """NACK: it is to be read again, and with it all that stands behind it in its partition."""
-        parcel.job.is_refused = True
-        self._one_done(parcel.job)
+        outbound.job.is_refused = True
+        self._one_done(outbound.job)
 
     # -- the loop -------------------------------------------------------------------------------------------------
 
-    def _read(self, outlet: Outlet) -> Sequence[Message]:
+    def _read(self, outlet: EventOutlet) -> Sequence[Message]:
         in_hand = sum(map(len, self._in_hand.values()))
         if (outlet.ready and in_hand < MAX_IN_HAND) == self._paused:
             self._pause(not self._paused)
@@ -120,17 +120,17 @@ class Loop(Worker):
         switch([place for place in self._consumer.assignment() if _key(place) not in self._refusals])
 
     def _read_again(self) -> None:
-        """Goes back to what was refused, where the partition has rested."""
+        """Seek back to refused records in partitions that have rested."""
         for partition, offset in self._refusals.rested(self._in_hand):
             place = TopicPartition(*partition, offset)
             self._commits.drop([place])
             self._consumer.seek(place)
             self._consumer.resume([place])
 
-    def _take_in(self, records: Sequence[Message], outlet: Outlet) -> None:
+    def _take_in(self, records: Sequence[Message], outlet: EventOutlet) -> None:
         for job in self._taken_in(records):
             self._beat.step()  # a slow batch is no hung process
-            suffer(job.plan)
+            apply_delay(job.plan)
             if job.plan.delay_s:
                 heapq.heappush(self._held, (time.monotonic() + job.plan.delay_s, next(self._held_number), job))
             else:
@@ -162,7 +162,7 @@ class Loop(Worker):
         if not job.is_refused:
             job.taken.done()
 
-    def _move_on(self, outlet: Outlet) -> None:
+    def _move_on(self, outlet: EventOutlet) -> None:
         while self._held and self._held[0][0] <= time.monotonic():
             self._carry_out(heapq.heappop(self._held)[2], outlet)
         self._refresh()
@@ -173,7 +173,7 @@ class Loop(Worker):
         self._commits.commit_confirmed()
         self._beat.step()
 
-    def _finish(self, outlet: Outlet) -> None:
+    def _finish(self, outlet: EventOutlet) -> None:
         deadline = time.monotonic() + FINISH_TIMEOUT_S
         while any(self._in_hand.values()) and time.monotonic() < deadline:
             self._move_on(outlet)

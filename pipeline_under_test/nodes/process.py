@@ -1,4 +1,4 @@
-"""One process of a node: put together from its settings, run until it is told to stop."""
+"""One process of a node: put together from its settings, run until it is asked to stop."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from pipeline_under_test.events.routes import RoutesTopic
 from pipeline_under_test.nodes.connector import connector
 from pipeline_under_test.nodes.event_norm import Normaliser
 from pipeline_under_test.nodes.event_router import Router
@@ -13,10 +14,9 @@ from pipeline_under_test.nodes.loop import Loop
 from pipeline_under_test.nodes.relay import TopicOutlet
 from pipeline_under_test.nodes.retrier import retrier
 from pipeline_under_test.nodes.transaction import TransactionalLoop
-from pipeline_under_test.nodes.worker import Outlet, Worker
-from pipeline_under_test.routes import RoutesTopic
+from pipeline_under_test.nodes.worker import EventOutlet, Worker
 from pipeline_under_test.schema_topic import reader_of
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import shadow_of
 from pipeline_under_test.topology import (
     CONN_FB,
@@ -30,28 +30,28 @@ from pipeline_under_test.topology import (
 )
 
 
-def _event_norm(settings: Settings) -> tuple[Worker, Outlet]:
+def _event_norm(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
     worker = _worker(settings)(EVENT_NORM, settings, Normaliser(reader_of(settings)))
     return worker, TopicOutlet(settings.pipeline, worker)
 
 
-def _shadow(settings: Settings) -> tuple[Worker, Outlet]:
+def _shadow(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
     shadow, source = shadow_of(settings), topic_of(settings.pipeline, EVENT_NORM)
     worker = _worker(settings)(EVENT_NORM, shadow, Normaliser(reader_of(settings)), source=source)
     return worker, TopicOutlet(shadow.pipeline, worker)
 
 
-def _worker(settings: Settings) -> type[Loop] | type[TransactionalLoop]:
+def _worker(settings: ReferenceSettings) -> type[Loop] | type[TransactionalLoop]:
     return TransactionalLoop if settings.exactly_once else Loop
 
 
-def _event_router(settings: Settings) -> tuple[Worker, Outlet]:
+def _event_router(settings: ReferenceSettings) -> tuple[Worker, EventOutlet]:
     routes = RoutesTopic(settings.bootstrap, routes_topic(settings.pipeline))
     loop = Loop(EVENT_ROUTER, settings, Router(reader_of(settings), routes.routes), refresh=routes.step)
     return loop, TopicOutlet(settings.pipeline, loop)
 
 
-PROCESSES: Final[dict[str, Callable[[Settings], tuple[Worker, Outlet]]]] = {
+PROCESSES: Final[dict[str, Callable[[ReferenceSettings], tuple[Worker, EventOutlet]]]] = {
     EVENT_NORM: _event_norm,
     EVENT_ROUTER: _event_router,
     CONN_GA: partial(connector, CONN_GA),

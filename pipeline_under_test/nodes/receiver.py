@@ -1,4 +1,4 @@
-"""The receiver: stands in for the vendors. It takes batches, and fails as faults tell it to.
+"""The receiver: stands in for the vendors. It takes batches, and fails as faults say.
 
 What it takes it notes in the ledger before it answers. A fault `receiver:VENDOR:ANSWER:SHARE` hits a share of the
 *requests* while it is on; which ones is drawn anew for each, so that a try after it may end otherwise. An answer in the
@@ -22,11 +22,11 @@ from fastapi import FastAPI, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.faults import Fault
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.serving import beating
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS, place_of_vendor
 
 RECEIVER: Final = "receiver"
@@ -46,10 +46,10 @@ class VendorBatch(BaseModel):
     events: list[VendorEvent]
 
 
-class Receiver:
+class RequestReceiver:
     """What the vendors have taken, and how they answer now."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReferenceSettings) -> None:
         self.requests: Counter[str] = Counter()
         self.taken: Counter[str] = Counter()
         self._injections = settings.injections()
@@ -58,7 +58,7 @@ class Receiver:
         self._random = random.Random(settings.seed)
 
     def fault(self, vendor: str) -> Fault | None:
-        """The fault that this request meets: of those that are on, the first that hits it."""
+        """Return the fault that this request meets: of those that are on, the first that hits it."""
         for injection in self._injections.holding("receiver", time.time() * 1000):
             fault = injection.fault
             if fault.node == vendor and self._random.random() < fault.share:
@@ -66,24 +66,24 @@ class Receiver:
         return None
 
     def refuses(self, vendor: str, events: Sequence[VendorEvent]) -> bool:
-        """Whether one of these events is such that this request, and any other with it, is refused."""
+        """Return whether one of these events is such that this request, and any other with it, is refused."""
         plan = self._faults[vendor].plan
         return any(plan(Event(event.event_id, event.event_time, b"")).refused for event in events)
 
     def take(self, vendor: str, events: Sequence[VendorEvent]) -> None:
-        """Takes these events, for good."""
+        """Take these events, for good."""
         place = place_of_vendor(vendor)
-        self._ledger.write(Entry("delivered", event.event_id, event.event_time, place) for event in events)
+        self._ledger.write(LedgerEntry("delivered", event.event_id, event.event_time, place) for event in events)
         self.taken[vendor] += len(events)
 
     def close(self) -> None:
         self._ledger.close()
 
 
-def create_app(settings: Settings) -> FastAPI:
+def create_app(settings: ReferenceSettings) -> FastAPI:
     """`POST /v1/VENDOR/events` takes a batch; `GET /counts` gives, by vendor, requests, whatever became of them, and
     events taken, repeated ones included."""
-    receiver = Receiver(settings)
+    receiver = RequestReceiver(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -115,13 +115,13 @@ def create_app(settings: Settings) -> FastAPI:
     return app
 
 
-def _taken(receiver: Receiver, vendor: str, events: Sequence[VendorEvent]) -> Response:
+def _taken(receiver: RequestReceiver, vendor: str, events: Sequence[VendorEvent]) -> Response:
     receiver.take(vendor, events)
     return JSONResponse({"accepted": list(range(len(events)))})
 
 
-async def _answer(receiver: Receiver, vendor: str, events: Sequence[VendorEvent], fault: Fault) -> Response:
-    """The answer that a fault makes of a request."""
+async def _answer(receiver: RequestReceiver, vendor: str, events: Sequence[VendorEvent], fault: Fault) -> Response:
+    """Return the answer that a fault makes of a request."""
     match fault.answer:
         case "slow":
             await asyncio.sleep(fault.seconds)

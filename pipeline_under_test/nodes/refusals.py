@@ -28,7 +28,7 @@ class Rest:
 
 @dataclass(slots=True)
 class Refusals:
-    """Which partitions rest, and the work that goes on until their records are taken in again.
+    """Partitions that rest, and the work that continues until their records are taken in again.
 
     A refused record is still in hand as far as lagloss goes: it has been taken in and has not come out. Its work ends
     when it is taken in again, so that meanwhile it is late and not lost.
@@ -47,14 +47,14 @@ class Refusals:
         return any(self._work.values()) or bool(self._handover)
 
     def add(self, partition: Partition, offset: int, work: Processing) -> None:
-        """This record was refused: its partition rests, if it does not yet."""
+        """Note that this record was refused: its partition pauses, unless it already does."""
         rest = self._resting.setdefault(partition, Rest(time.monotonic() + REST_S, offset))
         rest.since = min(rest.since, offset)
         self._work.setdefault(partition, {})[offset] = work
 
     def rested(self, in_hand: Mapping[Partition, Collection[object]]) -> Iterator[tuple[Partition, int]]:
-        """Ends the rest of the partitions that have rested and have nothing in hand; gives the offset of each from
-        which to read it again."""
+        """Resume the partitions that have rested and have nothing in hand; return the offset of each from which to read
+        it again."""
         now = time.monotonic()
         for partition, rest in list(self._resting.items()):
             if rest.until_s <= now and not in_hand.get(partition):
@@ -62,17 +62,17 @@ class Refusals:
                 yield partition, rest.since
 
     def taken_again(self, partition: Partition, offset: int) -> None:
-        """This record is in hand anew, whether it was refused before or not."""
+        """Note that this record is in hand again, whether it was refused before or not."""
         work = self._work.get(partition, {}).pop(offset, None)
         if work is not None:
             work.done()
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """These partitions are another process's: it takes their records in again."""
+        """Drop these partitions: another process takes their records in again."""
         for partition in partitions:
             self._resting.pop(partition, None)
             self._handover.take(self._work.pop(partition, {}).values())
 
     def step(self) -> None:
-        """Ends the work of records that another process has taken in by now."""
+        """End the work of records that another process has taken in by now."""
         self._handover.step()

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from pipeline_under_test.nodes.worker import Parcel, Worker
+from pipeline_under_test.nodes.worker import OutboundEvent, Worker
 from pipeline_under_test.topology import topic_of
 
 
 class TopicOutlet:
-    """Produces each parcel to the topic of its next node; `acks=all` is the acknowledgement."""
+    """Produces each outbound to the topic of its next node; `acks=all` is the acknowledgement."""
 
     def __init__(self, pipeline: str, worker: Worker) -> None:
         self._pipeline = pipeline
@@ -19,16 +19,16 @@ class TopicOutlet:
     def ready(self) -> bool:
         return self._worker.producer.ready
 
-    def send(self, parcel: Parcel) -> None:
-        if parcel.to is None:
+    def send(self, outbound: OutboundEvent) -> None:
+        if outbound.to is None:
             raise ValueError("a relay delivers nothing itself; expected a next node")
-        topic = topic_of(self._pipeline, parcel.to)
+        topic = topic_of(self._pipeline, outbound.to)
         worker = self._worker
-        sent_out, rejected = partial(worker.sent_out, parcel), partial(worker.rejected, parcel)
-        worker.producer.send(topic, parcel.as_sent, sent_out, rejected)
+        sent_out, rejected = partial(worker.sent_out, outbound), partial(worker.rejected, outbound)
+        worker.producer.send(topic, outbound.as_sent, sent_out, rejected)
 
     def step(self) -> None:
-        """Nothing to do: the worker polls its producer."""
+        """Do nothing: the worker polls its producer."""
 
     def close(self) -> None:
-        """Nothing to do: the worker's producer is the worker's."""
+        """Do nothing: the worker's producer is the worker's."""

@@ -1,4 +1,4 @@
-"""The global retrier: keeps what a connector could not deliver, and brings it back later, so that nobody waits for it.
+"""The global retrier: keeps what a connector could not deliver, and brings it back later, so that no event waits.
 
 Events come in by the retrier's own topic and go to the topic of a tier: 10 s, 60 s or 300 s by default, the longer the
 more often they have been back. All records of a tier wait equally long, so each partition is read in order, and paused
@@ -18,12 +18,12 @@ from typing import Final
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from lagloss.kafka.commits import Commits, Partition, Taken, place_of
-from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.events.event import Event, NoIdentity
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.nodes.decision import Dead, Decision, Pass
 from pipeline_under_test.nodes.loop import Loop
-from pipeline_under_test.nodes.worker import Parcel
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.nodes.worker import OutboundEvent
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import GLOBAL_RETRIER, RETRIED, tier_topic, tiers_group, topic_of
 
 log = logging.getLogger(__name__)
@@ -39,14 +39,14 @@ class TierChoice:
 
     def __call__(self, event: Event) -> Decision:
         if event.back_to not in RETRIED:
-            return Dead(f"nobody to bring it back to: {event.back_to or 'no node'}")
+            return Dead(f"no node to bring it back to: {event.back_to or 'none named'}")
         if event.tries >= len(self._topics):
             return Dead(f"{event.reason}, after {event.tries} returns")
         return Pass(event, (self._topics[event.tries],))
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitingEvent:
     """A record of a tier in hand; `due_s` is on the wall clock, epoch seconds."""
 
     due_s: float
@@ -57,7 +57,7 @@ class Waiting:
 class TierOutlet:
     """Puts events into tiers, and brings back those that have waited."""
 
-    def __init__(self, settings: Settings, loop: Loop) -> None:
+    def __init__(self, settings: ReferenceSettings, loop: Loop) -> None:
         pipeline = settings.pipeline
         self._pipeline = pipeline
         self._loop = loop
@@ -65,20 +65,20 @@ class TierOutlet:
         self._consumer = consumer_for(settings.bootstrap, tiers_group(pipeline), f"{GLOBAL_RETRIER}-tiers")
         self._commits = Commits(self._consumer, loop.emitter)
         self._consumer.subscribe(list(self._delays), on_revoke=self._on_revoke, on_lost=self._on_lost)
-        self._rooms: dict[Partition, deque[Waiting]] = {}
+        self._rooms: dict[Partition, deque[WaitingEvent]] = {}
 
     @property
     def ready(self) -> bool:
         return self._loop.producer.ready
 
-    def send(self, parcel: Parcel) -> None:
-        if parcel.to is None:
+    def send(self, outbound: OutboundEvent) -> None:
+        if outbound.to is None:
             raise ValueError("the retrier delivers nothing itself; expected a tier")
         loop = self._loop
-        loop.producer.send(parcel.to, parcel.event, partial(loop.kept, parcel), partial(loop.rejected, parcel))
+        loop.producer.send(outbound.to, outbound.event, partial(loop.kept, outbound), partial(loop.rejected, outbound))
 
     def step(self) -> None:
-        """Reads what came into the tiers, and brings back what is due."""
+        """Read what came into the tiers, and bring back what is due."""
         for record in self._consumer.consume(MAX_BATCH, timeout=0):
             error = record.error()
             if error is None:
@@ -89,7 +89,7 @@ class TierOutlet:
         self._commits.commit_confirmed()
 
     def close(self) -> None:
-        """What waits is read again by the next process."""
+        """Close; the next process reads waiting events again."""
         self._commits.settle()
         self._consumer.close()
 
@@ -98,14 +98,14 @@ class TierOutlet:
         try:
             event = Event.from_record(record)
         except NoIdentity as problem:
-            log.warning("a record of a tier is nobody's: %s", problem)
+            log.warning("a record of a tier belongs to no node: %s", problem)
             event = None
         _, appended_ms = record.timestamp()
         due_s = appended_ms / 1000 + self._delays[partition[0]]
         room = self._rooms.setdefault(partition, deque())
         if not room:
             self._consumer.pause([TopicPartition(*partition)])
-        room.append(Waiting(due_s, event, self._commits.taken(record)))
+        room.append(WaitingEvent(due_s, event, self._commits.taken(record)))
 
     def _bring_back(self) -> None:
         now = time.time()
@@ -116,7 +116,7 @@ class TierOutlet:
                 del self._rooms[partition]
                 self._consumer.resume([TopicPartition(*partition)])
 
-    def _return(self, waiting: Waiting) -> None:
+    def _return(self, waiting: WaitingEvent) -> None:
         event = waiting.event
         if event is None:
             waiting.taken.done()
@@ -127,7 +127,7 @@ class TierOutlet:
             waiting.taken.done()
 
         def rejected(reason: str) -> None:
-            self._loop.bury(event, reason, waiting.taken.done)
+            self._loop.send_to_dlq(event, reason, waiting.taken.done)
 
         topic = topic_of(self._pipeline, event.back_to)
         self._loop.producer.send(topic, replace(event, back_to="", tries=event.tries + 1), acknowledged, rejected)
@@ -143,7 +143,7 @@ class TierOutlet:
         consumer.resume(partitions)  # librdkafka would have them paused still when they are assigned again
 
 
-def retrier(settings: Settings) -> tuple[Loop, TierOutlet]:
-    """The retrier's loop, with the outlet to run it with."""
+def retrier(settings: ReferenceSettings) -> tuple[Loop, TierOutlet]:
+    """Return the retrier's loop, with the outlet to run it with."""
     loop = Loop(GLOBAL_RETRIER, settings, TierChoice(settings.pipeline, settings.tiers_s))
     return loop, TierOutlet(settings, loop)

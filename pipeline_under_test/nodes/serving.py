@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from lagloss_server.ops.processes import LOOPBACK
 from pipeline_under_test.nodes.beat import EVERY_S, Beat
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 BACKLOG: Final = 2048
 DRAIN_S: Final = 0.5
@@ -22,8 +22,8 @@ DRAIN_S: Final = 0.5
 
 
 @contextlib.asynccontextmanager
-async def beating(settings: Settings) -> AsyncIterator[None]:
-    """Shows a beat for as long as the event loop goes round."""
+async def beating(settings: ReferenceSettings) -> AsyncIterator[None]:
+    """Show a beat for as long as the event loop goes round."""
     beat = Beat(settings.beats_dir)
 
     async def go_on() -> None:
@@ -40,20 +40,20 @@ async def beating(settings: Settings) -> AsyncIterator[None]:
 
 
 def listening_socket(port: int = 0, *, inherited: int | None = None) -> socket.socket:
-    """A socket that listens on this loopback port, 0 for any; or the one that this process has inherited."""
+    """Return a socket that listens on this loopback port, 0 for any; or the one that this process has inherited."""
     if inherited is not None:
         return socket.socket(fileno=inherited)
     return socket.create_server((LOOPBACK, port), backlog=BACKLOG)
 
 
 def url_of(listening: socket.socket) -> str:
-    """Where it is reached."""
+    """Return where it is reached."""
     host, port = listening.getsockname()
     return f"http://{host}:{port}"
 
 
 class DrainingServer(uvicorn.Server):
-    """Accepts nothing more when told to end, and goes on for a moment with what it has accepted. uvicorn alone resets
+    """Server that accepts nothing more when asked to end, and finishes what it has accepted. uvicorn alone resets
     connections whose first request has not come yet, and kept ones on which another is on its way."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -65,7 +65,7 @@ class DrainingServer(uvicorn.Server):
 
 
 def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serves until SIGTERM. Processes that have inherited one socket accept from one queue: a connection that waits in
+    """Serve until SIGTERM. Processes that have inherited one socket accept from one queue: a connection that waits in
     it when one of them ends is accepted by another, or by its successor."""
     with listening:
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,4 +1,4 @@
-"""A process's place among those of its node: a number that nobody else has while it lives, and that the next may have.
+"""A process's place among those of its node: a number that no other has while it lives, and that the next can have.
 
 It is held by a lock on a file, which ends with the process, however that ends.
 """
@@ -19,7 +19,7 @@ class Slot:
         self.number, self._locked = _lowest_free(directory, node)
 
     def close(self) -> None:
-        """Leaves the place to the next."""
+        """Release the slot to the next process."""
         self._locked.close()
 
 

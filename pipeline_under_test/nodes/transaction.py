@@ -3,12 +3,12 @@ their offsets, or not at all.
 
 A batch is read, decided on and sent on in one transaction. What was taken in, filtered or set aside is safe with
 lagloss's broker *before* it is committed, and doubled if the process is killed in between, for the next one does the
-batch again. What went out is told *after*: until the commit nobody can read it, and an out-beacon of what is aborted
-would tell of a loss that is none. Killed between the two, it has no out-beacon: it is late here, and not lost, until
+batch again. What went out is reported *after*: until the commit it cannot be read, and an out-beacon of what is aborted
+would show a loss that is none. Killed between the two, it has no out-beacon: it is late here, and not lost, until
 the next hop takes it in. Dead letters are outside of the transaction: a batch that is done again sends them twice.
 
 Nothing is read while a batch is in hand, so a rebalance never comes in the middle of one. A process that loses its
-partitions without noticing cannot commit: see `pipeline_under_test.transactional_producer`.
+partitions without noticing cannot commit: see `pipeline_under_test.kafka.transactional_producer`.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, TopicPartition
 
 from lagloss.kafka.commits import OffsetTracker, Partition, Taken, place_of
 from lagloss.sdk.emitter import Processing
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.kafka.transactional_producer import Aborted, TransactionalProducer
 from pipeline_under_test.nodes.decision import Decision
+from pipeline_under_test.nodes.fault_effects import apply_delay
 from pipeline_under_test.nodes.handover import Handover
-from pipeline_under_test.nodes.mischief import suffer
 from pipeline_under_test.nodes.slot import Slot
 from pipeline_under_test.nodes.worker import (
     BUSY_WAIT_S,
     FINISH_TIMEOUT_S,
     IDLE_WAIT_S,
     MAX_BATCH,
+    EventOutlet,
     Job,
-    Outlet,
-    Parcel,
+    OutboundEvent,
     Worker,
 )
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import group_of
-from pipeline_under_test.transactional_producer import Aborted, TransactionalProducer
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ class TransactionalLoop(Worker):
     """What is committed is not read again, whether its out-beacons were safe or not."""
 
     def __init__(
-        self, node: str, settings: Settings, decide: Callable[[Event], Decision], *, source: str | None = None
+        self, node: str, settings: ReferenceSettings, decide: Callable[[Event], Decision], *, source: str | None = None
     ) -> None:
         super().__init__(node, settings, decide, source=source)
         self._slot = Slot(settings.data_dir / "slots", node)
@@ -63,19 +63,19 @@ class TransactionalLoop(Worker):
         self._tracker = OffsetTracker()
         self._read: list[Message] = []
         self._batch: list[Taken] = []
-        self._sent: list[Parcel] = []
+        self._sent: list[OutboundEvent] = []
         self._undone: dict[tuple[Partition, int], Processing] = {}
         self._handover = Handover()
         self._is_assigned = False
         self._has_taken_over = False
         self._end_by = math.inf
 
-    def sent_out(self, parcel: Parcel) -> None:
-        """The next topic has it, for nobody to read yet: it is out once it is committed."""
-        self._sent.append(parcel)
-        self._one_done(parcel.job)
+    def sent_out(self, outbound: OutboundEvent) -> None:
+        """Note that the next topic has the event, which cannot be read yet: it is out once it is committed."""
+        self._sent.append(outbound)
+        self._one_done(outbound.job)
 
-    def _work(self, outlet: Outlet) -> None:
+    def _work(self, outlet: EventOutlet) -> None:
         self._lanes.subscribe([self._topic], self._on_assign, self._on_revoke)
         while not self._stopping:
             self._read_batch()
@@ -102,21 +102,22 @@ class TransactionalLoop(Worker):
         self._slot.close()
 
     def _read_batch(self) -> None:
-        """One at a time: a rebalance, which comes within a poll, takes back what was read of partitions that go."""
+        """Read a batch, one record at a time: a rebalance, which comes within a poll, takes back what was read of
+        revoked partitions."""
         self._read = []
         record = self._consumer.poll(IDLE_WAIT_S)
         while record is not None:
             self._read.append(record)
             record = self._consumer.poll(0) if len(self._read) < MAX_BATCH else None
 
-    def _do_batch(self, outlet: Outlet) -> None:
+    def _do_batch(self, outlet: EventOutlet) -> None:
         self._batch, self._sent = [], []
         jobs = self._taken_in(self._read)
         if not self._batch:
             return
         for job in jobs:
             self._undone.setdefault((job.partition, job.taken.offset), job.work)
-        self._suffer(jobs)
+        self._apply_delays(jobs)
         self.producer.begin()
         for job in jobs:
             self._carry_out(job, outlet)
@@ -128,22 +129,22 @@ class TransactionalLoop(Worker):
         self.producer.commit(
             [TopicPartition(*partition, offset) for partition, offset in moved.items()], self._consumer
         )
-        for parcel in self._sent:
-            self._beacon_out(parcel.event, parcel.to)
+        for outbound in self._sent:
+            self._beacon_out(outbound.event, outbound.to)
         self._end_work(moved)
 
-    def _suffer(self, jobs: Sequence[Job]) -> None:
-        """Lets faults take their time, before the transaction begins to run out of its own. A delayed event delays its
+    def _apply_delays(self, jobs: Sequence[Job]) -> None:
+        """Wait out the delays of faults before the transaction's time begins to run. A delayed event delays its
         batch, which goes as a whole."""
         for job in jobs:
-            suffer(job.plan)
+            apply_delay(job.plan)
         until = time.monotonic() + max((job.plan.delay_s for job in jobs), default=0.0)
         while time.monotonic() < until:
             self._step()
             time.sleep(BUSY_WAIT_S)
 
     def _await_beacons(self) -> None:
-        """Those of this batch so far, and of what went out before."""
+        """Return the offsets of this batch so far, and of what went out before."""
         mark = self.emitter.mark()
         self.emitter.nudge()
         while not self.emitter.acknowledged(mark):
@@ -154,7 +155,7 @@ class TransactionalLoop(Worker):
         now = time.monotonic()
         self._end_by = min(self._end_by, now + FINISH_TIMEOUT_S) if self._stopping else math.inf
         if now > self._end_by:
-            raise Aborted("told to end, and what it waits for does not come")
+            raise Aborted("asked to end, and what it waits for does not come")
         self._refresh()
         self._handover.step()
         self._dead_letters.step()
@@ -177,15 +178,15 @@ class TransactionalLoop(Worker):
         return taken
 
     def _at_end(self, end: Message) -> None:
-        """Nothing: what this loop reads is not written in transactions, and the lanes know."""
+        """Do nothing: this loop's input is not written in transactions, and the lanes know the end."""
 
     def _all_done(self, job: Job) -> None:
-        """Its work goes on until it is committed: if that fails, it is late and not lost until it is done again, be it
-        in another batch."""
+        """Count the work as in hand until it is committed: if that fails, it is late and not lost until it is done
+        again, even in another batch."""
         job.taken.done()
 
     def _end_work(self, before: Mapping[Partition, int]) -> None:
-        """Of these partitions, that of records before these offsets."""
+        """End the work of records before these offsets in these partitions."""
         for partition, offset in list(self._undone):
             if offset < before.get(partition, 0):
                 self._undone.pop((partition, offset)).done()

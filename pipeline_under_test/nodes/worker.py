@@ -1,4 +1,4 @@
-"""A record in hand: what becomes of it, faults included, told to the ledger, to lagloss and to the dead-letter queue.
+"""A record in hand: its fate, faults included, reported to the ledger, to lagloss and to the dead-letter queue.
 
 How records are read and when their offsets are committed is another matter: see `pipeline_under_test.nodes.loop` for
 the one way (at least once), `pipeline_under_test.nodes.transaction` for the other (exactly once).
@@ -18,16 +18,16 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from lagloss.kafka.commits import Partition, Taken, place_of
 from lagloss.kafka.lanes import KafkaLanes
 from lagloss.sdk.emitter import Emitter, Processing
-from pipeline_under_test.event import Event, NoIdentity
+from pipeline_under_test.events.event import Event, NoIdentity
 from pipeline_under_test.faults import Plan
 from pipeline_under_test.kafka.consumer import consumer_for
 from pipeline_under_test.kafka.producer import Acknowledged, Rejected
-from pipeline_under_test.ledger import Entry
+from pipeline_under_test.ledger import LedgerEntry
 from pipeline_under_test.nodes.beat import Beat
 from pipeline_under_test.nodes.dead_letters import DeadLetters
 from pipeline_under_test.nodes.decision import Dead, Decision, Filtered, Lost, Pass, decided, ledger_entries
-from pipeline_under_test.nodes.mischief import corrupted
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.nodes.fault_effects import corrupted
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import NEXT, dead_topic, group_of, place_of_node, topic_of
 
 log = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ BUSY_WAIT_S: Final = 0.005
 """How long to wait for a record; short while something is in hand, whose acknowledgements are handled in between."""
 CLOSE_TIMEOUT_S: Final = 5.0
 FINISH_TIMEOUT_S: Final = 15.0
-"""How long a node that is told to stop goes on finishing what it has in hand."""
+"""Time in which a node that is asked to stop finishes what it has in hand."""
 
 
 @dataclass(eq=False, slots=True)
@@ -56,7 +56,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class OutboundEvent:
     """One copy of an event on its way to one next node (None: out of the pipeline)."""
 
     job: Job
@@ -69,7 +69,7 @@ class Parcel:
         return corrupted(self.event) if self.to in self.job.plan.corrupted_links else self.event
 
 
-class Sender(Protocol):
+class EventSender(Protocol):
     """A producer of events: see `pipeline_under_test.kafka.producer.ReliableProducer`."""
 
     @property
@@ -77,25 +77,25 @@ class Sender(Protocol):
         """Whether it takes more."""
 
     def send(self, topic: str, event: Event, acknowledged: Acknowledged, rejected: Rejected) -> None:
-        """Sends an event; one of the two is called once it is known what became of it."""
+        """Send an event; one of the two is called once it is known what became of it."""
 
 
-class Outlet(Protocol):
-    """Where a node's events go out. What became of a parcel it tells by one of the worker's `sent_out` and
-    `rejected`, or of the loop's `kept`, `retry_later` and `refused`."""
+class EventOutlet(Protocol):
+    """Outlet of a node's events. It reports the fate of each by the worker's `sent_out` or `rejected`, or by the
+    loop's `kept`, `retry_later` or `refused`."""
 
     @property
     def ready(self) -> bool:
         """Whether it takes more; while not, the loop reads nothing: a slow next hop raises lag and not memory."""
 
-    def send(self, parcel: Parcel) -> None:
-        """Takes a parcel and returns at once."""
+    def send(self, outbound: OutboundEvent) -> None:
+        """Take an event, and return at once."""
 
     def step(self) -> None:
-        """Moves on what it has been given."""
+        """Move on what it has been given."""
 
     def close(self) -> None:
-        """The worker has ended."""
+        """Close at the end of the worker."""
 
 
 class Worker(ABC):
@@ -106,17 +106,17 @@ class Worker(ABC):
         settings: the pipeline's.
         decide: what the node makes of an event.
         source: the topic to read, if it is not the node's own.
-        refresh: brings up to date what `decide` goes by; called often, never waits.
+        refresh: updates the data of `decide`; called often, never waits.
     """
 
-    producer: Sender
+    producer: EventSender
     resumes: ClassVar[bool] = True
     """Whether what a killed process had observed, and lagloss's broker had not acknowledged, is observed again."""
 
     def __init__(
         self,
         node: str,
-        settings: Settings,
+        settings: ReferenceSettings,
         decide: Callable[[Event], Decision],
         *,
         source: str | None = None,
@@ -140,11 +140,11 @@ class Worker(ABC):
         self._beat = Beat(settings.beats_dir)
         self._stopping = False
 
-    def run(self, outlet: Outlet) -> None:
-        """Reads and passes on until stopped.
+    def run(self, outlet: EventOutlet) -> None:
+        """Read events and pass them on until stopped.
 
         Raises:
-            KafkaException: where a client cannot go on; the next process takes up what was not committed.
+            KafkaException: if a client cannot continue; the next process takes up what was not committed.
         """
         try:
             self._work(outlet)
@@ -157,34 +157,34 @@ class Worker(ABC):
         self._close()
 
     def stop(self) -> None:
-        """Lets the worker finish what it has in hand and end."""
+        """Ask the worker to finish what it has in hand and to end."""
         self._stopping = True
 
-    # -- what became of a parcel: for outlets ---------------------------------------------------------------------
+    # -- the fate of an event: for outlets ------------------------------------------------------------------------
 
-    def sent_out(self, parcel: Parcel) -> None:
-        """ACK: the next hop has it."""
-        self._beacon_out(parcel.event, parcel.to)
-        self._one_done(parcel.job)
+    def sent_out(self, outbound: OutboundEvent) -> None:
+        """Note that the next hop has acknowledged the event."""
+        self._beacon_out(outbound.event, outbound.to)
+        self._one_done(outbound.job)
 
-    def rejected(self, parcel: Parcel, reason: str) -> None:
-        """The next hop will never take it: it goes to the dead-letter queue."""
-        self.bury(parcel.event, reason, partial(self._one_done, parcel.job))
+    def rejected(self, outbound: OutboundEvent, reason: str) -> None:
+        """Send the event to the dead-letter queue: the next hop will never take it."""
+        self.send_to_dlq(outbound.event, reason, partial(self._one_done, outbound.job))
 
-    def bury(self, event: Event, reason: str, done: Callable[[], None]) -> None:
-        """Puts an event into the dead-letter queue; `done` is called once it is safe there."""
-        self._ledger.write([Entry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
+    def send_to_dlq(self, event: Event, reason: str, done: Callable[[], None]) -> None:
+        """Put an event into the dead-letter queue; `done` is called once it is safe there."""
+        self._ledger.write([LedgerEntry("dead", event.id, event.event_time_ms, place_of_node(self._node), reason)])
         self._set_aside(event, reason, done)
 
     # -- the way of working ---------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _work(self, outlet: Outlet) -> None:
-        """Reads and passes on until stopped and, if that can be in time, finished."""
+    def _work(self, outlet: EventOutlet) -> None:
+        """Read events and pass them on until stopped and, if that is possible in time, finished."""
 
     @abstractmethod
     def _settle(self) -> None:
-        """Commits what is finished by now; nothing more will be."""
+        """Commit what is finished by now; nothing more will be."""
 
     @property
     @abstractmethod
@@ -195,15 +195,15 @@ class Worker(ABC):
 
     @abstractmethod
     def _taken(self, record: Message) -> Taken | None:
-        """A record has been read, and its offset waits; None: it is to be read another time."""
+        """Note a record as read, its offset waiting; return None if it is to be read another time."""
 
     @abstractmethod
     def _at_end(self, end: Message) -> None:
-        """An end-of-partition message: transactions leave markers in the log, which take up offsets and are never
+        """Note the end of a partition: transactions leave markers in the log, which take up offsets and are never
         read."""
 
     def _one_done(self, job: Job) -> None:
-        """One of the things that a job waits for is acknowledged."""
+        """Note that one of the outputs that a job waits for is acknowledged."""
         job.outstanding -= 1
         if not job.outstanding:
             self._all_done(job)
@@ -213,7 +213,7 @@ class Worker(ABC):
         job.taken.done()
 
     def _taken_in(self, records: Sequence[Message]) -> list[Job]:
-        """What is to be done with these records; the ledger knows it."""
+        """Return a job for each of these records, once the ledger has their fates."""
         jobs = [job for record in records if (job := self._opened(record)) is not None]
         self._ledger.write(
             entry for job in jobs for entry in ledger_entries(self._node, job.event, job.plan, job.decision)
@@ -249,7 +249,7 @@ class Worker(ABC):
         partition, _ = place_of(record)
         return Job(partition, taken, event, plan, decided(event, plan, self._decide), work)
 
-    def _carry_out(self, job: Job, outlet: Outlet) -> None:
+    def _carry_out(self, job: Job, outlet: EventOutlet) -> None:
         job.outstanding = 1  # this call itself, so that the job cannot end in the middle of it
         match job.decision:
             case Filtered(reason):
@@ -265,7 +265,7 @@ class Worker(ABC):
                         continue
                     for _ in range(job.plan.copies):
                         job.outstanding += 1
-                        outlet.send(Parcel(job, event, receiver))
+                        outlet.send(OutboundEvent(job, event, receiver))
             case Lost():
                 pass
         self._one_done(job)

@@ -13,23 +13,23 @@ from pathlib import Path
 from typing import Final
 
 from lagloss_server.ops.processes import LOOPBACK, choose_port, log_tail
+from pipeline_under_test.events.routes import seed_routes
 from pipeline_under_test.faults import Fault
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics, delete_topics
 from pipeline_under_test.nodes.receiver import RECEIVER
-from pipeline_under_test.rating.search import Trial, highest_sustained
+from pipeline_under_test.rating.search import RateTrial, highest_sustained
 from pipeline_under_test.rating.traffic import Done, HttpTraffic, TopicTraffic, Traffic
-from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.ratings import Rating
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, CONNECTORS
 
 START_TIMEOUT_S: Final = 60.0
 SEND_EVERY_S: Final = 0.02
 WARM_UP_S: Final = 3.0
 HOPELESS: Final = 3.0
-"""A trial ends early once an event has waited for so many lag targets."""
+"""A trial ends early once an event has waited for this many lag targets."""
 DRAIN_TIMEOUT_S: Final = 120.0
 """How long a node may take to get through what a trial that was too much has left."""
 QUANTILE: Final = 0.95
@@ -47,7 +47,7 @@ class Bench:
     groups: tuple[Group, ...]
 
     def tend(self) -> None:
-        """Looks after the processes.
+        """Look after the processes.
 
         Raises:
             NodeFailed: if one has died: what it sustains dead or alive is no rating.
@@ -60,15 +60,15 @@ class Bench:
 
 
 def rate(
-    settings: Settings,
+    settings: ReferenceSettings,
     node: str,
     lag_target_s: float,
     *,
     seconds: float,
     faults: Iterable[Fault] = (),
-    say: Callable[[Trial], None] = lambda trial: None,
+    say: Callable[[RateTrial], None] = lambda trial: None,
 ) -> Rating:
-    """Finds what one process of `node` sustains with 95 % of its events done within `lag_target_s`.
+    """Find what one process of `node` sustains with 95 % of its events done within `lag_target_s`.
 
     Args:
         settings: those of the pipeline whose node is rated; it runs in another pipeline on the same broker.
@@ -76,7 +76,7 @@ def rate(
         lag_target_s: from an event's append, or its sending to col-service, to its committed offset, or its answer.
         seconds: how long each trial measures, after some seconds of warm-up.
         faults: that are on.
-        say: told of each trial.
+        say: called with each trial.
 
     Raises:
         NodeFailed: if the node does not start, or dies.
@@ -89,20 +89,20 @@ def rate(
         with ready_bench(private, node) as bench:
             traffic: Traffic = HttpTraffic(private) if node == COL_SERVICE else TopicTraffic(private, node)
 
-            def told(per_s: float) -> Trial:
+            def tried(per_s: float) -> RateTrial:
                 trial = attempt(bench, traffic, per_s, seconds, lag_target_s)
                 say(trial)
                 return trial
 
             try:
-                best = highest_sustained(told, lag_target_s)
+                best = highest_sustained(tried, lag_target_s)
             finally:
                 traffic.close()
     return Rating(events_per_s=round(best.sent_per_s, 1), lag_target_s=lag_target_s, at=datetime.now(UTC))
 
 
-def apart(settings: Settings, folder: Path, pipeline: str) -> Settings:
-    """The settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
+def apart(settings: ReferenceSettings, folder: Path, pipeline: str) -> ReferenceSettings:
+    """Return the settings, saved in `folder`, of another pipeline on the same broker, with addresses of its own."""
     receiver_port, collector_port = choose_port(RECEIVER), choose_port(COL_SERVICE)
     made = settings.model_copy(
         update={
@@ -117,8 +117,8 @@ def apart(settings: Settings, folder: Path, pipeline: str) -> Settings:
 
 
 @contextmanager
-def ready_bench(settings: Settings, node: str) -> Iterator[Bench]:
-    """The node and what it needs, ready; ended and its topics deleted at the end.
+def ready_bench(settings: ReferenceSettings, node: str) -> Iterator[Bench]:
+    """Start the node and what it needs, and yield when it is ready; end it and delete its topics afterwards.
 
     Raises:
         NodeFailed: if it does not get ready.
@@ -130,8 +130,8 @@ def ready_bench(settings: Settings, node: str) -> Iterator[Bench]:
         words = {node: (node, "--port", settings.collector_url.rpartition(":")[2])}
     if node in CONNECTORS:
         words[RECEIVER] = (RECEIVER, "--port", settings.receiver_url.rpartition(":")[2])
-    told = ("--data-dir", str(settings.data_dir))
-    groups = [Group(name, (*said, *told), settings.log_dir, settings.beats_dir) for name, said in words.items()]
+    common = ("--data-dir", str(settings.data_dir))
+    groups = [Group(name, (*args, *common), settings.log_dir, settings.beats_dir) for name, args in words.items()]
     bench = Bench(node, tuple(groups))
     try:
         with closing(GroupWatcher(settings.bootstrap, settings.pipeline)) as watcher:
@@ -154,12 +154,13 @@ def _get_ready(bench: Bench, watcher: GroupWatcher) -> None:
 
 
 def _is_idle(node: str, watcher: GroupWatcher) -> bool:
-    """Whether the node reads all of its topic, and nothing waits there: a rating that was killed may have left some."""
+    """Return whether the node reads all of its topic, and nothing waits there: a rating that was killed may have left
+    some."""
     return node == COL_SERVICE or (watcher.all_assigned([node]) and not watcher.positions([node])[node].backlog)
 
 
-def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> Trial:
-    """One trial: warm-up and `seconds` at this rate; when it returns, all that was sent is done."""
+def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_target_s: float) -> RateTrial:
+    """Run one trial: warm-up and `seconds` at this rate; return when all that was sent is done."""
     began, done, sent = time.monotonic(), list[Done](), 0
     measured_from_s, hopeless_s = time.time() + WARM_UP_S, HOPELESS * lag_target_s
     while (elapsed := time.monotonic() - began) < WARM_UP_S + seconds and _oldest(traffic) < hopeless_s:
@@ -174,11 +175,11 @@ def attempt(bench: Bench, traffic: Traffic, per_s: float, seconds: float, lag_ta
     done += _drained(bench, traffic)
     lags = sorted(one.lag_s for one in done if measured_from_s <= one.sent_s <= until_s)
     p95 = lags[int(QUANTILE * (len(lags) - 1))] if lags else math.inf
-    return Trial(per_s, sent / max(elapsed, SEND_EVERY_S), p95)
+    return RateTrial(per_s, sent / max(elapsed, SEND_EVERY_S), p95)
 
 
 def _oldest(traffic: Traffic) -> float:
-    """How long the oldest event that is not done has waited."""
+    """Return how long the oldest event that is not done has waited."""
     sent_s = traffic.oldest_s()
     return 0.0 if sent_s is None else time.time() - sent_s
 

@@ -19,7 +19,7 @@ class NothingSustained(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class RateTrial:
     """What came of some seconds at a rate: the events a second that were really sent, and the 95th percentile of their
     lag (infinite if they were not done in time)."""
 
@@ -33,8 +33,11 @@ class Trial:
         return self.sent_per_s >= FULL_LOAD * self.asked_per_s
 
 
-def highest_sustained(attempt: Callable[[float], Trial], lag_target_s: float, first: float = FIRST_RATE) -> Trial:
-    """The best trial within the lag target; at a rate that is a tenth higher it fails, or the load has no more to give.
+def highest_sustained(
+    attempt: Callable[[float], RateTrial], lag_target_s: float, first: float = FIRST_RATE
+) -> RateTrial:
+    """Return the best trial within the lag target; at a rate that is a tenth higher it fails, or the load has no more
+    to give.
 
     Args:
         attempt: tries a rate, in events a second.
@@ -56,8 +59,9 @@ def highest_sustained(attempt: Callable[[float], Trial], lag_target_s: float, fi
     return best
 
 
-def _bracket(attempt: Callable[[float], Trial], lag_target_s: float, first: float) -> tuple[Trial, float]:
-    """A trial that held, and a rate that did not, at most twice as high; the same rate where the load ended first."""
+def _bracket(attempt: Callable[[float], RateTrial], lag_target_s: float, first: float) -> tuple[RateTrial, float]:
+    """Return a trial that held, and a rate that did not, at most twice as high; the same rate where the load ended
+    first."""
     made = attempt(first)
     while made.lag_p95_s > lag_target_s:
         too_much = made.asked_per_s

@@ -19,13 +19,13 @@ import httpx
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from lagloss.kafka.commits import Partition, place_of
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
+from pipeline_under_test.events.schema import packaged
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.producer import producer_config
-from pipeline_under_test.load import EventMaker, Mix
-from pipeline_under_test.schema import packaged
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import CONN_GA, GLOBAL_RETRIER, topic_of
+from pipeline_under_test.traffic.load import EventMaker, Mix
 
 BODIES: Final = 1000
 """Different bodies, made beforehand: making them must not slow the load down."""
@@ -48,30 +48,30 @@ class Traffic(Protocol):
     """Events into one node."""
 
     def send(self, count: int) -> None:
-        """Sends so many, and does not wait for what becomes of them."""
+        """Send this many, without waiting for their acknowledgement."""
 
     def look(self) -> list[Done]:
-        """Those that were found to be done since the last look."""
+        """Return those that were found to be done since the last look."""
 
     def oldest_s(self) -> float | None:
-        """When the oldest that is not done was sent; None if all are."""
+        """Return when the oldest that is not done was sent; None if all are."""
 
     def close(self) -> None:
-        """No more is sent."""
+        """Stop sending."""
 
 
-class Waiting:
+class WaitingRequest:
     """Records of a topic from their append until their offsets are committed."""
 
     def __init__(self) -> None:
         self._by_partition: dict[Partition, deque[tuple[int, float]]] = defaultdict(deque)
 
     def appended(self, partition: Partition, offset: int, at_s: float) -> None:
-        """A record is in the log. Those of a partition are told in the order of their offsets."""
+        """Note a record that is in the log. Records of a partition come in the order of their offsets."""
         self._by_partition[partition].append((offset, at_s))
 
     def committed(self, offsets: Mapping[Partition, int], now_s: float) -> list[Done]:
-        """Takes out what lies before these offsets: it is done by now."""
+        """Take out what lies before these offsets: it is done by now."""
         done = []
         for partition, waiting in self._by_partition.items():
             while waiting and waiting[0][0] < offsets.get(partition, 0):
@@ -87,7 +87,7 @@ class TopicTraffic:
     """Events into the topic that a node reads, as the node before it would have written them; with `replay` as those of
     the past, brought back by a replay of that name."""
 
-    def __init__(self, settings: Settings, node: str, replay: str | None = None) -> None:
+    def __init__(self, settings: ReferenceSettings, node: str, replay: str | None = None) -> None:
         self._node = node
         self._replay = replay
         self._topic = topic_of(settings.pipeline, node)
@@ -98,7 +98,7 @@ class TopicTraffic:
         self._bodies = itertools.cycle(bodies)
         self._ids = (f"r-{uuid.uuid4().hex[:8]}-{number:08d}" for number in itertools.count())
         self._unreported = 0
-        self._waiting = Waiting()
+        self._waiting = WaitingRequest()
         self._next_look = 0.0
 
     def send(self, count: int) -> None:
@@ -146,7 +146,7 @@ def _body(fields: Mapping[str, Any]) -> bytes:
 class HttpTraffic:
     """Events to col-service, those that are due together in one request; done when they are answered."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ReferenceSettings) -> None:
         self._url = f"{settings.collector_url}/events"
         self._maker = EventMaker(settings.seed, ALL_READABLE)
         self._client = httpx.Client(timeout=FLUSH_TIMEOUT_S, limits=httpx.Limits(max_connections=REQUESTS))
@@ -159,7 +159,7 @@ class HttpTraffic:
         self._posted.append((now_s, count, self._pool.submit(self._post, events)))
 
     def _post(self, events: list[dict[str, Any]]) -> float:
-        """Posts a request; when it was answered: never, if not with a yes."""
+        """Post a request; return when it was accepted: never, if it was refused."""
         try:
             self._client.post(self._url, json=events).raise_for_status()
         except httpx.HTTPError:

@@ -25,10 +25,10 @@ class BrokerFaults:
         self._rolled: set[int] = set()
         self._to_restart: deque[int] = deque()
         self._ending: tuple[int, float] | None = None
-        """The broker that is told to end, and until when it may take to, on the monotonic clock."""
+        """The broker that was asked to end, and its deadline on the monotonic clock."""
 
     def step(self) -> None:
-        """Begins and ends what is due; waits for nothing, but for a broker's answer, a second at most, while brokers
+        """Begin and end what is due; wait for nothing but a broker's answer, a second at most, while brokers
         are restarted one after the other."""
         now_ms = time.time() * 1000
         down = {int(kill.fault.number) for kill in self._injections.holding("broker-kill", now_ms)}
@@ -53,7 +53,7 @@ class BrokerFaults:
             self._kafka.kill_broker(number)
 
     def _roll_on(self) -> None:
-        """Tells the next broker to end once the last one is back and has all that it missed."""
+        """Ask the next broker to end once the last one is back and has all that it missed."""
         if self._ending is not None:
             number, until_s = self._ending
             if time.monotonic() > until_s:
@@ -61,6 +61,6 @@ class BrokerFaults:
                 self._kafka.kill_broker(number)
         elif self._to_restart and self._kafka.is_in_sync:
             number = self._to_restart.popleft()
-            log.warning("broker %d is told to end", number)
+            log.warning("asked broker %d to end", number)
             self._kafka.end_broker(number)
             self._ending = number, time.monotonic() + END_TIMEOUT_S

@@ -10,15 +10,15 @@ from typing import Final
 from lagloss.broker.topics import create_topics
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from pipeline_under_test.running.broker_faults import BrokerFaults
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 
 FILE: Final = "brokers.json"
 HEAP_MB: Final = 192
 
 
 @contextmanager
-def own_brokers(settings: Settings, count: int) -> Iterator[tuple[Settings, BrokerFaults]]:
-    """So many brokers, with lagloss's topics, for as long as the block lasts; `brokers.json` says where they are.
+def own_brokers(settings: ReferenceSettings, count: int) -> Iterator[tuple[ReferenceSettings, BrokerFaults]]:
+    """Run this many brokers, with lagloss's topics, while the block lasts; `brokers.json` has their addresses.
 
     Gives the settings with their address, and what carries out their faults. With a count of 0 nothing is started, the
     settings are as they were, and no fault finds a broker.

@@ -28,7 +28,7 @@ STOP_TIMEOUT_S: Final = 30.0
 @dataclass(slots=True)
 class Roll:
     """A rolling restart on its way: who is still to be replaced, who is to take the place of the first of them, and the
-    environment to go back to if nobody can."""
+    environment to go back to if none can."""
 
     old: list[Service]
     env_before: dict[str, str]
@@ -36,8 +36,8 @@ class Roll:
 
 
 @dataclass(frozen=True, slots=True)
-class Leaver:
-    """A process that was told to end, and when (monotonic clock) it has had its time."""
+class StoppingProcess:
+    """A process that was asked to end, and its deadline (monotonic clock)."""
 
     service: Service
     deadline: float
@@ -71,7 +71,7 @@ class Group:
     members: list[Service] = field(default_factory=list)
     """Those that serve, or are started again."""
     _number: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
-    _leavers: list[Leaver] = field(default_factory=list)
+    _leavers: list[StoppingProcess] = field(default_factory=list)
     _pulses: dict[int, Pulse] = field(default_factory=dict)
     _roll: Roll | None = None
 
@@ -79,12 +79,12 @@ class Group:
         self.scale(self.wanted)
 
     def scale(self, wanted: int) -> None:
-        """Wants so many processes, within the bounds; the next `tend` starts or ends some."""
+        """Set the wanted number of processes, within the bounds; the next `tend` starts or ends some."""
         self.wanted = min(self.most, max(self.least, wanted))
 
     @property
     def pids(self) -> list[int]:
-        """Of all its processes that live, those that are about to end included."""
+        """Pids of all processes that live, those that are about to end included."""
         return [service.process.pid for service in self._all() if service.process is not None and _lives(service)]
 
     @property
@@ -99,10 +99,11 @@ class Group:
         return self._roll is not None
 
     def tend(self) -> None:
-        """One look: ends what is too many, starts what is missing or dead, kills what hangs, rolls on."""
+        """Adjust the group once: end surplus processes, start missing or dead ones, kill hung ones, continue a rolling
+        restart."""
         self._see_off()
         if self.is_held:
-            self._end_roll()  # whoever is started once the hold is over is new anyway
+            self._end_roll()  # processes that start once the hold is over are new anyway
         wanted = 0 if self.is_held else self.wanted
         while len(self.members) > wanted:
             self._dismiss(self._roll.old[-1] if self._roll and self._roll.old else self.members[-1])
@@ -115,22 +116,22 @@ class Group:
         self._pulses = {pid: pulse for pid, pulse in self._pulses.items() if pid in living}
 
     def kill(self) -> None:
-        """Kills all processes, as a crash would; `tend` starts them again."""
+        """Kill all processes, as a crash would; `tend` starts them again."""
         self.signal(signal.SIGKILL)
 
     def signal(self, how: signal.Signals) -> None:
-        """Sends a signal to all processes."""
+        """Send a signal to all processes."""
         for service in self._all():
             if service.process is not None:
                 service.process.send_signal(how)  # to none that is gone: it looks first
 
     def terminate(self) -> None:
-        """Tells all processes to end, and does not wait."""
+        """Ask all processes to end, and return at once."""
         self.signal(signal.SIGCONT)  # one that is stopped could not end
         self.signal(signal.SIGTERM)
 
     def roll(self, env: Mapping[str, str] | None = None) -> None:
-        """Replaces the processes one by one, each only once its successor shows a beat; `env` is theirs from now on.
+        """Replace the processes one by one, each only once its successor shows a beat; `env` is theirs from now on.
 
         If a successor dies again and again, the rest stay as they are, and `env` is what it was before.
         """
@@ -142,7 +143,7 @@ class Group:
             self._roll = Roll(list(self.members), before)
 
     def end(self) -> list[int]:
-        """Ends all processes in good order, and waits for it; gives their exit codes."""
+        """End all processes in good order, and wait for it; return their exit codes."""
         self.terminate()
         deadline = time.monotonic() + self.stop_timeout_s
         codes = [_ended(service, deadline - time.monotonic()) for service in self._all()]
@@ -150,7 +151,7 @@ class Group:
         return codes
 
     def abort(self) -> None:
-        """Kills all processes, for good."""
+        """Kill all processes, for good."""
         self.kill()
         for service in self._all():
             if service.process is not None:
@@ -186,7 +187,7 @@ class Group:
             self._pulses[service.process.pid] = Pulse(self.beats_dir, service.process.pid)
 
     def _look_after(self, service: Service) -> None:
-        """Kills it if it hangs; starts it again, after a pause that grows, if it is dead."""
+        """Kill a process if it hangs; start it again, after a pause that grows, if it is dead."""
         before = service.process
         if before is not None and _lives(service):
             pulse = self._pulses[before.pid]
@@ -206,7 +207,7 @@ class Group:
         return pulse.silent_s < self.hung_s and pulse.has_beaten
 
     def _dismiss(self, service: Service) -> None:
-        """Tells it to end; `_see_off` sees to it that it does."""
+        """Ask a process to end; `_see_off` kills it if it does not."""
         if service in self.members:
             self.members.remove(service)
         if self._roll is not None and service in self._roll.old:
@@ -214,7 +215,7 @@ class Group:
         if service.process is not None and _lives(service):
             service.process.send_signal(signal.SIGCONT)  # one that is stopped could not end
             service.process.send_signal(signal.SIGTERM)
-        self._leavers.append(Leaver(service, time.monotonic() + self.stop_timeout_s))
+        self._leavers.append(StoppingProcess(service, time.monotonic() + self.stop_timeout_s))
 
     def _see_off(self) -> None:
         for leaver in list(self._leavers):
@@ -253,7 +254,7 @@ def _lives(service: Service) -> bool:
 
 
 def _ended(service: Service, timeout_s: float) -> int:
-    """The exit code of a process that was told to end; one that does not within the time is killed."""
+    """Return the exit code of a process that was asked to end; kill it if it does not within the time."""
     if service.process is None:
         return 0
     code = terminate(service.process, timeout_s)

@@ -1,4 +1,4 @@
-"""What is observed of the nodes, once a second, in a thread: whoever decides by it never waits for the broker."""
+"""Observations of the nodes, once per second, in a thread: the scaler never waits for the broker."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ from confluent_kafka import KafkaException
 
 from lagloss.kafka.commits import Partition
 from pipeline_under_test.kafka.positions import Position
-from pipeline_under_test.running.policies import Observation
+from pipeline_under_test.running.policies import GroupObservation
 from pipeline_under_test.topology import COL_SERVICE, NEXT
 
 log = logging.getLogger(__name__)
 
 EVERY_S: Final = 1.0
 KEPT_S: Final = 300.0
-"""How far back observations go, and with them the longest lag that can be told."""
+"""Age up to which observations are kept, and the longest lag that can be measured."""
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
-    """A node's processes: how many are wanted, and who they are."""
+class ProcessGroup:
+    """A node's processes: the wanted number, and the pids."""
 
     wanted: int
     pids: Sequence[int]
 
 
 class Watcher(Protocol):
-    """Who asks the broker; a `GroupWatcher` does."""
+    """Source of positions, such as a `GroupWatcher`, which asks the broker."""
 
     def positions(self) -> Mapping[str, Position]:
-        """How far each consuming node has come in its topic. Raises KafkaException if nobody answers."""
+        """Return how far each consuming node has come in its topic. Raises KafkaException if no broker answers."""
 
 
 class Observer:
-    """Looks at nodes from `start` to `stop`; `tell` it their processes, and ask `seen` what it saw."""
+    """Observer of nodes from `start` to `stop`: `set_groups` gives it their processes, `seen` returns observations."""
 
     def __init__(self, watcher: Watcher) -> None:
         self._watcher = watcher
-        self._crews: Mapping[str, Crew] = {}
-        self._seen: dict[str, tuple[Observation, ...]] = {}
+        self._groups: Mapping[str, ProcessGroup] = {}
+        self._seen: dict[str, tuple[GroupObservation, ...]] = {}
         self._ends: deque[tuple[float, Mapping[Partition, int]]] = deque(maxlen=int(KEPT_S / EVERY_S))
         self._cpu = CpuMeter()
         self._ending = threading.Event()
@@ -57,17 +57,17 @@ class Observer:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; one that waits for a broker that does not answer ends with the process."""
+        """End the thread; one that waits for a broker that does not answer ends with the process."""
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join(EVERY_S)
 
-    def tell(self, crews: Mapping[str, Crew]) -> None:
-        """Who works for each node from now on; only these nodes are observed."""
-        self._crews = crews
+    def set_groups(self, groups: Mapping[str, ProcessGroup]) -> None:
+        """Set the processes of each node; only these nodes are observed."""
+        self._groups = groups
 
-    def seen(self, node: str) -> tuple[Observation, ...]:
-        """The observations of the last minutes, oldest first; another tuple whenever there is a new one."""
+    def seen(self, node: str) -> tuple[GroupObservation, ...]:
+        """Return the observations of the last minutes, oldest first; another tuple whenever there is a new one."""
         return self._seen.get(node, ())
 
     def _run(self) -> None:
@@ -78,10 +78,10 @@ class Observer:
                 log.warning("not observed: %s", error)
 
     def _look(self) -> None:
-        positions, now, crews = self._watcher.positions(), time.monotonic(), self._crews
+        positions, now, groups = self._watcher.positions(), time.monotonic(), self._groups
         self._ends.append((now, {key: end for position in positions.values() for key, end in position.ends.items()}))
-        cpu = self._cpu.shares(pid for crew in crews.values() for pid in crew.pids)
-        for node, crew in crews.items():
+        cpu = self._cpu.shares(pid for crew in groups.values() for pid in crew.pids)
+        for node, crew in groups.items():
             shares = [cpu[pid] for pid in crew.pids if pid in cpu]
             made = self._observation(node, positions, now, crew.wanted, fmean(shares) if shares else 0.0)
             kept = [one for one in self.seen(node) if one.at_s >= now - KEPT_S]
@@ -89,20 +89,20 @@ class Observer:
 
     def _observation(
         self, node: str, positions: Mapping[str, Position], now: float, processes: int, cpu: float
-    ) -> Observation:
+    ) -> GroupObservation:
         if node == COL_SERVICE:  # nothing waits before it, and what it takes in it sends on
             [receiver] = NEXT[node]
             passed = sum(positions[receiver].ends.values())
-            return Observation(now, processes, passed, passed, cpu=cpu)
+            return GroupObservation(now, processes, passed, passed, cpu=cpu)
         position = positions[node]
         lag_s = max(lag_of(key, offset, self._ends) for key, offset in position.committed.items())
         appended, committed = sum(position.ends.values()), sum(position.committed.values())
-        return Observation(now, processes, appended, committed, lag_s, cpu)
+        return GroupObservation(now, processes, appended, committed, lag_s, cpu)
 
 
 def lag_of(partition: Partition, committed: int, ends: Sequence[tuple[float, Mapping[Partition, int]]]) -> float:
-    """How long ago the record at `committed` was appended, at least: since when the partition's end is known to be
-    past it. 0 if there is no such record yet.
+    """Return how long ago the record at `committed` was appended, at least: since when the partition's end is known to
+    be past it. 0 if there is no such record yet.
 
     Args:
         partition: whose.
@@ -124,7 +124,7 @@ class CpuMeter:
         self._known: dict[int, psutil.Process] = {}
 
     def shares(self, pids: Iterable[int]) -> dict[int, float]:
-        """By pid, its share since the last look; those that are looked at for the first time, or gone, are left out."""
+        """Return each pid's share since the last look, without new and ended ones."""
         before, self._known = self._known, {}
         found = {}
         for pid in pids:

@@ -24,7 +24,7 @@ from typing import Final, Literal
 Policy = Literal["none", "queue-lag", "cpu", "rated"]
 
 LONG_S: Final = 3.0
-"""A queue is long if it holds more than arrives in so many seconds."""
+"""A queue is long if it holds more than arrives in this many seconds."""
 EMPTY_S: Final = 2.0
 """A queue is empty if it holds less than this: commits trail what is done by a second or so."""
 FEW: Final = 50
@@ -36,7 +36,7 @@ LOAD_OF_RATING: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
+class GroupObservation:
     """What was seen of a node at `at_s` (monotonic clock)."""
 
     at_s: float
@@ -49,7 +49,7 @@ class Observation:
     lag_s: float = 0.0
     """How long ago the oldest record that it has not committed was appended, at least."""
     cpu: float = 0.0
-    """Of its processes on average, as a share of a core."""
+    """Mean over its processes, as a share of a core."""
 
     @property
     def backlog(self) -> int:
@@ -75,19 +75,19 @@ class Rules:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """So many processes, and why."""
+    """Number of processes that a policy asks for, and why."""
 
     processes: int
     reason: str = ""
 
 
-def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules: Rules) -> Wish:
-    """How many processes a node should have now, within the bounds.
+def wish(policy: Policy, seen: Sequence[GroupObservation], changed_at_s: float, rules: Rules) -> Wish:
+    """Return how many processes a node should have now, within the bounds.
 
     Args:
         policy: which one decides.
         seen: observations of the node, oldest first, at least one.
-        changed_at_s: when its processes last became more or less; what was seen before tells no trend.
+        changed_at_s: when its processes last became more or less; earlier observations show no trend.
         rules: bounds and times.
     """
     now = seen[-1]
@@ -101,14 +101,14 @@ def wish(policy: Policy, seen: Sequence[Observation], changed_at_s: float, rules
     return Wish(_within(made.processes, rules), made.reason)
 
 
-def none(since: Sequence[Observation], _seen: Sequence[Observation], _rules: Rules) -> Wish:
-    """As many as there are."""
+def none(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], _rules: Rules) -> Wish:
+    """Keep the number of processes."""
     return Wish(since[-1].processes)
 
 
-def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: Rules) -> Wish:
-    """One more while the queue is long and does not shrink; one less when it was empty all along, and the others can
-    take the traffic by what each has been seen to do: a queue may be empty *because* there are so many."""
+def queue_lag(since: Sequence[GroupObservation], seen: Sequence[GroupObservation], rules: Rules) -> Wish:
+    """Add one while the queue is long and does not shrink; remove one when it was empty all along and the others can
+    take the traffic by their observed rates: a queue may be empty *because* of their number."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     if recent:
@@ -123,8 +123,8 @@ def queue_lag(since: Sequence[Observation], seen: Sequence[Observation], rules: 
     return Wish(now.processes)
 
 
-def cpu(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
-    """One more while the processes are busy, one less when they have been idle."""
+def cpu(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], rules: Rules) -> Wish:
+    """Add one while the processes are busy, remove one when they have been idle."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     if recent and (busy := fmean(one.cpu for one in recent)) > HIGH_CPU:
@@ -134,8 +134,8 @@ def cpu(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules
     return Wish(now.processes)
 
 
-def rated(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rules) -> Wish:
-    """As many as the traffic needs; less only once it has needed no more for a while."""
+def rated(since: Sequence[GroupObservation], _seen: Sequence[GroupObservation], rules: Rules) -> Wish:
+    """Return as many as the traffic needs; fewer only once it has needed no more for a while."""
     now = since[-1]
     recent, quiet = _last(since, rules.trend_s), _last(since, rules.quiet_s)
     each = LOAD_OF_RATING * rules.rating
@@ -148,7 +148,7 @@ def rated(since: Sequence[Observation], _seen: Sequence[Observation], rules: Rul
     return Wish(now.processes)
 
 
-POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Sequence[Observation], Rules], Wish]]] = {
+POLICIES: Final[Mapping[Policy, Callable[[Sequence[GroupObservation], Sequence[GroupObservation], Rules], Wish]]] = {
     "none": none,
     "queue-lag": queue_lag,
     "cpu": cpu,
@@ -157,8 +157,8 @@ POLICIES: Final[Mapping[Policy, Callable[[Sequence[Observation], Sequence[Observ
 """Each is given the observations since the last change, and all that there are."""
 
 
-def arrivals_per_s(seen: Sequence[Observation]) -> float:
-    """What came in during these observations, on average; 0 for a single one."""
+def arrivals_per_s(seen: Sequence[GroupObservation]) -> float:
+    """Return the mean arrivals per second during these observations; 0 for a single one."""
     first, last = seen[0], seen[-1]
     return (last.appended - first.appended) / (last.at_s - first.at_s) if last.at_s > first.at_s else 0.0
 
@@ -167,23 +167,23 @@ def _within(processes: int, rules: Rules) -> int:
     return min(rules.most, max(rules.least, processes))
 
 
-def _last(seen: Sequence[Observation], span_s: float) -> Sequence[Observation]:
-    """The observations of the last `span_s`; none if there are not so many seconds of them."""
+def _last(seen: Sequence[GroupObservation], span_s: float) -> Sequence[GroupObservation]:
+    """Return the observations of the last `span_s`; none if they cover less time than that."""
     start_s = seen[-1].at_s - span_s
     if seen[0].at_s > start_s:
         return ()
     return [one for one in seen if one.at_s >= start_s]
 
 
-def _peak_per_s(seen: Sequence[Observation], span_s: float) -> float:
-    """The most that came in a second, on average over any `span_s` of these observations."""
+def _peak_per_s(seen: Sequence[GroupObservation], span_s: float) -> float:
+    """Return the highest arrivals per second, on average over any `span_s` of these observations."""
     stretches = (_last(seen[:end], span_s) for end in range(1, len(seen) + 1))
     return max(arrivals_per_s(stretch) for stretch in stretches if stretch)
 
 
-def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
-    """The most that one process did a second, on average over any `quiet_s` in which there were as many all along:
-    shorter, and the steps in which offsets are committed would count as speed."""
+def _most_done_per_s(seen: Sequence[GroupObservation], rules: Rules) -> float:
+    """Return the most events per second of one process, on average over any `quiet_s` in which there were as many all
+    along: shorter, and the steps in which offsets are committed would count as speed."""
     most = 0.0
     for end, last in enumerate(seen):
         start = bisect_right(seen, last.at_s - rules.quiet_s, key=lambda one: one.at_s) - 1
@@ -194,6 +194,6 @@ def _most_done_per_s(seen: Sequence[Observation], rules: Rules) -> float:
     return most
 
 
-def _trend(seen: Sequence[Observation]) -> float:
-    """How fast the queue grows, in events a second, by a straight line through the observations."""
+def _trend(seen: Sequence[GroupObservation]) -> float:
+    """Return the growth of the queue in events per second, by a straight line through the observations."""
     return linear_regression([one.at_s for one in seen], [one.backlog for one in seen]).slope

@@ -28,7 +28,7 @@ class ProcessFaults:
         self._next_crash: dict[int, float] = {}
 
     def step(self) -> None:
-        """Begins and ends what is due; never waits."""
+        """Begin and end what is due; never wait."""
         now_ms = time.time() * 1000
         for number, injection in enumerate(self._injections.known()):
             if injection.fault.kind not in KINDS:
@@ -89,7 +89,8 @@ class ProcessFaults:
 
 
 def _skew(group: Group, ahead_s: float) -> None:
-    """The command refuses what cannot be; a file of faults may have come from elsewhere."""
+    """Restart the group with a skewed clock. Log a warning if libfaketime is missing: the command refuses such a fault,
+    but a file of faults may come from elsewhere."""
     try:
         group.roll(environment(ahead_s))
     except NoFaketime as problem:

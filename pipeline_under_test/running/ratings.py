@@ -25,12 +25,12 @@ class Ratings(RootModel[dict[str, Rating]]):
 
     @classmethod
     def load(cls, data_dir: Path) -> Ratings:
-        """The ratings in this directory; none if nothing was rated yet."""
+        """Return the ratings in this directory; none if nothing was rated yet."""
         path = data_dir / FILE
         return cls.model_validate_json(path.read_text()) if path.exists() else cls({})
 
     def save(self, data_dir: Path) -> None:
-        """Writes the file that `load` reads."""
+        """Write the file that `load` reads."""
         data_dir.mkdir(parents=True, exist_ok=True)
         fresh = data_dir / f"{FILE}.new"
         fresh.write_text(self.model_dump_json(indent=1))

@@ -12,21 +12,21 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 
 from lagloss_server.ops.processes import log_tail, spawn, terminate
+from pipeline_under_test.events.routes import seed_routes
 from pipeline_under_test.kafka.positions import GroupWatcher
 from pipeline_under_test.kafka.topics import create_topics
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.load import LOAD
 from pipeline_under_test.nodes.receiver import RECEIVER
 from pipeline_under_test.nodes.serving import listening_socket, url_of
-from pipeline_under_test.routes import seed_routes
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.group import Group
 from pipeline_under_test.running.process_faults import ProcessFaults
 from pipeline_under_test.running.scaling import NO_SCALING, Scaler, Scaling
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.shadow import create_shadow_topics, shadow_of
 from pipeline_under_test.topology import COL_SERVICE, CONSUMERS, SHADOW
-from pipeline_under_test.truth import Truth
+from pipeline_under_test.traffic.load import LOAD
+from pipeline_under_test.truth.expected import Truth
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Runner:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ReferenceSettings,
         rate: float,
         minutes: float | None,
         settle_s: float = SETTLE_S,
@@ -87,7 +87,7 @@ class Runner:
             node: (node, "--fd", str(listening.fileno())) for node, listening in self._listening.items()
         }
         words |= {node: ("node", node) for node in CONSUMERS}
-        self.groups = {node: self._group(node, told, *scaling.bounds(node)) for node, told in words.items()}
+        self.groups = {node: self._group(node, args, *scaling.bounds(node)) for node, args in words.items()}
         if settings.shadow:
             self.groups[SHADOW] = self._shadow_group()
         self._faults = ProcessFaults(settings.injections(), self.groups)
@@ -117,11 +117,11 @@ class Runner:
         """Once: no more events, then an orderly end. Twice: the end now."""
         self._stops += 1
 
-    def _told_to_stop(self, times: int = 1) -> bool:
+    def _is_stop_requested(self, times: int = 1) -> bool:
         return self._stops >= times
 
     def steps(self) -> Iterator[dict[str, Any]]:
-        """Runs everything, giving a progress document about once a second.
+        """Run everything, yielding a progress document about once per second.
 
         Raises:
             NotStarted: if a process does not get ready.
@@ -151,7 +151,7 @@ class Runner:
         deadline = time.monotonic() + START_TIMEOUT_S
         self._tend()
         while not self._ready():
-            if self._told_to_stop():
+            if self._is_stop_requested():
                 return
             if time.monotonic() > deadline:
                 raise NotStarted(f"not ready after {START_TIMEOUT_S:.0f} s; logs in {settings.log_dir}")
@@ -163,21 +163,21 @@ class Runner:
         self._scaler.start()
 
     def _main(self) -> list[Group]:
-        """Whom the pipeline needs: the shadow is not waited for."""
+        """Return the groups that the pipeline needs: the shadow is not waited for."""
         return [group for node, group in self.groups.items() if node != SHADOW]
 
     def _ready(self) -> bool:
         return all(group.is_ready for group in self._main()) and self._watcher.all_assigned(CONSUMERS)
 
     def _load(self) -> Iterator[dict[str, Any]]:
-        if self._told_to_stop():
+        if self._is_stop_requested():
             return
         if self._rate:
             words = [sys.executable, "-m", "pipeline_under_test", "load", "--rate", str(self._rate)]
             words += ["--data-dir", str(self._settings.data_dir)]
             self._load_process = spawn(words, self._settings.log_dir / f"{LOAD}.log")
         end = None if self._minutes is None else time.monotonic() + self._minutes * 60
-        while not self._told_to_stop() and (end is None or time.monotonic() < end):
+        while not self._is_stop_requested() and (end is None or time.monotonic() < end):
             if self._load_process is not None and (code := self._load_process.poll()) is not None:
                 why = log_tail(self._settings.log_dir / f"{LOAD}.log")
                 raise NotStarted(f"the load ended with {code}: {why}")
@@ -187,7 +187,7 @@ class Runner:
 
     def _drain(self) -> Iterator[dict[str, Any]]:
         deadline = time.monotonic() + DRAIN_TIMEOUT_S + sum(self._settings.tiers_s)
-        while not self._told_to_stop(times=2):
+        while not self._is_stop_requested(times=2):
             left = self._under_way()
             if left == 0:
                 break
@@ -196,11 +196,11 @@ class Runner:
                 break
             yield from self._tick("draining")
         settled = time.monotonic() + self._settle_s
-        while not self._told_to_stop(times=2) and time.monotonic() < settled:
+        while not self._is_stop_requested(times=2) and time.monotonic() < settled:
             yield from self._tick("settling")
 
     def _under_way(self) -> int | None:
-        """Records that are not through; None where no broker says so now."""
+        """Count records that are not through; None if no broker answers."""
         try:
             return self._watcher.left(self._settings.tiers_s)
         except KafkaException as error:
@@ -208,7 +208,7 @@ class Runner:
             return None
 
     def _end(self) -> Iterator[dict[str, Any]]:
-        if self._told_to_stop(times=2):
+        if self._is_stop_requested(times=2):
             for group in self.groups.values():
                 group.terminate()
         for node in (COL_SERVICE, *CONSUMERS, RECEIVER, *self.groups.keys() & {SHADOW}):
@@ -218,7 +218,7 @@ class Runner:
         yield self._progress("ended")
 
     def _tick(self, phase: str) -> Iterator[dict[str, Any]]:
-        """A moment's pause, in which processes are looked after and the ledger is read."""
+        """Pause for a moment, look after the processes and read the ledger."""
         time.sleep(TICK_S)
         self._tend()
         if self._is_progress_due():
@@ -258,6 +258,6 @@ class Runner:
 
 
 def _headline(document: dict[str, Any]) -> dict[str, Any]:
-    """A window's counts without the ids."""
+    """Return a window's counts without the ids."""
     lost_at = {place: len(ids) for place, ids in document["lost_at"].items()}
     return {**document, "lost_at": lost_at, "unaccounted": len(document["unaccounted"])}

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from pipeline_under_test.kafka.topics import PARTITIONS
 from pipeline_under_test.running.group import Group
-from pipeline_under_test.running.observed import Crew, Observer, Watcher
-from pipeline_under_test.running.policies import Observation, Policy, Rules, Wish, wish
+from pipeline_under_test.running.observed import Observer, ProcessGroup, Watcher
+from pipeline_under_test.running.policies import GroupObservation, Policy, Rules, Wish, wish
 from pipeline_under_test.running.ratings import Rating, Ratings
 from pipeline_under_test.topology import CONSUMERS, SCALED
 
@@ -28,7 +28,7 @@ class NotRated(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """How nodes are scaled: by which policy, and between which numbers of processes."""
+    """Policy by which nodes are scaled, and the bounds of their processes."""
 
     policy: Policy = "none"
     least: int = 1
@@ -45,7 +45,7 @@ class Scaling:
         return min(self.least, most), most
 
     def ratings(self, data_dir: Path) -> Mapping[str, Rating]:
-        """By node, what `pipeline rate` found there.
+        """Return the rates that `pipeline rate` found, by node.
 
         Raises:
             NotRated: if the policy is `rated` and no node has a rating; nodes without one stay at their least.
@@ -60,7 +60,7 @@ NO_SCALING: Final = Scaling()
 
 
 class Scaler:
-    """Carries out the policy: `step` is called often and never waits."""
+    """Executor of the policy: `step` is called often and never waits."""
 
     def __init__(
         self,
@@ -78,12 +78,12 @@ class Scaler:
         for node, rating in ratings.items():
             self._rules[node] = replace(self._rules[node], rating=rating.events_per_s)
         self._changed_at_s = dict.fromkeys(self._groups, time.monotonic())
-        self._decided_by: dict[str, Observation] = {}
+        self._decided_by: dict[str, GroupObservation] = {}
         self._path = data_dir / FILE
         self._observer = Observer(watcher)
 
     def start(self) -> None:
-        """Begins to look at the nodes, unless no policy wants to know."""
+        """Start to observe the nodes, unless the policy is `none`."""
         if self._policy != "none":
             self._observer.start()
 
@@ -91,8 +91,10 @@ class Scaler:
         self._observer.stop()
 
     def step(self) -> None:
-        """Decides anew where there is a new observation."""
-        self._observer.tell({node: Crew(group.wanted, group.pids) for node, group in self._groups.items()})
+        """Decide for each node with a new observation."""
+        self._observer.set_groups(
+            {node: ProcessGroup(group.wanted, group.pids) for node, group in self._groups.items()}
+        )
         for node, group in self._groups.items():
             seen = self._observer.seen(node)
             if seen and seen[-1] is not self._decided_by.get(node) and not group.is_held:
@@ -100,10 +102,10 @@ class Scaler:
                 self._decide(node, group, seen)
 
     def seen(self) -> dict[str, dict[str, Any]]:
-        """The newest observation of each node, to show."""
-        return {node: _told(seen[-1]) for node in self._groups if (seen := self._observer.seen(node))}
+        """Return the newest observation of each node, to show."""
+        return {node: _document(seen[-1]) for node in self._groups if (seen := self._observer.seen(node))}
 
-    def _decide(self, node: str, group: Group, seen: tuple[Observation, ...]) -> None:
+    def _decide(self, node: str, group: Group, seen: tuple[GroupObservation, ...]) -> None:
         made = wish(self._policy, seen, self._changed_at_s[node], self._rules[node])
         if made.processes == group.wanted:
             return
@@ -111,16 +113,16 @@ class Scaler:
         self._changed_at_s[node] = time.monotonic()
         self._note(node, seen[-1], made)
 
-    def _note(self, node: str, observed: Observation, made: Wish) -> None:
+    def _note(self, node: str, observed: GroupObservation, made: Wish) -> None:
         log.warning("%s: %d processes instead of %d: %s", node, made.processes, observed.processes, made.reason)
-        decision = {"at_ms": time.time_ns() // 1_000_000, "node": node, "policy": self._policy, **_told(observed)}
+        decision = {"at_ms": time.time_ns() // 1_000_000, "node": node, "policy": self._policy, **_document(observed)}
         decision |= {"wanted": made.processes, "reason": made.reason}
         with self._path.open("a") as file:
             file.write(json.dumps(decision) + "\n")
 
 
-def _told(observed: Observation) -> dict[str, Any]:
-    """An observation as operators read it."""
+def _document(observed: GroupObservation) -> dict[str, Any]:
+    """Return an observation as a document for operators."""
     return {
         "processes": observed.processes,
         "backlog": observed.backlog,

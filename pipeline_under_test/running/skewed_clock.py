@@ -14,7 +14,7 @@ class NoFaketime(RuntimeError):
 
 
 def library() -> Path:
-    """Where libfaketime is.
+    """Return the path of libfaketime.
 
     Raises:
         NoFaketime: if it is nowhere.
@@ -27,8 +27,8 @@ def library() -> Path:
 
 
 def environment(ahead_s: float) -> dict[str, str]:
-    """The variables under which a process finds its clock so many seconds ahead (behind, if negative). Monotonic time,
-    which timeouts are measured by, goes on as ever."""
+    """Return the variables under which a process finds its clock this many seconds ahead (behind, if negative).
+    Monotonic time, by which timeouts are measured, is unaffected."""
     return {
         "LD_PRELOAD": str(library()),
         "FAKETIME": f"{ahead_s:+g}s",

@@ -12,19 +12,19 @@ from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.window_document import WindowDocument, start_of
 from lagloss_server.store.store import MissingMessage, Store
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.measured import ALL_NAMES, CERTAIN, hexed
-from pipeline_under_test.truth import TrueWindow, Truth
+from pipeline_under_test.truth.expected import TrueWindow, Truth
+from pipeline_under_test.truth.lagloss_results import ALL_NAMES, CERTAIN, hexed
 
 NAMED: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FalseLoss:
-    """A moment (epoch seconds) at which a window told of more certain losses than there were; some of their ids."""
+    """A moment (epoch seconds) at which a window had more certain losses than there were, with some of their ids."""
 
     at_s: float
     window_start_s: int
-    told: int
+    reported: int
     injected: int
     ids: tuple[str, ...]
 
@@ -32,24 +32,24 @@ class FalseLoss:
 def false_loss(
     window: WindowDocument, missing: Iterable[MissingMessage], truth: TrueWindow, at_s: float
 ) -> FalseLoss | None:
-    """What is wrong with the losses that a closed window tells of; None if nothing is.
+    """Return what is wrong with the losses of a closed window; None if they are right.
 
-    Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what nobody
-    ever answered for may be lost or not: nobody knows.
+    Only what is lost for certain can be wrong. What a replay is bringing back is lost until it is back, and what was
+    never answered for may be lost or not.
     """
     known = frozenset(map(hash_id, truth.ids["lost"] | truth.unanswered))
     wrong = [message for message in missing if message.kind == CERTAIN and message.id_hash not in known]
-    told = window["lost"]["min"]
-    if not wrong and told <= len(known):
+    reported = window["lost"]["min"]
+    if not wrong and reported <= len(known):
         return None
     names = tuple(message.message_id or hexed(message.id_hash) for message in wrong[:NAMED])
-    return FalseLoss(at_s, start_of(window), told, len(truth.ids["lost"]), names)
+    return FalseLoss(at_s, start_of(window), reported, len(truth.ids["lost"]), names)
 
 
 class LossWatch:
     """Looks at the windows whenever it is asked to, and keeps what it found wrong.
 
-    The ledger is read after the windows: its lines are on disk before what they tell takes effect.
+    The ledger is read after the windows: its lines are on disk before what they record takes effect.
     """
 
     def __init__(self, store: Store, pipeline: str, ledger_dir: Path) -> None:
@@ -61,7 +61,7 @@ class LossWatch:
         self._ledger = LedgerReader(ledger_dir)
 
     def look(self) -> None:
-        """One look at all windows."""
+        """Check all windows once."""
         windows = self._store.windows(self._pipeline, 0, int(time.time()) + 2 * WINDOW_S)
         self.windows = {start_of(window): window for window in windows}
         with_loss = {

@@ -15,7 +15,7 @@ Verdict = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ScenarioOutcome:
     """One scenario's result; `problems` are empty where all was as expected. Lags in ms, times in seconds."""
 
     scenario: str
@@ -30,23 +30,23 @@ class Outcome:
         return max((window["e2e_lag_ms"]["max"] or 0.0 for window in windows_of(self.verdict or {})), default=0.0)
 
     def document(self) -> dict[str, Any]:
-        told = self.verdict or {}
+        verdict = self.verdict or {}
         return {
             "scenario": self.scenario,
             "ok": not self.problems,
             "problems": list(self.problems),
-            "injected": told.get("injected"),
-            "measured": told.get("measured"),
+            "injected": verdict.get("injected"),
+            "measured": verdict.get("measured"),
             "false_losses": len(self.false_losses),
             "restarts": self.restarts,
             "max_lag_ms": self.max_lag_ms,
-            "verdicts": [window["verdict"] for window in windows_of(told)],
+            "verdicts": [window["verdict"] for window in windows_of(verdict)],
             "seconds": round(self.took_s),
         }
 
 
 def windows_of(verdict: Verdict) -> list[WindowDocument]:
-    """lagloss's windows in a verdict that hold messages, oldest first."""
+    """Return lagloss's windows in a verdict that hold messages, oldest first."""
     found = [row["measured"] for row in verdict.get("windows", ())]
     return [window for window in found if window is not None and window["messages"]]
 
@@ -54,7 +54,7 @@ def windows_of(verdict: Verdict) -> list[WindowDocument]:
 def problems_of(
     scenario: Scenario, verdict: Verdict, false_losses: Sequence[FalseLoss], restarts: int
 ) -> tuple[str, ...]:
-    """All that is not as expected, a sentence each."""
+    """Return all that is not as expected, a sentence each."""
     found = _always(verdict, false_losses)
     injected, measured, expect = verdict["injected"], verdict["measured"], scenario.expect
     for place in sorted({*expect.lost, *injected["lost_at"]}):
@@ -77,7 +77,7 @@ def problems_of(
 
 
 def _always(verdict: Verdict, false_losses: Sequence[FalseLoss]) -> list[str]:
-    """What holds for every scenario."""
+    """Check what holds for every scenario."""
     found = []
     if not verdict["agree"]:
         first = verdict["differences"][0]
@@ -93,7 +93,7 @@ def _always(verdict: Verdict, false_losses: Sequence[FalseLoss]) -> list[str]:
         wrong = false_losses[0]
         found.append(
             f"expected no loss but those injected, at any moment, found {len(false_losses)} moments, the first: window "
-            f"{wrong.window_start_s} told {wrong.told} lost of {wrong.injected} injected {', '.join(wrong.ids)}"
+            f"{wrong.window_start_s} reported {wrong.reported} lost of {wrong.injected} injected {', '.join(wrong.ids)}"
         )
     return found
 

@@ -11,18 +11,19 @@ from typing import Any, Final
 from confluent_kafka import KafkaException
 from sqlalchemy.exc import OperationalError
 
-from lagloss.errors import LaglossError, NotEnoughData
+from lagloss.errors import LaglossError
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.window_document import is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.runner import NotStarted, Runner
 from pipeline_under_test.scenarios.loss_watch import LossWatch
-from pipeline_under_test.scenarios.outcome import Outcome, problems_of
+from pipeline_under_test.scenarios.outcome import ScenarioOutcome, problems_of
 from pipeline_under_test.scenarios.scenario import Scenario
-from pipeline_under_test.scenarios.stack import Stack
-from pipeline_under_test.settings import Settings
-from pipeline_under_test.verdict import LATEST_S, Verdict, verdict_of
+from pipeline_under_test.scenarios.stack import ScenarioStack
+from pipeline_under_test.settings import ReferenceSettings
+from pipeline_under_test.truth.verdict import LATEST_S, Verdict, verdict_of
 
 LOOK_EVERY_S: Final = 1.0
 COMPARE_EVERY_S: Final = 5.0
@@ -34,16 +35,16 @@ Observe = Callable[[Scenario, Mapping[str, Any]], None]
 
 
 def _unobserved(_scenario: Scenario, _progress: Mapping[str, Any]) -> None:
-    """Nobody looks."""
+    """Do nothing."""
 
 
-def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobserved) -> Iterator[Outcome]:
-    """Runs them all: those with equally many brokers on one stack, one after the other, save that the next one begins
+def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobserved) -> Iterator[ScenarioOutcome]:
+    """Run them all: those with equally many brokers on one stack, one after the other, save that the next one begins
     while lagloss settles the windows of the one before.
 
     Args:
         scenarios: which.
-        say: told, in a line each, what is going on.
+        say: called with each line of progress.
         observe: given each scenario's progress about once a second, as `Runner.steps` gives it.
 
     Raises:
@@ -54,8 +55,8 @@ def run_all(scenarios: Iterable[Scenario], say: Say, observe: Observe = _unobser
         by_brokers.setdefault(scenario.run.brokers, []).append(scenario)
     for brokers, chosen in sorted(by_brokers.items()):
         say(f"starting lagloss on {brokers} broker{'s' if brokers > 1 else ''}")
-        # The stack ends first: whoever still waits for windows then finds no database, and ends, too.
-        with ThreadPoolExecutor(len(chosen)) as settling, Stack(brokers) as stack:
+        # The stack ends first: a thread that still waits for windows then finds no database, and ends, too.
+        with ThreadPoolExecutor(len(chosen)) as settling, ScenarioStack(brokers) as stack:
             outcomes = []
             for scenario in chosen:
                 say(f"{scenario.name}: {scenario.description}")
@@ -72,7 +73,7 @@ class ScenarioRun:
     What keeps either from getting to its end is a problem of the scenario's.
     """
 
-    def __init__(self, scenario: Scenario, stack: Stack, say: Say, observe: Observe = _unobserved) -> None:
+    def __init__(self, scenario: Scenario, stack: ScenarioStack, say: Say, observe: Observe = _unobserved) -> None:
         options = scenario.run
         self._scenario = scenario
         self._lagloss = stack.settings
@@ -82,7 +83,7 @@ class ScenarioRun:
         self._restarts = 0
         self._problem: Exception | None = None
         self._store = Store(stack.settings.require_database())
-        self._settings = Settings(
+        self._settings = ReferenceSettings(
             data_dir=stack.directory / "pipelines" / scenario.name,
             bootstrap=stack.settings.require_kafka(),
             pipeline=scenario.name,
@@ -97,15 +98,15 @@ class ScenarioRun:
         self._watch = LossWatch(self._store, scenario.name, self._settings.ledger_dir)
 
     def load(self) -> None:
-        """Runs the pipeline under load and breaks it, from the main thread: processes end with the thread that starts
+        """Run the pipeline under load and break it, from the main thread: processes end with the thread that starts
         them."""
         try:
             self._run()
         except PROBLEMS as problem:
             self._problem = problem
 
-    def outcome(self) -> Outcome:
-        """What came of it, once every window is settled."""
+    def outcome(self) -> ScenarioOutcome:
+        """Return the outcome, once every window is settled."""
         with closing(self._store):
             document = self._document()
         wrong = tuple(self._watch.found)
@@ -115,10 +116,10 @@ class ScenarioRun:
             problems = problems_of(self._scenario, document, wrong, self._restarts)
         name = self._scenario.name
         self._say(f"{name}: {problems[0] if problems else 'as expected'}")
-        return Outcome(name, document, wrong, self._restarts, time.monotonic() - self._began, problems)
+        return ScenarioOutcome(name, document, wrong, self._restarts, time.monotonic() - self._began, problems)
 
     def _document(self) -> dict[str, Any] | None:
-        """The verdict's; None where there is a problem."""
+        """Return the verdict; None if there is a problem."""
         if self._problem is not None:
             return None
         try:
@@ -148,7 +149,7 @@ class ScenarioRun:
         self._watch.look()
 
     def _last_word(self) -> Verdict:
-        """Waits until lagloss has settled every window, or had all the time it may take; how they compare then."""
+        """Wait until lagloss has settled every window, or its time is over; return how they compare then."""
         options = self._scenario.run
         patience_s = WINDOW_S + (options.grace + options.max_wait) / 1000 + LATEST_S
         deadline = max(self._watch.truth.windows, default=0) + patience_s

@@ -11,14 +11,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict, refuse
 from lagloss_server.model.definition import Definition, as_document, load_definition
 from lagloss_server.model.window_result import Verdict
+from lagloss_server.ops.processes import PACKAGES
 from lagloss_server.yaml_files import load_yaml
 from pipeline_under_test.faults import Fault, Injection, Injections, parse
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.settings import Retry
 from pipeline_under_test.topology import DEFINITION, NEXT, place_of_link, place_of_node
 
-DIRECTORY: Final = Path(__file__).resolve().parents[2] / "scenarios"
-"""Where the repository has its own."""
+_PACKAGED: Final = Path(__file__).with_name("library")
+DIRECTORY: Final = _PACKAGED if _PACKAGED.is_dir() else PACKAGES / "scenarios"
+"""The scenarios that come with it: in the wheel beside this module, in a checkout at its top."""
 BROKER_FAULTS: Final = frozenset({"broker-kill", "broker-restart"})
 PLACES: Final = (*map(place_of_node, NEXT), *(place_of_link(node, to) for node, nexts in NEXT.items() for to in nexts))
 
@@ -29,7 +31,7 @@ def _place(text: str) -> str:
     return text
 
 
-class Load(Strict):
+class ScenarioLoad(Strict):
     """Events a second, and for how long."""
 
     rate: Annotated[float, Field(gt=0)]
@@ -37,7 +39,7 @@ class Load(Strict):
 
 
 class Options(Strict):
-    """How the pipeline is run, and what lagloss is told of it."""
+    """Settings of the pipeline's run, and of its definition for lagloss."""
 
     brokers: Literal[1, 3] = 1
     tiers: tuple[PositiveMs, ...] = (10_000, 60_000, 300_000)
@@ -70,20 +72,20 @@ class Bounds(Strict):
         return f"{self.min:g} to {self.max:g}" if self.max < math.inf else f"at least {self.min:g}"
 
 
-class Loss(Strict):
+class LossBounds(Strict):
     """How much is lost at a place: a number of messages, or a share of all that the run sends."""
 
     count: Bounds | None = None
     share: Bounds | None = None
 
     @model_validator(mode="after")
-    def _says_one(self) -> Loss:
+    def _says_one(self) -> LossBounds:
         if (self.count is None) == (self.share is None):
             raise ValueError("expected either count or share")
         return self
 
 
-class Lag(Strict):
+class LagBounds(Strict):
     """In some window the p95 of E2E lag rises above the one, and in the last it is below the other."""
 
     above: PositiveMs
@@ -94,7 +96,7 @@ class Expectations(Strict):
     """What must come of it, besides what must come of every scenario: ledger and windows agree, no window is ever wrong
     about a loss, and nothing is pending at the end."""
 
-    lost: dict[Annotated[str, AfterValidator(_place)], Loss] = Field(default_factory=dict)
+    lost: dict[Annotated[str, AfterValidator(_place)], LossBounds] = Field(default_factory=dict)
     """By place; nothing is lost anywhere else."""
     verdicts: tuple[Verdict, ...] = ("ok",)
     """Those that must occur."""
@@ -103,8 +105,8 @@ class Expectations(Strict):
     dead: Bounds = Bounds()
     filtered: Bounds = Bounds()
     restarts: Bounds = Bounds()
-    """Of the pipeline's processes, after crashes."""
-    lag: Lag | None = None
+    """Restarts of the pipeline's processes, after crashes."""
+    lag: LagBounds | None = None
 
 
 class Scenario(Strict):
@@ -112,7 +114,7 @@ class Scenario(Strict):
 
     name: Name
     description: str
-    load: Load
+    load: ScenarioLoad
     run: Options = Options()
     faults: tuple[Injected, ...] = ()
     expect: Expectations = Expectations()
@@ -131,14 +133,14 @@ class Scenario(Strict):
         return self
 
     def definition(self) -> Definition:
-        """What lagloss is told: the reference pipeline, under this scenario's name."""
+        """Return the definition for lagloss: the reference pipeline, under this scenario's name."""
         document = as_document(load_definition(DEFINITION))
         document["metadata"] |= {"name": self.name, "description": self.description}
         document["spec"] |= {"grace": f"{self.run.grace}ms", "maxWait": f"{self.run.max_wait}ms"}
         return Definition.model_validate(document)
 
     def inject(self, injections: Injections) -> list[Injection]:
-        """Asks for all faults, their times counted from now; each process takes up its own when they have come."""
+        """Request all faults, their times counted from now; each process applies its own when they are due."""
         return [
             injections.add(one.fault, None if one.for_ is None else one.for_ / 1000, max(LEAD_S, one.at / 1000))
             for one in self.faults
@@ -146,13 +148,13 @@ class Scenario(Strict):
 
 
 def find_scenario(name_or_path: str) -> Path:
-    """The file that is meant: one of the repository's by its name, or any by its path."""
+    """Return the path of a scenario: one of the repository's by its name, or any by its path."""
     named = DIRECTORY / f"{name_or_path}.yaml"
     return named if named.is_file() else Path(name_or_path)
 
 
 def load_scenario(path: Path) -> Scenario:
-    """The scenario in this file.
+    """Return the scenario in this file.
 
     Raises:
         BadDefinition: with file, line and what was expected.

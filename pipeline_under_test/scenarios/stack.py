@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from lagloss.errors import ServerNotReady
+from lagloss_server.errors import ServerNotReady
+from lagloss_server.instances import read_endpoints
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.instances import read_endpoints
 from lagloss_server.ops.processes import log_tail, spawn, terminate
 from lagloss_server.settings import Settings
 
@@ -22,11 +22,11 @@ READY_TIMEOUT_S: Final = 240.0
 STOP_TIMEOUT_S: Final = 60.0
 LOOK_EVERY_S: Final = 0.2
 HEAP_MB: Final = 256
-"""Of each of several brokers."""
+"""Heap of each of several brokers."""
 
 
-class Stack:
-    """lagloss on servers of its own; with several brokers, these are `kafka`, for whoever takes them away.
+class ScenarioStack:
+    """lagloss on servers of its own; with several brokers, these are `kafka`, for faults that take them away.
 
     `settings` are those of the running lagloss, whatever the environment says.
     """

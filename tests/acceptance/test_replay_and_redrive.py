@@ -26,11 +26,11 @@ from lagloss_server.store.store import Store
 from pipeline_under_test.faults.grammar import parse as parse_fault
 from pipeline_under_test.faults.injections import LEAD_S
 from pipeline_under_test.ledger import LedgerReader
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import DEFINITION
-from pipeline_under_test.truth import Truth
-from tests.integration.closers import wait_until
-from tests.integration.test_aggregator_process import aggregator
+from pipeline_under_test.truth.expected import Truth
+from tests.integration.aggregator.test_aggregator_process import aggregator
+from tests.support.closers import wait_until
 
 EVENTS = 200
 LOSS, REFUSAL = "lose:link:event-router->conn-fb:0.2", "receiver:ga:400:1"
@@ -40,7 +40,7 @@ LOSS, REFUSAL = "lose:link:event-router->conn-fb:0.2", "receiver:ga:400:1"
 class World:
     """A running pipeline without load, and the windows that an aggregator makes of it."""
 
-    settings: Settings
+    settings: ReferenceSettings
     store: Store
     minutes: Iterator[int]
 
@@ -90,7 +90,7 @@ def replayed(window: dict[str, Any]) -> dict[str, int]:
 
 
 @contextmanager
-def running(bootstrap: str, pipeline: str, folder: Path) -> Iterator[Settings]:
+def running(bootstrap: str, pipeline: str, folder: Path) -> Iterator[ReferenceSettings]:
     """The pipeline's processes, ready, with both faults on."""
     words = [sys.executable, "-m", "pipeline_under_test", "run", "--bootstrap", bootstrap, "--pipeline", pipeline]
     words += ["--data-dir", str(folder / "pipeline"), "--rate", "0", "--fault", LOSS, "--fault", REFUSAL]
@@ -98,7 +98,7 @@ def running(bootstrap: str, pipeline: str, folder: Path) -> Iterator[Settings]:
     with progress.open("wb") as said, subprocess.Popen(words, stdout=said) as runner:
         try:
             wait_until(lambda: '"phase":"load"' in progress.read_text(), 60, "for the pipeline")
-            yield Settings.load(folder / "pipeline")
+            yield ReferenceSettings.load(folder / "pipeline")
         finally:
             for _ in range(2):  # at once: nothing is under way
                 runner.send_signal(signal.SIGTERM)

@@ -17,9 +17,9 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.store.store import Store
 from pipeline_under_test.faults import Injections, parse
-from tests.integration.closers import wait_until
-from tests.integration.test_aggregator_process import aggregator
-from tests.integration.test_reference_pipeline import run_pipeline
+from tests.integration.aggregator.test_aggregator_process import aggregator
+from tests.integration.pipeline_under_test.test_reference_pipeline import run_pipeline
+from tests.support.closers import wait_until
 
 EVENTS = 200
 DEFINITION = Path(pipeline_under_test.__file__).with_name("clicks.yaml")

@@ -17,21 +17,21 @@ from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.definition import parse_definition
-from lagloss_server.store.schema.core import Lane
+from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
-from pipeline_under_test.event import Event
+from pipeline_under_test.events.event import Event
 from pipeline_under_test.scenarios.loss_watch import LossWatch
-from pipeline_under_test.settings import Settings
+from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import COL_SERVICE, CONN_GA, EVENT_NORM, EVENT_ROUTER, topic_of
 from tests.acceptance.test_survives import DEFINITION
 from tests.fakes.http_receiver import Reply
 from tests.fakes.vendor import Vendor
-from tests.integration.closers import wait_until
-from tests.integration.event_topics import clicks, idle_pipeline, put
-from tests.integration.node_process import NodeProcess, at_commit, running
-from tests.integration.pipeline_beacons import read_beacons
-from tests.integration.test_aggregator_process import aggregator, health
-from tests.integration.test_exactly_once import is_amid_a_transaction
+from tests.integration.aggregator.test_aggregator_process import aggregator, health
+from tests.integration.pipeline_under_test.test_exactly_once import is_amid_a_transaction
+from tests.support.closers import wait_until
+from tests.support.event_topics import clicks, idle_pipeline, put
+from tests.support.node_process import NodeProcess, at_commit, running
+from tests.support.pipeline_beacons import read_beacons
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -44,7 +44,7 @@ OVERTAKEN_S = 7
 class World:
     """A pipeline without processes whose windows are watched; events are those of a minute that is due already."""
 
-    settings: Settings
+    settings: ReferenceSettings
     store: Store
     watch: LossWatch
     source: Emitter
@@ -85,7 +85,9 @@ class World:
         """How far each lane of a place has come."""
         with self.store.engine.connect() as connection:
             rows = connection.execute(
-                select(Lane.until).where(Lane.pipeline == self.settings.pipeline, Lane.checkpoint == checkpoint)
+                select(LaneRow.until).where(
+                    LaneRow.pipeline == self.settings.pipeline, LaneRow.checkpoint == checkpoint
+                )
             )
             return [row.until for row in rows]
 

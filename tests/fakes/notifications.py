@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from alerting.delivery.notification import Action, Notification
+from alerting.incidents.notification import Action, Notification
 
 INCIDENT = "0d9e5cf6-2b8f-4a39-9f0a-4a1c2f0b7a11"
 

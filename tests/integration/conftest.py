@@ -24,9 +24,9 @@ from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.store.store import DAY_S, Store, make_days_ahead
 from tests.conftest import fresh_database
-from tests.integration.alerting_world import START, Somebody, only_loss, somebody
-from tests.integration.kafka_log import read_all, wait_for
 from tests.programs import need
+from tests.support.alerting_world import START, Somebody, only_loss, somebody
+from tests.support.kafka_log import read_all, wait_for
 
 DEFINITION = """
 apiVersion: lagloss/v1

@@ -1,1 +1,1 @@
-"""Ways to reach somebody: one module each."""
+"""Transports to receivers, one module each."""

@@ -12,10 +12,10 @@ from urllib.parse import urlsplit
 
 from pydantic import Field
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import as_text, message
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
+from alerting.incidents.notification import Notification
 from lagloss_server.fields import DurationMs
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line
@@ -23,14 +23,14 @@ from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.net.secret import Secret
 
 LIVES: Final = 3
-"""An alert lives for so many times `resend`: two resendings may fail."""
+"""An alert expires after this many times `resend`, so two resendings may fail."""
 MAX_LABEL: Final = 1_000
 MAX_LABELS: Final = 50
 _PATH: Final = "/api/v2/alerts"
 
 
 class AlertmanagerConfig(HttpConfig):
-    """`urls` are those of a cluster's members, without `/api/v2/alerts`: each is told, one is enough."""
+    """`urls` are those of a cluster's members, without `/api/v2/alerts`: alerts go to each, one is enough."""
 
     urls: Annotated[tuple[Secret, ...], Field(min_length=1, max_length=16)]
     resend: Annotated[DurationMs, Field(ge=1_000)] = 60_000
@@ -52,7 +52,7 @@ class AlertmanagerTransport:
         self._pool = ThreadPoolExecutor(len(targets), thread_name_prefix="alertmanager")
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
-        """Of one alert only the last notification is sent: it says how it now stands."""
+        """Send only the last notification of each alert, which has its current state."""
         now = datetime.now(UTC)
         last = {frozenset(labels(notification).items()): notification for notification in notifications}
         alerts = [alert(notification, now, self._lives_s) for notification in last.values()]
@@ -75,7 +75,8 @@ def _post(target: HttpTarget, bodies: Sequence[bytes], deadline: Deadline) -> Ou
 
 
 def _of_cluster(outcomes: Sequence[Outcome]) -> Outcome:
-    """Sent if one took it (members tell each other of what they sent, not of alerts); else later if one may."""
+    """Combine the members' outcomes: sent if one accepted (members share notifications, not alerts), else retried if
+    one may accept later."""
     if any(isinstance(outcome, Sent) for outcome in outcomes):
         return Sent()
     failures = [outcome for outcome in outcomes if not isinstance(outcome, Sent)]
@@ -90,7 +91,7 @@ def _of_cluster(outcomes: Sequence[Outcome]) -> Outcome:
 
 
 def alert(notification: Notification, now: datetime, lives_s: float) -> dict[str, Any]:
-    """The alert as API v2 takes it. Alertmanager knows it by its labels, so nothing that changes is one."""
+    """Return the alert for API v2. Alertmanager identifies it by its labels, so no label may change."""
     body = notification.body
     incident: Mapping[str, Any] = body.get("incident") or {}
     starts = min(_moment(incident.get("opened_at")) or now, now)
@@ -113,8 +114,8 @@ def alert(notification: Notification, now: datetime, lives_s: float) -> dict[str
 
 
 def labels(notification: Notification) -> dict[str, str]:
-    """alertname (LaglossLoss, LaglossDeadLetters, ...), pipeline, rule, severity, and the definition's own labels as
-    far as they do not bear one of these names."""
+    """Return the labels: alertname (LaglossLoss, LaglossDeadLetters, ...), pipeline, rule, severity, and the
+    definition's own labels unless they have one of these names."""
     incident: Mapping[str, Any] = notification.body.get("incident") or {}
     if notification.action == "test":
         return {"alertname": "LaglossTest", "severity": "none"}

@@ -16,11 +16,11 @@ from typing import Annotated, Final
 import apprise
 from pydantic import Field
 
-from alerting.delivery.notification import Notification
-from alerting.delivery.rendering import Message, as_text, message
+from alerting.delivery.rendering import RenderedMessage, as_text, message
 from alerting.delivery.transports.config import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
-from lagloss.errors import UnusableReceiver
+from alerting.incidents.notification import Notification
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome, Sent, TryLater
 from lagloss_server.net.secret import Secret
 
@@ -55,7 +55,7 @@ def _service(number: int, url: str) -> apprise.Apprise:
     )
     service = apprise.Apprise(asset=asset)
     if not service.add(url) or len(service) != 1:
-        raise UnusableReceiver(problem=f"expected URLs that Apprise knows, found another as number {number}")
+        raise UnusableReceiver(problem=f"expected URLs of services that Apprise supports, number {number} is not one")
     return service
 
 
@@ -70,8 +70,8 @@ class AppriseTransport:
         self.timeout_s = timeout_s
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
-        """Each service is asked in a thread of its own. Nothing can stop one that hangs: it is asked again only when
-        that thread has ended."""
+        """Notify each service in a thread of its own. A thread that hangs cannot be stopped: its service is tried again
+        only when that thread has ended."""
         said = message(notifications)
         key = hashlib.sha256(repr([(each.id, each.action) for each in notifications]).encode()).hexdigest()
         left = [number for number in range(len(self._services)) if str(number) not in self._reached.of(key)]
@@ -86,9 +86,9 @@ class AppriseTransport:
         return self._outcome(key)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
-    def _ask(self, number: int, key: str, said: Message) -> None:
+    def _ask(self, number: int, key: str, said: RenderedMessage) -> None:
         text = as_text(said).encode("utf-8", "replace").decode()
         notify_type = _NOTIFY_TYPES[said.sections[-1].tone]
         try:
@@ -107,5 +107,5 @@ class AppriseTransport:
             return Sent()
         hang = [number for number, thread in self._asking.items() if thread.is_alive()]
         missing = [str(number + 1) for number in range(len(self._services)) if str(number) not in reached]
-        why = f"; no end in {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
+        why = f"; not done within {self.timeout_s:g} s: {', '.join(str(number + 1) for number in hang)}" if hang else ""
         return TryLater(f"Apprise did not deliver to number {', '.join(missing)} of its URLs{why}")

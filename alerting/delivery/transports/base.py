@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from alerting.delivery.notification import Notification
+from alerting.incidents.notification import Notification
 from lagloss_server.net.outcome import Outcome
 
 
@@ -20,9 +20,9 @@ class Transport(Protocol):
     """The longest that `send` takes."""
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
-        """Sends them as one message, oldest first. Raises nothing that a receiver or network can cause."""
+        """Send notifications as one message, oldest first. Raise nothing that a receiver or network can cause."""
         ...
 
     def close(self) -> None:
-        """Gives connections back."""
+        """Close connections."""
         ...

@@ -17,7 +17,7 @@ class TransportConfig(BaseModel):
 
     @abstractmethod
     def build(self) -> Transport:
-        """The transport, its secrets resolved.
+        """Build the transport, its secrets resolved.
 
         Raises:
             SecretMissing: a secret is not where the configuration says.

@@ -28,8 +28,9 @@ class PinnedNetwork(httpcore.NetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[httpcore.SOCKET_OPTION] | None = None,
     ) -> httpcore.NetworkStream:
-        """Each address gets an equal share of the time left, so that a silent one leaves some for the next."""
-        failed: Exception = httpcore.ConnectError("there is no address to connect to")
+        """Try the addresses with an equal share of the time left each, so that a silent one leaves some for the
+        next."""
+        failed: Exception = httpcore.ConnectError("no address to connect to")
         for tried, address in enumerate(self._addresses):
             share_s = self._deadline.left_s() / (len(self._addresses) - tried)
             try:

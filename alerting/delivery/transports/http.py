@@ -1,4 +1,4 @@
-"""The one way out by HTTP: to checked and pinned addresses, within one time limit, telling no secrets."""
+"""HTTP client of all transports: checked and pinned addresses, one time limit, no secrets in errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import httpcore
 import httpx
 
 from alerting.delivery.transports.dns_pinning import PinnedNetwork
-from lagloss.errors import UnusableReceiver
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.addresses import Resolver, is_public, resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line
@@ -33,7 +33,7 @@ MAX_ERROR_CHARACTERS: Final = 500
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """What came back. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
 
     status: int
@@ -41,17 +41,17 @@ class Answer:
     retry_after_s: float | None
 
 
-Meaning = Callable[[Answer], Outcome]
+Meaning = Callable[[HttpAnswer], Outcome]
 
 
-def by_status(answer: Answer) -> Outcome:
-    """What an answer means where the receiver documents nothing else."""
+def by_status(answer: HttpAnswer) -> Outcome:
+    """Map an answer's status to an outcome, where the receiver documents nothing else."""
     said = one_line(answer.text, 300)
     error = f"HTTP {answer.status}: {said}" if said else f"HTTP {answer.status}"
     if 200 <= answer.status < 300:
         return Sent()
     if 300 <= answer.status < 400:
-        return Refused(f"HTTP {answer.status}: it redirects, and redirects are not followed")
+        return Refused(f"HTTP {answer.status}: redirects are not followed")
     if answer.status in (408, 429) or answer.status >= 500:
         return TryLater(error, answer.retry_after_s)
     return Refused(error)
@@ -83,19 +83,19 @@ class HttpTarget:
     def post(
         self, body: bytes, headers: Mapping[str, str], *, meaning: Meaning = by_status, deadline: Deadline | None = None
     ) -> Outcome:
-        """Posts, and says what the answer means. Raises nothing that a network or a receiver can cause."""
+        """Post and return the outcome. Raise nothing that a network or a receiver can cause."""
         if len(body) > MAX_BODY_BYTES:
-            return Refused(f"the message has {len(body)} bytes, {MAX_BODY_BYTES} can be sent")
+            return Refused(f"the message has {len(body)} bytes, the limit is {MAX_BODY_BYTES}")
         deadline = deadline or Deadline(self.timeout_s)
         try:
             addresses = self._addresses(deadline)
             if not addresses:
-                return Refused("its host has no public address; `allowPrivate: true` lets it have others")
+                return Refused("its host has no public address; `allowPrivate: true` permits private ones")
             outcome = meaning(self._asked(addresses, body, headers, deadline))
         except (TimeoutError, httpcore.TimeoutException) as error:
             outcome = TryLater(f"no answer in time ({type(error).__name__})")
         except httpcore.LocalProtocolError as error:
-            outcome = Refused(f"the request cannot be made: {error}")
+            outcome = Refused(f"the request is not valid: {error}")
         except (OSError, httpcore.NetworkError, httpcore.ProtocolError) as error:
             outcome = TryLater(f"{type(error).__name__}: {error}")
         if isinstance(outcome, Sent):
@@ -106,7 +106,9 @@ class HttpTarget:
         found = resolve_within(self._resolver, self._url.raw_host.decode(), _port(self._url), deadline)
         return [address for address in found if self._allow_private or is_public(address)]
 
-    def _asked(self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline) -> Answer:
+    def _asked(
+        self, addresses: Sequence[str], body: bytes, headers: Mapping[str, str], deadline: Deadline
+    ) -> HttpAnswer:
         origin = httpcore.Origin(self._url.raw_scheme, self._url.raw_host, _port(self._url))
         target = httpcore.URL(
             scheme=origin.scheme, host=origin.host, port=origin.port, target=self._url.raw_path or b"/"
@@ -120,10 +122,10 @@ class HttpTarget:
             ) as response,
         ):
             text = "" if 200 <= response.status < 300 else self._text(response)
-            return Answer(response.status, text, _retry_after_s(response))
+            return HttpAnswer(response.status, text, _retry_after_s(response))
 
     def _headers(self) -> dict[str, str]:
-        """The answer is asked for as it is, not packed: only its beginning is read."""
+        """Return the headers; they ask for an uncompressed answer, since only its beginning is read."""
         headers = {
             "host": self._url.netloc.decode(),
             "user-agent": "lagloss",
@@ -137,7 +139,7 @@ class HttpTarget:
         return headers
 
     def _text(self, response: httpcore.Response) -> str:
-        """The answer's beginning; what had come when it broke off or the time was over is enough."""
+        """Return the answer's beginning; a part of it, before a broken connection or the time limit, is enough."""
         read = b""
         try:
             for chunk in response.iter_stream():
@@ -171,7 +173,7 @@ def _retry_after_s(response: httpcore.Response) -> float | None:
 
 
 def retry_after_s(value: str, now: datetime) -> float | None:
-    """Seconds that a Retry-After header (RFC 9110, 10.2.3) asks for, an hour at most; None where it says nothing."""
+    """Return the seconds of a Retry-After header (RFC 9110, 10.2.3), an hour at most; None without one."""
     value = value.strip()
     if re.fullmatch(r"[0-9]+", value):
         return min(float(value[:10]), MAX_RETRY_AFTER_S)

@@ -24,7 +24,7 @@ KINDS: Final[dict[str, type[TransportConfig]]] = {
 
 
 def build(kind: str, config: TransportConfig) -> Transport:
-    """The transport of this kind.
+    """Build the transport of this kind.
 
     Raises:
         SecretMissing: a secret is not where the configuration says.

@@ -10,10 +10,10 @@ from email.message import EmailMessage
 from email.utils import format_datetime
 from typing import Final
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.rendering import as_html, as_text, message
 from alerting.delivery.transports.config import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
+from alerting.incidents.notification import Notification
 from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, hand_in
 from lagloss_server.net.outcome import Outcome, TryLater
 from lagloss_server.net.smtp import SmtpServer
@@ -22,7 +22,7 @@ MAX_REFERENCES: Final = 20
 
 
 class MailConfig(ServerConfig, TransportConfig):
-    """A mail server, and who gets the mail."""
+    """Mail server and recipients."""
 
     to: Recipients
 
@@ -52,12 +52,12 @@ class MailTransport:
         return handed_in.outcome
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
 
 def compose(notifications: Sequence[Notification], sender: str, recipients: Sequence[str]) -> EmailMessage:
-    """The mail. `Message-ID` is the same at every attempt. The one that opens an incident has the incident's own, and
-    all others refer to that."""
+    """Compose the mail. `Message-ID` is the same at every attempt. The mail that opens an incident has the incident's
+    own, and all others refer to that."""
     said = message(notifications)
     host = addr_spec(sender).rpartition("@")[2]
     threads = [f"<incident-{_token(key)}@{host}>" for key in dict.fromkeys(_key(each) for each in notifications)]
@@ -83,6 +83,6 @@ def _key(notification: Notification) -> str:
 
 
 def _token(text: str) -> str:
-    """The text where it can stand in a Message-ID, else its digest."""
+    """Return the text if a Message-ID can hold it, else its digest."""
     short = len(text) <= 64 and text.isascii() and text.replace("-", "").isalnum()
     return text if short else hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from pydantic import Field
 
-from alerting.delivery.notification import Action, Notification
-from alerting.delivery.rendering import Section, message
+from alerting.delivery.rendering import TextSection, message
 from alerting.delivery.transports.config import HttpConfig
-from alerting.delivery.transports.http import Answer, HttpTarget, by_status
-from lagloss.errors import UnusableReceiver
+from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
+from alerting.incidents.notification import Action, Notification
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.deadline import Deadline
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
@@ -54,7 +54,7 @@ class PagerDutyTransport:
         self.timeout_s: float = target.timeout_s
 
     def send(self, notifications: Sequence[Notification]) -> Outcome:
-        """A test is triggered and resolved at once, under a key of its own."""
+        """Send notifications; a test is triggered and resolved at once, under a key of its own."""
         (notification,) = notifications
         deadline = Deadline(self.timeout_s)
         sent = self._post(event(notification, self._routing_key), deadline)
@@ -63,7 +63,7 @@ class PagerDutyTransport:
         return self._post(_ending(_test_key(notification), self._routing_key, "resolve"), deadline)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
     def _post(self, document: Mapping[str, Any], deadline: Deadline) -> Outcome:
         body = json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
@@ -71,7 +71,7 @@ class PagerDutyTransport:
 
 
 def event(notification: Notification, routing_key: str) -> dict[str, Any]:
-    """The event that tells PagerDuty of this notification."""
+    """Return the PagerDuty event of this notification."""
     action = _EVENTS.get(notification.action, "trigger")
     key = _test_key(notification) if notification.action == "test" else one_line(notification.dedup_key, 255)
     ending = _ending(key, routing_key, action)
@@ -126,8 +126,9 @@ def _severity(notification: Notification) -> str:
     return "critical" if notification.body["incident"].get("severity") == "critical" else "warning"
 
 
-def _details(section: Section, incident: Mapping[str, Any]) -> dict[str, Any]:
-    """What the section says, several lines of one label as one text; the incident's labels; its name here."""
+def _details(section: TextSection, incident: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the event's details: the section's lines, those of one label as one text; the incident's labels; its
+    id."""
     details: dict[str, Any] = {}
     for line in section.lines:
         details[line.label] = f"{details[line.label]}\n{line.text}" if line.label in details else line.text
@@ -144,7 +145,7 @@ def _is_link(link: object) -> bool:
     return isinstance(link, str) and link.startswith(("http://", "https://")) and one_line(link, MAX_LINK) == link
 
 
-def _meaning(answer: Answer) -> Outcome:
+def _meaning(answer: HttpAnswer) -> Outcome:
     if answer.status == 400:
         return Refused(_refusal(answer.text))
     outcome = by_status(answer)
@@ -154,7 +155,7 @@ def _meaning(answer: Answer) -> Outcome:
 
 
 def _refusal(text: str) -> str:
-    """What is wrong with the event, as PagerDuty says it: {"status", "message", "errors"}."""
+    """Return PagerDuty's reason for refusing the event: {"status", "message", "errors"}."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError):

@@ -6,10 +6,10 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final
 
-from alerting.delivery.notification import Notification
-from alerting.delivery.rendering import Line, Message, Section, Tone, message
+from alerting.delivery.rendering import RenderedMessage, TextLine, TextSection, Tone, message
 from alerting.delivery.transports.config import HttpConfig
-from alerting.delivery.transports.http import Answer, HttpTarget, by_status
+from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
+from alerting.incidents.notification import Notification
 from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, TryLater
 from lagloss_server.net.secret import Secret
@@ -34,13 +34,13 @@ _EMOJI: Final[dict[Tone, str]] = {
     "test": "⚪",
 }
 _ADVICE: Final = {
-    "invalid_payload": "Slack does not understand the message: a fault of lagloss",
-    "invalid_blocks": "Slack does not take the message's blocks: a fault of lagloss",
-    "no_text": "Slack sees no text in the message: a fault of lagloss",
-    "too_many_attachments": "Slack takes no message with so many parts: a fault of lagloss",
-    "invalid_token": "the webhook's address is not valid (any more); make a new one",
-    "no_service": "the webhook was removed or disabled; make a new one",
-    "no_service_id": "the webhook's address is not whole",
+    "invalid_payload": "Slack cannot parse the message: a fault of lagloss",
+    "invalid_blocks": "Slack rejects the message's blocks: a fault of lagloss",
+    "no_text": "Slack found no text in the message: a fault of lagloss",
+    "too_many_attachments": "Slack rejects a message with that many attachments: a fault of lagloss",
+    "invalid_token": "the webhook's address is not valid (any more); create a new one",
+    "no_service": "the webhook was removed or disabled; create a new one",
+    "no_service_id": "the webhook's address is incomplete",
     "no_team": "the webhook's workspace does not exist (any more)",
     "team_disabled": "the webhook's workspace is disabled",
     "user_not_found": "the user it posts to does not exist",
@@ -71,12 +71,12 @@ class SlackTransport:
         return self._target.post(body, {}, meaning=_meaning)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""
 
 
-def payload(said: Message) -> dict[str, Any]:
-    """The message for Slack: the title, and for each incident an attachment with its colour. `text` is what is shown
-    where blocks are not, such as in a notification on a phone."""
+def payload(said: RenderedMessage) -> dict[str, Any]:
+    """Return the message for Slack: the title, and for each incident an attachment with its colour. Slack shows `text`
+    where it shows no blocks, such as in a notification on a phone."""
     shown = said.sections[:MAX_SECTIONS]
     several = len(said.sections) > 1
     emoji = _EMOJI[_loudest(said.sections)]
@@ -94,11 +94,11 @@ def payload(said: Message) -> dict[str, Any]:
     return document
 
 
-def _loudest(sections: Sequence[Section]) -> Tone:
+def _loudest(sections: Sequence[TextSection]) -> Tone:
     return min((section.tone for section in sections), key=list(_EMOJI).index)
 
 
-def _blocks(section: Section, *, with_title: bool) -> list[dict[str, Any]]:
+def _blocks(section: TextSection, *, with_title: bool) -> list[dict[str, Any]]:
     head = f"{_EMOJI[section.tone]} *{_escaped(section.title, 400)}*\n" if with_title else ""
     texts = [line for line in section.lines if line.kind == "text"]
     others = [line for line in section.lines if line.kind != "text"]
@@ -111,7 +111,8 @@ def _blocks(section: Section, *, with_title: bool) -> list[dict[str, Any]]:
 
 
 def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
-    """A section block of as many of these lines as it can hold; none of them is cut, since that would cut markup."""
+    """Return a section block of as many of these lines as it can hold; none of them is cut, since that would cut
+    markup."""
     kept: list[str] = []
     for line in lines:
         if sum(map(len, kept)) + len(kept) + len(line) > MAX_TEXT - 2:
@@ -121,7 +122,7 @@ def _mrkdwn(lines: Sequence[str]) -> dict[str, Any]:
     return {"type": "section", "text": {"type": "mrkdwn", "text": "\n".join(kept)}}
 
 
-def _mrkdwn_line(line: Line) -> str:
+def _mrkdwn_line(line: TextLine) -> str:
     if line.kind == "link":
         address = line.text.replace("|", "%7C").replace("<", "%3C").replace(">", "%3E")
         return f"*{line.label}:* <{address.replace('&', '&amp;')}>" if len(address) < 2_500 else f"*{line.label}:* …"
@@ -135,7 +136,7 @@ def _plain(text: str) -> dict[str, Any]:
 
 
 def _escaped(text: str, limit: int) -> str:
-    """At most `limit` characters with Slack's three control characters escaped, none of them cut in two."""
+    """Return at most `limit` characters with Slack's three control characters escaped, none of them cut in two."""
     found = one_line(text, limit)
     length = 0
     kept: list[str] = []
@@ -148,7 +149,7 @@ def _escaped(text: str, limit: int) -> str:
     return "".join(kept)
 
 
-def _meaning(answer: Answer) -> Outcome:
+def _meaning(answer: HttpAnswer) -> Outcome:
     """Slack says why in one word. One it has not documented is shown as it came."""
     word = one_line(answer.text, 100)
     if answer.status == 429 or word == "rate_limited":

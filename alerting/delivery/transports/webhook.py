@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from alerting.delivery.notification import Notification
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import HttpTarget
-from lagloss.errors import UnusableReceiver
+from alerting.incidents.notification import Notification
+from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.outcome import Outcome
 from lagloss_server.net.secret import Secret
 
@@ -63,4 +63,4 @@ class WebhookTransport:
         return self._target.post(body.encode(), headers)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no connection is kept open."""

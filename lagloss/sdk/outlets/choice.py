@@ -20,13 +20,18 @@ def outlet_maker(
     collector: str | None,
     token: str | None,
 ) -> Callable[[], Outlet] | None:
-    """What is said in code goes before the environment, Kafka before the collector; None where nothing is said."""
+    """Return what makes the outlet: settings in code come before the environment, Kafka before the collector; None
+    without either."""
     address = bootstrap or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
     if address:
         return lambda: KafkaOutlet(address, kafka_config)
     url = collector or os.environ.get(COLLECTOR_VARIABLE)
     if not url:
         return None
-    from lagloss.sdk.outlets.http import HttpOutlet  # httpx is for those who use it
+    try:
+        from lagloss.sdk.outlets.http import HttpOutlet  # httpx is for those who use it
+    except ModuleNotFoundError as error:
+        problem = f"beacons over HTTP need {error.name}: run `pip install 'lagloss[http]'`"
+        raise ModuleNotFoundError(problem, name=error.name) from error
 
     return lambda: HttpOutlet(url, pipeline, token or os.environ.get(TOKEN_VARIABLE))

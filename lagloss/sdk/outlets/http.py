@@ -71,7 +71,7 @@ class HttpOutlet:
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: _Request | None = None
         self._alone = 0
-        """So many records are sent one by one: one of them is bad, and nobody said which."""
+        """So many records are sent one by one: one of them is bad, and the answer did not say which."""
         self._not_before = 0.0
         self._partitions: int | None = None
         self._sample = SAMPLE_ALL
@@ -132,7 +132,7 @@ class HttpOutlet:
         self._hand_over(_Request(tuple(self._next_records())))
 
     def _next_records(self) -> list[Outgoing]:
-        """A report, or as many blocks as go into one request."""
+        """Return a report, or as many blocks as fit into one request."""
         records = [self._unsent.popleft()]
         if self._alone or records[0].topic != BEACONS:
             self._alone = max(0, self._alone - 1)
@@ -162,7 +162,7 @@ class HttpOutlet:
         self._in_flight = None
         try:
             self._take(answer)
-        except (KeyError, TypeError, ValueError) as error:  # whoever answers is no collector
+        except (KeyError, TypeError, ValueError) as error:  # the answer is no collector's
             self._again(answer, f"expected a collector's answer: {error!r}")
         self._push()
 
@@ -195,7 +195,7 @@ class HttpOutlet:
         self._not_before = time.monotonic() + answer.retry_after_s
 
     def _give_up_the_bad(self, answer: _Answer) -> None:
-        """The record that the collector names, or else the only one; the others are sent again."""
+        """Give up the record that the collector names, or else the only one; send the others again."""
         records = list(answer.request.records)
         position = answer.body.get("position", 0 if len(records) == 1 else None)
         if isinstance(position, int) and 0 <= position < len(records):

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from lagloss.broker.fork_gate import fork_gate
 from lagloss.broker.sampling_topic import SampleTable
 from lagloss.broker.topics import BEACONS
-from lagloss.sdk.process_hooks import fork_gate
 from lagloss.wire.format import SAMPLE_ALL
 
 log = logging.getLogger("lagloss")
@@ -58,22 +58,22 @@ class Outlet(Protocol):
     last_error: str | None
 
     def partitions(self) -> int | None:
-        """How many partitions the beacons topic has, None while nobody knows."""
+        """Return how many partitions the beacons topic has; None while that is unknown."""
 
     def sample(self, pipeline: str) -> int:
-        """Which ids of this pipeline to send beacons of: those whose hash modulo 2^32 is below it."""
+        """Return which ids of this pipeline to send beacons for: those whose hash modulo 2^32 is below it."""
 
     def send(self, record: Outgoing) -> None:
-        """Takes a record; never blocks and never refuses."""
+        """Take a record; never block and never refuse."""
 
     def poll(self, timeout_s: float) -> None:
-        """Sends and listens for at most this long, less if something was acknowledged."""
+        """Send and listen for at most this long, less if something was acknowledged."""
 
     def abandon(self) -> None:
-        """Gives up whatever is not acknowledged."""
+        """Give up whatever is not acknowledged."""
 
     def close(self) -> None:
-        """Ends all of it at once."""
+        """Close at once."""
 
     def leak(self) -> None:
         """Forgets its connections without touching them: a forked child calls this on its parent's outlet."""
@@ -171,7 +171,7 @@ class KafkaOutlet:
         return self._producer
 
     def _disconnect(self) -> None:
-        """Ends the client; what it has not sent is not sent."""
+        """End the client; what it has not sent is not sent."""
         with fork_gate:
             producer, self._producer = self._producer, None
             if producer is not None:
@@ -229,7 +229,7 @@ class KafkaOutlet:
         self._fatal = self._fatal or error.fatal() or error.code() == KafkaError._FATAL
 
     def _start_over(self) -> None:
-        """A fatal error ends an idempotent producer: the next one sends again what it had not acknowledged.
+        """Replace an idempotent producer after a fatal error: the next one sends again what was not acknowledged.
 
         What arrives twice by this has the same emitter and seq, and counts once.
         """
@@ -296,7 +296,7 @@ class MemoryOutlet:
             self._waiting.popleft().done(None, -1)
 
     def close(self) -> None:
-        """Keeps its records for whoever looks at them afterwards."""
+        """Close, but keep the records for inspection."""
 
     def leak(self) -> None:
         self._waiting.clear()

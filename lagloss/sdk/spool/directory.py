@@ -26,14 +26,14 @@ class SpoolDirectory:
 
     @classmethod
     def made(cls, below: Path, pipeline: str, node: str, emitter: bytes) -> Self:
-        """A new one, held by this process.
+        """Make a directory that this process holds.
 
         Raises:
             OSError: the disk says no.
         """
         below.mkdir(parents=True, exist_ok=True)
         name = f"{pipeline}.{node}.{emitter.hex()}"
-        draft = below / f"{_DRAFT}{name}"  # until it is locked, nobody may take it for a dead one's
+        draft = below / f"{_DRAFT}{name}"  # until it is locked, it must not be taken for a dead process's
         draft.mkdir(mode=0o700)
         try:
             lock = _locked(draft)
@@ -47,7 +47,7 @@ class SpoolDirectory:
 
     @classmethod
     def abandoned(cls, below: Path, pipeline: str = "*", node: str = "*") -> Iterator[Self]:
-        """Those of this node's (by default of any) processes that are dead; each is held by this process from now
+        """Return directories of this node's (by default any node's) dead processes; this process holds each from now
         on."""
         with contextlib.suppress(OSError):
             for path in sorted(below.glob(f"{pipeline}.{node}.*")):
@@ -62,19 +62,19 @@ class SpoolDirectory:
         return pipeline, node, bytes.fromhex(emitter)
 
     def release(self) -> None:
-        """Leaves it to whoever comes next."""
+        """Leave it to the next process."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
 
     def remove(self) -> None:
-        """Nothing in it is needed any more."""
+        """Remove the directory: nothing in it is needed any more."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the directory's lock, None if another process has it or it is gone."""
+    """Return a descriptor that holds the directory's lock; None if another process has it or it is gone."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
@@ -88,7 +88,7 @@ def _locked(path: Path) -> int | None:
 
 
 def sync_directory(path: Path) -> None:
-    """Waits until the disk knows the names in a directory."""
+    """Wait until the disk holds the names in a directory."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

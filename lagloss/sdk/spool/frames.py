@@ -28,12 +28,12 @@ class Frame:
 
 
 def frame(kind: bytes, payload: bytes) -> bytes:
-    """The frame of this payload; `kind` is one byte."""
+    """Return the frame of this payload; `kind` is one byte."""
     return _HEADER.pack(MAGIC, kind[0], len(payload), _checksum(kind[0], payload)) + payload
 
 
 def frames(data: bytes) -> Iterator[Frame]:
-    """The good frames in their order; what is damaged or cut off is passed over."""
+    """Return the good frames in their order, without those that are damaged or cut off."""
     view, at = memoryview(data), 0
     while (at := data.find(MAGIC, at)) >= 0:
         found = _read(view, at)

@@ -2,7 +2,7 @@
 
 A flush is its summary, its blocks, and the summary again, so that a damaged byte costs at most one block whose size and
 tally are still known. A tally that a flush is the first to change stands before it as it was, between two lists of all
-such tallies: whoever finds the files can add up from there, and knows of what it cannot.
+such tallies: the process that finds the files can add up from there, and knows which tallies it cannot.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final
 from lagloss.sdk.account import packed_tally, unpacked_tally
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.packing import Increment, PackedBlock, TallyKey
-from lagloss.sdk.shipper import Identity, Position
+from lagloss.sdk.shipper import EmitterIdentity, Position
 from lagloss.sdk.spool.frames import frame, frames
 from lagloss.wire.format import Progress, Tally, block_key, decode_block, partition_of
 
@@ -34,7 +34,7 @@ _SEQ_BYTES: Final = 8
 class Head:
     """Who wrote the file. `final`: its account may be final at all."""
 
-    identity: Identity
+    identity: EmitterIdentity
     final: bool
 
 
@@ -98,7 +98,7 @@ def flush_frames(flush: Flush, after: int, report_seq: int, final_through: int) 
 
 
 def positions_frame(number: int, positions: Sequence[Position]) -> bytes:
-    """Where the blocks of a flush lie in the log."""
+    """Encode where the blocks of a flush lie in the log."""
     return frame(POSITIONS, _json({"number": number, "positions": positions}))
 
 
@@ -132,7 +132,7 @@ def _json(record: object) -> bytes:
 
 
 def entries(data: bytes) -> Iterator[Entry]:
-    """What a file holds, or a part of it that begins and ends between flushes, as far as it is whole."""
+    """Return the whole entries of a file, or of a part of it that begins and ends between flushes."""
     found = _Gathered()
     for each in frames(data):
         kind, payload = bytes((each.kind,)), bytes(each.payload)
@@ -157,7 +157,7 @@ def entries(data: bytes) -> Iterator[Entry]:
 
 
 def positions_of(data: bytes) -> dict[int, list[Position]]:
-    """Where the blocks of each flush lie, by its number."""
+    """Return where the blocks of each flush lie, by its number."""
     found = {}
     for each in frames(data):
         record = json.loads(bytes(each.payload))
@@ -173,7 +173,7 @@ class _Gathered:
         self.blocks: dict[int, bytes] = {}
 
     def closed_by(self, summary: dict[str, Any]) -> Iterator[StoredFlush]:
-        """The second summary was read; the first may have been that of an earlier flush, or damaged."""
+        """Close the flush by its second summary; the first may have been that of an earlier flush, or damaged."""
         if self.summary is not None and self.summary["number"] != summary["number"]:
             yield self._taken(self.summary)
         self.summary = None
@@ -213,7 +213,7 @@ class _Gathered:
 
 
 def packed_again(seq: int, value: bytes, payload_bytes: int = 0) -> PackedBlock:
-    """A block as it was before it was written."""
+    """Return a block as it was before it was written."""
     block = decode_block(value)
     partition = partition_of(int(block.id_hash[0]), block.partitions)
     return PackedBlock(
@@ -228,7 +228,7 @@ def _nameless(blocks: Sequence[tuple[int, bytes]]) -> StoredFlush:
 
 
 def _head(record: dict[str, Any]) -> Head:
-    identity = Identity(
+    identity = EmitterIdentity(
         record["pipeline"],
         record["node"],
         bytes.fromhex(record["emitter"]),

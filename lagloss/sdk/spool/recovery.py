@@ -1,7 +1,7 @@
 """Settling the account of a process that died: its spool is read, what the broker lacks is sent, and it is closed.
 
 What was flushed arrives once, since its blocks keep their emitter and seq. What was observed after the last flush is
-gone, and nobody knows of which windows: as for any emitter that falls silent, the windows that it was changing in its
+gone, of unknown windows: as for any emitter that falls silent, the windows that it was changing in its
 last minute, and those that end in the minute after, are left incomplete. Not so where it ended in good order, or where
 its host observes again what was not acknowledged.
 """
@@ -19,7 +19,7 @@ from lagloss.sdk.account import Account
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import TallyKey
-from lagloss.sdk.shipper import NEVER, POLL_S, Identity, Shipper, now_ms
+from lagloss.sdk.shipper import NEVER, POLL_S, EmitterIdentity, Shipper, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Bases, End, Entry, Head, StoredFlush, entries, positions_of
 from lagloss.wire.format import Tally
@@ -34,8 +34,9 @@ REPORTS_SKIPPED: Final = 1 << 20
 """More reports than an emitter sends between two flushes: the closing ones count on from there."""
 
 
-class Successor(threading.Thread):
-    """Looks for what dead processes of a node (by default of any) left below `directory`, until it is told to stop."""
+class RecoveryThread(threading.Thread):
+    """Thread that looks for spools of a node's (by default any node's) dead processes below `directory`, until
+    stopped."""
 
     def __init__(
         self, directory: Path, make_outlet: Callable[[], Outlet], pipeline: str = "*", node: str = "*"
@@ -47,15 +48,15 @@ class Successor(threading.Thread):
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
         self._at_work: tuple[SpoolDirectory, Outlet] | None = None
-        self._told: set[Path] = set()
+        self._logged: set[Path] = set()
         """What could not be settled, and was logged so."""
 
     def stop(self) -> None:
-        """Returns at once; what is not settled is left to the next process."""
+        """Stop; return at once. What is not settled is left to the next process."""
         self._stopped.set()
 
     def leak(self) -> None:
-        """A forked child lets go of its parent's."""
+        """Release the parent's resources in a forked child."""
         if self._at_work is not None:
             found, outlet = self._at_work
             outlet.leak()
@@ -71,20 +72,20 @@ class Successor(threading.Thread):
         outlet = self._make_outlet()
         self._at_work = found, outlet
         try:
-            identity = Identity(*found.owner, "unknown", 0)
-            if Settlement(found.path, identity, outlet, self._stopped.is_set).settle():
+            identity = EmitterIdentity(*found.owner, "unknown", 0)
+            if SpoolRecovery(found.path, identity, outlet, self._stopped.is_set).settle():
                 found.remove()
         except Exception as error:
-            if found.path not in self._told:  # it is tried again with every look
+            if found.path not in self._logged:  # it is tried again with every look
                 log.warning("lagloss: what %s left is not settled: %s", found.path.name, error)
-            self._told.add(found.path)
+            self._logged.add(found.path)
         finally:
             self._at_work = None
             outlet.close()
             found.release()
 
 
-class Settlement:
+class SpoolRecovery:
     """One dead emitter's account.
 
     Args:
@@ -93,7 +94,7 @@ class Settlement:
         stopped: asked while it waits for the broker.
     """
 
-    def __init__(self, path: Path, identity: Identity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
+    def __init__(self, path: Path, identity: EmitterIdentity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
         self._path = path
         self._identity = identity
         self._outlet = outlet
@@ -109,7 +110,7 @@ class Settlement:
         self._shipper: Shipper | None = None
 
     def settle(self) -> bool:
-        """False if it was stopped before the broker had all of it."""
+        """Settle the account; return False if stopped before the broker had all of it."""
         while self._outlet.partitions() is None:
             if self._stopped():
                 return False

@@ -24,7 +24,7 @@ class Segment:
         return self.directory / f"{self.number:08}.{suffix}"
 
     def begin(self, head: bytes) -> None:
-        """Makes the file, with this in it.
+        """Make the file with this content.
 
         Raises:
             OSError: and no file is left.
@@ -38,7 +38,7 @@ class Segment:
             raise
 
     def append(self, data: bytes) -> None:
-        """Adds to the file whole or not at all, and waits until the disk has it.
+        """Add to the file, whole or not at all, and wait until the disk has it.
 
         Raises:
             OSError: the disk says no.
@@ -55,7 +55,7 @@ class Segment:
         self.size += len(data)
 
     def read(self, start: int) -> bytes:
-        """What it holds from `start` on; less where the disk fails."""
+        """Return the content from `start` on; less if the disk fails."""
         found = bytearray()
         while start + len(found) < self.size:
             piece = os.pread(self.descriptor, self.size - start - len(found), start + len(found))
@@ -65,7 +65,8 @@ class Segment:
         return bytes(found)
 
     def note_positions(self, data: bytes) -> None:
-        """Adds to the file of positions, which nobody waits for: what is not noted is sent again, and counts once."""
+        """Add to the file of positions without waiting: a block whose position is not noted is sent again, and counts
+        once."""
         with contextlib.suppress(OSError), self.path("sent").open("ab") as file:
             file.write(data)
 
@@ -73,7 +74,7 @@ class Segment:
         """Says how tallies stand before this file.
 
         Raises:
-            OSError: and what it said before is as it was.
+            OSError: and the file is as it was before.
         """
         draft = self.path("base.new")
         with draft.open("wb") as file:

@@ -1,6 +1,6 @@
 """The spool: a directory of an emitter's own where each flush is written, and synced, before it is sent.
 
-It takes what the broker does not, up to a size; and whoever finds it after the process died can send what is missing
+It takes what the broker does not, up to a size; and the process that finds it after a crash can send what is missing
 and close the account (lagloss/sdk/spool/recovery.py). Below the directory that the host gives::
 
     PIPELINE.NODE.EMITTER/      one a process; only its owner holds the lock
@@ -63,7 +63,7 @@ class Spool:
 
     Args:
         account: of the flushes that were shipped.
-        note: told of each time the disk fails.
+        note: called each time the disk fails.
         max_bytes: what is waiting on disk at most; past that, beacons wait in the intake.
     """
 
@@ -195,7 +195,7 @@ class Spool:
         return self._newest or self._next_read()
 
     def _next_read(self) -> Flush:
-        """The next flush from disk. What is damaged beyond its own account makes it blind."""
+        """Read the next flush from disk. Damage beyond its own account makes it blind."""
         while (stored := self._next_stored()) is not None:
             flush = stored.flush
             if flush.number == 0:
@@ -256,7 +256,7 @@ class Spool:
             self._start_over(report_seq)
 
     def _retire_oldest(self) -> None:
-        """Removes a file whose flushes are all reported; the next one gets what it says of tallies."""
+        """Remove a file whose flushes are all reported; the next file takes over its tallies."""
         oldest, following = self._segments[0], self._segments[1]
         for key in [key for key, touched in self._touched.items() if touched.last <= oldest.number]:
             del self._touched[key]
@@ -273,7 +273,8 @@ class Spool:
         self._segments.popleft().remove()
 
     def _start_over(self, report_seq: int) -> None:
-        """Nothing in the files is left to do: a new one says that the emitter lives, and the others go."""
+        """Begin a new file, which shows that the emitter lives, and remove the others: nothing in them is left to
+        do."""
         done = len(self._segments)
         quiet = Flush(self._shipped, self._shipped_ms)
         try:
@@ -299,7 +300,7 @@ class Spool:
             self._directory.release()
 
     def leak(self) -> None:
-        """Closes this process's copies of the descriptors; the lock stays with the parent."""
+        """Close this process's copies of the descriptors; the lock stays with the parent."""
         self.close(settled=False)
 
 

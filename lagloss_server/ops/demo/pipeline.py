@@ -8,15 +8,17 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
-from lagloss.errors import EXIT_BREACHED, EXIT_NOT_ENOUGH_DATA, EXIT_OK, ServerNotReady
-from lagloss_server.ops.processes import log_tail, spawn, terminate
+from lagloss.errors import EXIT_BREACHED, EXIT_NOT_ENOUGH_DATA, EXIT_OK
+from lagloss_server.errors import ServerNotReady
+from lagloss_server.ops.processes import PACKAGES, log_tail, own_modules_first, spawn, terminate
 
 MODULE: Final = "pipeline_under_test"
 NAME: Final = "clicks"
+DEFINITION: Final = PACKAGES / MODULE / f"{NAME}.yaml"
+"""Read where it lies, since lagloss never imports the reference pipeline."""
 RATE: Final = 50.0
 """Events a second. Two cores have Kafka, PostgreSQL, Spark and nine processes of Python to run besides."""
 FAULTS: Final = (
@@ -36,15 +38,6 @@ BETWEEN_SIGNALS_S: Final = 0.3
 """Two equal signals at once would be one."""
 
 
-def definition_path() -> Path:
-    """clicks.yaml of the reference pipeline, which lagloss never imports."""
-    spec = find_spec(MODULE)
-    if spec is None or not spec.submodule_search_locations:
-        detail = "its package is not installed; run `make setup` in a checkout of lagloss"
-        raise ServerNotReady(server="the reference pipeline", detail=detail, log="none")
-    return Path(spec.submodule_search_locations[0]) / f"{NAME}.yaml"
-
-
 class Helper:
     """A command of the reference pipeline as a child process."""
 
@@ -57,7 +50,7 @@ class Helper:
         self._read_to = 0
 
     def progress(self) -> Iterator[dict[str, Any]]:
-        """The progress documents that were written since the last call."""
+        """Return the progress documents that were written since the last call."""
         with self.log_path.open("rb") as log:
             log.seek(self._read_to)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -76,7 +69,7 @@ class Helper:
         return code is None
 
     def stop(self) -> None:
-        """Ends it without waiting for its events to get through: told twice, the runner hurries."""
+        """End it without waiting for its events to get through: the runner hurries at a second signal."""
         if self.process.poll() is None:
             self.process.terminate()
             time.sleep(BETWEEN_SIGNALS_S)
@@ -89,26 +82,27 @@ def play(data_dir: Path, scenario: str) -> str:
 
 
 def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
-    """What the ledger says of each window, by its start (epoch seconds), with the names of what was lost."""
+    """Return the ledger of each window by its start (epoch seconds), with the names of lost messages."""
     return {document["window_start_s"]: document for document in _answer(data_dir, "ledger")["windows"]}
 
 
 def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
-    """What a command of the reference pipeline prints, once it has ended."""
+    """Run a command of the reference pipeline and return its output."""
     words = [sys.executable, "-m", MODULE, *command, "--data-dir", str(data_dir)]
-    found = subprocess.run(words, capture_output=True, check=True, text=True)
+    env = {**os.environ, **own_modules_first()}
+    found = subprocess.run(words, capture_output=True, check=True, text=True, env=env)
     document: dict[str, Any] = json.loads(found.stdout)
     return document
 
 
 def verdict(data_dir: Path, lagloss_data_dir: Path) -> dict[str, Any] | None:
-    """What the reference pipeline's own comparison of its ledger with lagloss's windows finds; None if it is too early.
+    """Return the reference pipeline's own comparison of its ledger with lagloss's windows; None if it is too early.
 
     Raises:
         ServerNotReady: if it cannot compare.
     """
     words = [sys.executable, "-m", MODULE, "verdict", "--json", "--data-dir", str(data_dir)]
-    env = {**os.environ, "LAGLOSS_DATA_DIR": str(lagloss_data_dir)}
+    env = {**os.environ, **own_modules_first(), "LAGLOSS_DATA_DIR": str(lagloss_data_dir)}
     found = subprocess.run(words, capture_output=True, check=False, text=True, env=env)
     if found.returncode == EXIT_NOT_ENOUGH_DATA:
         return None

@@ -16,24 +16,26 @@ from typing import Any, Final
 from rich.console import Console
 from rich.table import Table
 
-from lagloss.errors import EXIT_BREACHED, EXIT_OK, AlreadyRunning, NotEnoughData
+from lagloss.errors import EXIT_BREACHED, EXIT_OK
+from lagloss_server.errors import AlreadyRunning, NotEnoughData
 from lagloss_server.model.definition import load_definition
 from lagloss_server.model.window_document import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
+    DEFINITION,
     FAULTS,
     LONGEST_ACT_S,
+    MODULE,
     NAME,
     RATE,
     Helper,
-    definition_path,
     ledger,
     play,
     verdict,
 )
-from lagloss_server.ops.demo.view import LiveView, Picture, PlainView, View, table_of
+from lagloss_server.ops.demo.view import DemoView, LiveView, Picture, PlainView, table_of
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.ops.up import Stack, signals_interrupt
+from lagloss_server.ops.up import ServiceStack, signals_interrupt
 from lagloss_server.rules.freshness import due_ms
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -47,7 +49,7 @@ PLAIN_WIDTH: Final = 160
 
 
 def run(minutes: float | None = None, as_json: bool = False, settings: Settings | None = None) -> int:
-    """Runs the demo; for `minutes` of load, or until Ctrl-C.
+    """Run the demo; for `minutes` of load, or until Ctrl-C.
 
     With `minutes`: waits until every window is closed for good and compares. `as_json`: one document on stdout, the
     progress on stderr.
@@ -63,10 +65,10 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
     make_empty(settings.data_dir)
     picture = Picture()
     is_live = sys.stdout.isatty() and not as_json
-    view: View = LiveView(picture) if is_live else PlainView(picture, to_stderr=as_json)
+    view: DemoView = LiveView(picture) if is_live else PlainView(picture, to_stderr=as_json)
     with signals_interrupt(), view:
         try:
-            with Stack(settings, view.say) as stack, Demo(stack, picture, view) as demo:
+            with ServiceStack(settings, view.say) as stack, Demo(stack, picture, view) as demo:
                 demo.go(minutes)
                 if minutes is None:
                     return EXIT_OK
@@ -83,7 +85,7 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
 
 
 def make_empty(data_dir: Path) -> None:
-    """Clears what the last demo left: each begins with servers of its own that hold nothing.
+    """Clear what the last demo left: each begins with servers of its own that hold nothing.
 
     Raises:
         AlreadyRunning: if another demo is on it.
@@ -104,13 +106,13 @@ def make_empty(data_dir: Path) -> None:
 class Demo:
     """The pipeline and its past on a running stack, and what is known of both so far."""
 
-    def __init__(self, stack: Stack, picture: Picture, view: View) -> None:
+    def __init__(self, stack: ServiceStack, picture: Picture, view: DemoView) -> None:
         self._stack = stack
         self._picture = picture
         self._view = view
         self._data_dir = stack.settings.data_dir / "pipeline"
         self._store = Store(stack.endpoints["database"])
-        self._definition = load_definition(definition_path())
+        self._definition = load_definition(DEFINITION)
         self._grace_ms = self._definition.spec.grace
         self._began_s = time.time()
         self._beacons = (time.monotonic(), 0)
@@ -129,7 +131,7 @@ class Demo:
             helper.stop()
 
     def go(self, minutes: float | None) -> None:
-        """Sends the past and runs the pipeline until its load has ended and everything is through."""
+        """Send the past and runs the pipeline until its load has ended and everything is through."""
         self._store.apply(self._definition)
         bootstrap = self._stack.endpoints["kafka"]
         self._view.say(f"page: {self._picture.dashboard}")
@@ -151,7 +153,7 @@ class Demo:
         self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
-        """Waits until lagloss has said its last word on every window; how that compares with the ledger."""
+        """Wait until every window is settled; return how the results compare with the ledger."""
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
@@ -171,7 +173,7 @@ class Demo:
                     )
 
     def _look(self) -> None:
-        """A second's pause, then one look at everything."""
+        """Return a second's pause, then one look at everything."""
         time.sleep(LOOK_EVERY_S)
         self._stack.tend()
         for progress in self._helpers["history"].progress():
@@ -189,7 +191,8 @@ class Demo:
             self._picture.truths[truth["window_start_s"]] = truth
         if progress["phase"] == "load" and self._load_began is None:
             self._load_began = time.monotonic()
-            self._view.say(f"break it: `pipeline play NAME|FILE --data-dir {self._data_dir}`, NAMEs lie in scenarios/")
+            command = f"{sys.executable} -P -m {MODULE} play"
+            self._view.say(f"break it: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`")
         rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
         restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
         self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"
@@ -214,7 +217,7 @@ def _beacons(windows: Any) -> int:
 
 
 def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any], *, with_table: bool) -> None:
-    """Prints the table of windows, where it is not on the screen yet, and whether all of it agrees."""
+    """Print the table of windows, where it is not on the screen yet, and whether all of it agrees."""
     if with_table:
         console.print(table_of(picture))
     lost = document["measured"]["lost"]
@@ -228,8 +231,8 @@ def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any]
     found = document["differences"]
     for difference in found[:MAX_SHOWN_DIFFERENCES]:
         minute = f"{datetime.fromtimestamp(difference['window_start_s'], UTC):%H:%M}"
-        told = [str(difference[name]) for name in ("what", "injected", "measured")]
-        table.add_row(minute, *told, ", ".join(difference["ids"]))
+        cells = [str(difference[name]) for name in ("what", "injected", "measured")]
+        table.add_row(minute, *cells, ", ".join(difference["ids"]))
     console.print(table)
     if len(found) > MAX_SHOWN_DIFFERENCES:
         console.print(f"and {len(found) - MAX_SHOWN_DIFFERENCES} more; --json has them all")

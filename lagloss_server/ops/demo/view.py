@@ -41,25 +41,25 @@ class Picture:
     windows: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def live(self) -> list[int]:
-        """Starts of the windows with live traffic, oldest first."""
+        """Start of the windows with live traffic, oldest first."""
         starts = {start for start, truth in self.truths.items() if truth["messages"]}
         return sorted(start for start in starts if start >= self.live_from_s)
 
     def history(self) -> list[Mapping[str, Any]]:
-        """The windows of the past that was sent at the start."""
+        """Return the windows of the past that was sent at the start."""
         return [window for start, window in self.windows.items() if start < self.live_from_s and window["messages"]]
 
 
-class View(Protocol):
+class DemoView(Protocol):
     """Shows the picture, again whenever it has changed."""
 
-    def __enter__(self) -> View: ...
+    def __enter__(self) -> DemoView: ...
     def __exit__(self, *failure: object) -> None: ...
     def say(self, line: str) -> None:
         """Something happened that deserves a line of its own."""
 
     def show(self) -> None:
-        """The picture has changed."""
+        """Draw the changed picture."""
 
 
 class LiveView:
@@ -125,7 +125,7 @@ class PlainView:
 
 
 def table_of(picture: Picture) -> Table:
-    """The newest windows, injected losses beside measured ones; the past as one row."""
+    """Return the newest windows, injected losses beside measured ones; the past as one row."""
     table = Table(*TITLES)
     past = picture.history()
     if past:
@@ -145,7 +145,7 @@ def table_of(picture: Picture) -> Table:
 
 
 def row_of(start_s: int, truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> list[str]:
-    """One window as text: its minute, messages, E2E p95, verdict, losses injected and measured, and by place."""
+    """Format one window: its minute, messages, E2E p95, verdict, losses injected and measured, and by place."""
     minute = fmt.clock(start_s)
     injected = str(truth["lost"]) if truth else "0"
     if window is None or window["state"] == "open":

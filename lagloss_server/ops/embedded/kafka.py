@@ -22,11 +22,11 @@ from typing import Final, Self
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from lagloss.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
+from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory
 from lagloss_server.ops.embedded.kafka_node import (
     LONE_CONTROLLER,
     MAIN_CLASS,
-    Node,
+    BrokerNode,
     format_folder,
     last_error,
     write_properties,
@@ -36,7 +36,7 @@ from lagloss_server.ops.java import find_java
 from lagloss_server.ops.processes import choose_port, spawn, terminate, wait_gone
 
 LEFTOVER_S: Final = 30
-"""How long a broker whose parent was killed may take to shut down before we call it somebody else's."""
+"""How long a broker whose parent was killed may take to shut down before it counts as another instance's."""
 ASK_TIMEOUT_S: Final = 1.0
 
 
@@ -52,7 +52,7 @@ class EmbeddedKafka:
         self._wanted_port = port
         self._brokers = brokers
         self._heap_mb = heap_mb
-        self._nodes: list[Node] = []
+        self._nodes: list[BrokerNode] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         self._java: tuple[Path, str] | None = None
 
@@ -76,7 +76,7 @@ class EmbeddedKafka:
         return [process for number, process in self._processes.items() if number != LONE_CONTROLLER]
 
     def start(self, timeout_s: float = 60) -> Self:
-        """Starts every broker and waits until they answer.
+        """Start every broker and waits until they answer.
 
         Raises JavaMissing, JarsMissing, PortInUse, AlreadyRunning, StaleDataDirectory or ServerNotReady.
         """
@@ -103,7 +103,7 @@ class EmbeddedKafka:
         return self
 
     def stop(self, timeout_s: float = 20) -> None:
-        """Ends every broker in an orderly way, so that the next start needs no recovery. Twice does no harm."""
+        """End every broker in an orderly way, so that the next start needs no recovery. Twice does no harm."""
         # The controller last: the others hand over to it.
         for number, process in self._processes.items():
             if number != LONE_CONTROLLER and process.poll() is None:
@@ -123,11 +123,11 @@ class EmbeddedKafka:
         self._processes[number].send_signal(signal.SIGTERM)
 
     def start_broker(self, number: int) -> None:
-        """Starts a broker that has ended, with its data and at its address; does not wait until it answers."""
+        """Start a broker that has ended, with its data and at its address; do not wait until it answers."""
         self._launch(next(node for node in self._nodes if node.number == number))
 
     def is_running(self, number: int) -> bool:
-        """Whether a broker's process lives."""
+        """Return whether a broker's process lives."""
         return self._processes[number].poll() is None
 
     @property
@@ -151,14 +151,14 @@ class EmbeddedKafka:
     ) -> None:
         self.stop()
 
-    def _plan_nodes(self) -> list[Node]:
+    def _plan_nodes(self) -> list[BrokerNode]:
         remembered = _read_ports(self.data_dir / "ports.json")
         first = 1 if self._brokers == 1 else LONE_CONTROLLER
         nodes = []
         for number in range(first, self._brokers + 1):
             wanted = self._wanted_port if number == 1 else 0
             old = remembered.get(number)
-            node = Node(
+            node = BrokerNode(
                 number,
                 self.data_dir / f"node-{number}",
                 choose_port("Kafka", wanted, old and old[0]),
@@ -169,13 +169,13 @@ class EmbeddedKafka:
         (self.data_dir / "ports.json").write_text(json.dumps(ports))
         return nodes
 
-    def _launch(self, node: Node) -> None:
+    def _launch(self, node: BrokerNode) -> None:
         assert self._java is not None, "start comes first"
         self._processes[node.number] = spawn(self._command(*self._java, node), node.log_path)
         node.pid_path.write_text(str(self._processes[node.number].pid))
 
     def _cluster_id(self) -> str:
-        """The id in `cluster.id`, made at first start; a node formatted for another cluster is refused."""
+        """Return the id in `cluster.id`, made at first start; a node formatted for another cluster is refused."""
         path = self.data_dir / "cluster.id"
         if not path.exists():
             path.write_text(urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
@@ -202,15 +202,15 @@ class EmbeddedKafka:
                 )
         return cluster_id
 
-    def _await_leftover(self, node: Node) -> None:
-        """Waits for the broker of a killed parent to end: two brokers in one folder would spoil it."""
+    def _await_leftover(self, node: BrokerNode) -> None:
+        """Wait for the broker of a killed parent to end: two brokers in one folder would spoil it."""
         if node.pid_path.exists():
             text = node.pid_path.read_text().strip()
             if text.isdigit() and not wait_gone(int(text), MAIN_CLASS, LEFTOVER_S):
                 raise AlreadyRunning(what="Kafka", path=self.data_dir, pid=text)
             node.pid_path.unlink()
 
-    def _command(self, java: Path, class_path: str, node: Node) -> list[str | Path]:
+    def _command(self, java: Path, class_path: str, node: BrokerNode) -> list[str | Path]:
         log4j = resources.files("lagloss_server.ops.embedded").joinpath("log4j2.xml")
         return [
             java,
@@ -224,7 +224,7 @@ class EmbeddedKafka:
 
     def _await_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        # A client that finds nobody yet logs each try; those lines are no news.
+        # A client that finds no broker yet logs each try; those lines are no news.
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
         while True:
             for node in self._nodes:
@@ -239,7 +239,7 @@ class EmbeddedKafka:
                 raise ServerNotReady(server="Kafka", detail=f"no answer within {timeout_s:.0f} s", log=self.log_path)
             time.sleep(0.05)
 
-    def _why_it_died(self, node: Node) -> Exception:
+    def _why_it_died(self, node: BrokerNode) -> Exception:
         log = node.log_path.read_text(errors="replace")
         if "Address already in use" in log or "Failed to bind" in log:
             return PortInUse(server="Kafka", port=node.port)

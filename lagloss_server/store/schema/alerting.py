@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from lagloss_server.store.schema.core import Base
 
 
-class Incident(Base):
+class IncidentRow(Base):
     __tablename__ = "incident"
     __table_args__ = (
         Index("incident_open", "pipeline", "rule", unique=True, postgresql_where=text("state = 'open'")),
@@ -46,7 +46,7 @@ class Incident(Base):
     detail: Mapped[dict[str, Any]] = mapped_column(comment="breaches as ranges of windows, where, examples, notes")
 
 
-class IncidentChange(Base):
+class IncidentChangeRow(Base):
     __tablename__ = "incident_change"
     __table_args__ = (
         Index("incident_change_of", "incident_id", "id"),
@@ -67,7 +67,7 @@ class IncidentChange(Base):
     last_window: Mapped[int] = mapped_column(comment="epoch s")
 
 
-class OutboxMessage(Base):
+class OutboxMessageRow(Base):
     __tablename__ = "outbox"
     __table_args__ = (
         Index("outbox_due", "receiver", "next_attempt_at", postgresql_where=text("done_at IS NULL")),
@@ -92,7 +92,7 @@ class OutboxMessage(Base):
     last_error: Mapped[str | None]
 
 
-class PendingBreach(Base):
+class PendingBreachRow(Base):
     __tablename__ = "pending_breach"
     __table_args__ = {"comment": "Rules that breach, in too few windows yet for an incident. Writer: alerting."}
 
@@ -108,7 +108,7 @@ class PendingBreach(Base):
     text: Mapped[str] = mapped_column(comment="the newest one's value against the target, for people")
 
 
-class Silence(Base):
+class SilenceRow(Base):
     __tablename__ = "silence"
     __table_args__ = {"comment": "Incidents nobody is to be told of for a while. Writers: lagloss alerts, dashboard."}
 
@@ -121,7 +121,7 @@ class Silence(Base):
     ended_by: Mapped[str | None] = mapped_column(comment="who ended it early; ends_at is when")
 
 
-class Receiver(Base):
+class ReceiverRow(Base):
     __tablename__ = "receiver"
     __table_args__ = {"comment": "Receivers that the leading alerter knows, without secrets. Writer: alerting."}
 
@@ -130,7 +130,7 @@ class Receiver(Base):
     is_fallback: Mapped[bool]
 
 
-class Leader(Base):
+class LeaderRow(Base):
     __tablename__ = "alerting_leader"
     __table_args__ = {"comment": "Which alerter leads, and when it was last well. Writer: alerting."}
 

@@ -53,7 +53,7 @@ BY_DAY: Final = {"postgresql_partition_by": "RANGE (window_start)"}
 """Partitioned by the day of `window_start` (epoch s); partitions are made by their writer and dropped whole."""
 
 
-class Pipeline(Base):
+class PipelineRow(Base):
     __tablename__ = "pipeline"
     __table_args__ = {"comment": "Versions of definitions. Writers: lagloss apply, collector."}
 
@@ -64,7 +64,7 @@ class Pipeline(Base):
     deleted_at: Mapped[int | None] = mapped_column(comment="epoch ms; set in the newest version: it is deleted")
 
 
-class Token(Base):
+class TokenRow(Base):
     __tablename__ = "token"
     __table_args__ = {"comment": "Tokens that let clients of the collector in. Writer: lagloss token."}
 
@@ -77,7 +77,7 @@ class Token(Base):
     revoked_at: Mapped[int | None] = mapped_column(comment="epoch ms")
 
 
-class ReportsPosition(Base):
+class ReportsPositionRow(Base):
     __tablename__ = "reports_position"
     __table_args__ = {"comment": "Next offset to follow of each partition of the reports topic. Writer: follower."}
 
@@ -86,7 +86,7 @@ class ReportsPosition(Base):
     topic_id: Mapped[str]
 
 
-class Emitter(Base):
+class EmitterRow(Base):
     __tablename__ = "emitter"
     __table_args__ = {"comment": "The newest report of each emitter. Writer: follower."}
 
@@ -108,7 +108,7 @@ class Emitter(Base):
     inputs: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lanes of its node's input that it reported")
 
 
-class Lane(Base):
+class LaneRow(Base):
     __tablename__ = "progress"
     __table_args__ = {"comment": "The newest progress of each lane. Writer: follower."}
 
@@ -123,7 +123,7 @@ class Lane(Base):
     topic_offset: Mapped[int]
 
 
-class Tally(Base):
+class TallyRow(Base):
     __tablename__ = "tally"
     __table_args__ = (
         Index("tally_changed", "changed_basis"),
@@ -151,7 +151,7 @@ class Tally(Base):
 _WINDOW_COLUMNS = "Result columns: see WindowResult."
 
 
-class Window(Base):
+class WindowRow(Base):
     __tablename__ = "window"
     __table_args__ = (
         Index("window_deadline", "pipeline", "deadline", postgresql_where=text("deadline IS NOT NULL")),
@@ -182,7 +182,7 @@ class Window(Base):
     facts: Mapped[bytes] = mapped_column(comment="WindowFacts, packed")
 
 
-class WindowRevision(Base):
+class WindowRevisionRow(Base):
     __tablename__ = "window_history"
     __table_args__ = {"comment": "Earlier results of windows, 50 a window at most. Writer: closer.", **BY_DAY}
 
@@ -193,7 +193,7 @@ class WindowRevision(Base):
     document: Mapped[dict[str, Any]] = mapped_column(JSON)
 
 
-class MissingMessage(Base):
+class MissingMessageRow(Base):
     __tablename__ = "missing_message"
     __table_args__ = (
         Index("missing_message_hash", "id_hash", "pipeline"),
@@ -211,7 +211,7 @@ class MissingMessage(Base):
     last_seen_ms: Mapped[float] = mapped_column(comment="epoch ms")
 
 
-class ConsumerLag(Base):
+class ConsumerLagRow(Base):
     __tablename__ = "consumer_lag"
     __table_args__ = {
         "comment": "How far consumer groups were behind, by minute of wall-clock time. Writer: consumer lag watch.",
@@ -233,7 +233,7 @@ class ConsumerLag(Base):
     behind_max_ms: Mapped[int | None] = mapped_column(comment="highest in the minute")
 
 
-class Rollup(Base):
+class RollupRow(Base):
     __tablename__ = "rollup"
     __table_args__ = (
         Index("rollup_start", "start"),
@@ -254,7 +254,7 @@ class Rollup(Base):
     packed: Mapped[bytes] = mapped_column(comment="Rollup: all sums and sketches")
 
 
-class RollupDirty(Base):
+class RollupDirtyRow(Base):
     __tablename__ = "rollup_dirty"
     __table_args__ = {"comment": "Roll-ups to compute anew, marked in the commit that changed them. Writer: closer."}
 
@@ -264,7 +264,7 @@ class RollupDirty(Base):
     dirty_since: Mapped[int] = mapped_column(comment="epoch ms: the first change that the roll-up does not know of")
 
 
-class Pruned(Base):
+class PrunedRow(Base):
     __tablename__ = "pruned"
     __table_args__ = {"comment": "Up to where tables were dropped by day; windows before are gone. Writer: retention."}
 
@@ -272,7 +272,7 @@ class Pruned(Base):
     before_s: Mapped[int] = mapped_column(comment="epoch s: rows of windows that start before it are gone for good")
 
 
-class Stranger(Base):
+class StrangerRow(Base):
     __tablename__ = "stranger"
     __table_args__ = {"comment": "Names in reports that no definition has, kept up to a limit. Writer: follower."}
 
@@ -284,7 +284,7 @@ class Stranger(Base):
     since: Mapped[int] = mapped_column(comment="epoch ms: append time of the report that named it first")
 
 
-class Quarantined(Base):
+class QuarantinedRow(Base):
     __tablename__ = "quarantine"
     __table_args__ = (
         Index("quarantine_found", "topic", "reason", "found_at"),
@@ -299,7 +299,7 @@ class Quarantined(Base):
     found_at: Mapped[datetime] = mapped_column(server_default=func.now())
 
 
-class QuarantineCount(Base):
+class QuarantineCountRow(Base):
     __tablename__ = "quarantine_count"
     __table_args__ = {"comment": "How many bad records there were, kept or not. Writer: aggregator."}
 
@@ -310,7 +310,7 @@ class QuarantineCount(Base):
     count: Mapped[int]
 
 
-class Audited(Base):
+class AuditedRow(Base):
     __tablename__ = "audited"
     __table_args__ = {"comment": "Next offset of the beacons topic whose key nobody looked at yet. Writer: closer."}
 
@@ -319,7 +319,7 @@ class Audited(Base):
     topic_id: Mapped[str]
 
 
-class RecomputeRequest(Base):
+class RecomputeRequestRow(Base):
     __tablename__ = "recompute_request"
     __table_args__ = {"comment": "Windows to close again. Writers: lagloss recompute asks, closer answers."}
 
@@ -333,23 +333,26 @@ class RecomputeRequest(Base):
 
 
 def table_of(model: type[Base]) -> Table:
-    """A model's table, for statements on columns rather than objects."""
+    """Return a model's table, for statements on columns rather than objects."""
     table = model.__table__
     if not isinstance(table, Table):
         raise TypeError(f"{model.__name__} is no table")
     return table
 
 
-PARTITIONED: Final = tuple(table_of(model) for model in (Tally, Window, WindowRevision, MissingMessage, ConsumerLag))
+PARTITIONED: Final = tuple(
+    table_of(model) for model in (TallyRow, WindowRow, WindowRevisionRow, MissingMessageRow, ConsumerLagRow)
+)
 
 
 def is_any(column: ColumnElement[str] | InstrumentedAttribute[str], names: Iterable[str]) -> ColumnElement[bool]:
-    """Whether a text column is one of these, however many they are."""
+    """Return whether a text column is one of these, however many they are."""
     return column == any_(literal(sorted(names), ARRAY(Text)))
 
 
 def rows_of(rows: Iterable[Sequence[object]], **types: TypeEngine[Any]) -> TableValuedAlias:
-    """These rows as a table, for joins that look each up by itself in an index: one statement, however many rows."""
+    """Return these rows as a table, for joins that look each up by itself in an index: one statement, however many
+    rows."""
     values = list(zip(*rows, strict=True)) or [()] * len(types)
     arrays = [literal(list(one), ARRAY(kind)) for one, kind in zip(values, types.values(), strict=True)]
     columns = [column(name, kind) for name, kind in types.items()]

@@ -1,4 +1,4 @@
-"""The login's tables: people with a password, and the sessions of whoever is logged in to the dashboard."""
+"""The login's tables: people with a password, and the sessions of those logged in to the dashboard."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from lagloss_server.store.schema.core import Base
 
 
-class User(Base):
+class UserRow(Base):
     __tablename__ = "login_user"
     __table_args__ = {
         "comment": "People who log in by a password kept here. Writers: lagloss users; dashboard hashes anew."
@@ -21,7 +21,7 @@ class User(Base):
     created_at: Mapped[datetime]
 
 
-class Session(Base):
+class SessionRow(Base):
     __tablename__ = "login_session"
     __table_args__ = {"comment": "Who is logged in to the dashboard. Writers: dashboard; lagloss users ends them."}
 

@@ -12,7 +12,7 @@ from sqlalchemy.orm import Mapped, mapped_column
 from lagloss_server.store.schema.core import Base
 
 
-class ReportRun(Base):
+class ReportRunRow(Base):
     __tablename__ = "report_run"
     __table_args__ = {"comment": "Scheduled reports, one row for each time one was due. Writer: dashboard (scheduler)."}
 

@@ -1,0 +1,27 @@
+"""Consumer groups of nodes, and how far each is behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+class NodeGroup(NamedTuple):
+    """A node of a pipeline and the consumer group that its definition names."""
+
+    pipeline: str
+    node: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a node's group is behind in one partition: `offsets` from the next record it has to take in to the log's
+    end, and for how long that record has been under way (`behind_ms`, signed, by its event time; 0 where nothing
+    waits). None: not known."""
+
+    group: NodeGroup
+    topic: str
+    partition: int
+    offsets: int | None
+    behind_ms: int | None

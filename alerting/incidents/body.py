@@ -1,0 +1,113 @@
+"""Body of a notification: one versioned JSON document with breach, start, places and commands.
+
+It is built from an incident's row alone, so that a message can be built at any time without reading a window again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from alerting.rules.assessment import BreachPlace
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.incidents.incident import Incident
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.store.store import MissingMessage
+from lagloss_server.times import moment
+
+VERSION: Final = 1
+MAX_EXAMPLES: Final = 20
+MAX_PLACES: Final = 10
+MAX_NOTES: Final = 20
+
+Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentEvidence:
+    """Evidence stored with an incident for its messages, from its newest breached windows."""
+
+    where: Sequence[BreachPlace] = ()
+    examples: Sequence[MissingMessage] = ()
+    messages: int | None = None
+    lost: Document | None = None
+
+    def document(self) -> Document:
+        return {
+            "where": [_place(place) for place in self.where[:MAX_PLACES]],
+            "examples": [_example(lost) for lost in self.examples[:MAX_EXAMPLES]],
+            "messages": self.messages,
+            "lost": self.lost,
+        }
+
+
+def incident_body(incident: Incident, change: str, labels: Mapping[str, str], dashboard_url: str) -> Document:
+    """Lay out an incident's document for receivers.
+
+    `labels`: of the definition's metadata; `change`: the change that is notified.
+    """
+    document, detail = incident.details(dashboard_url), incident.detail
+    named = ("id", "pipeline", "rule", "kind", "severity", "state")
+    dated = ("opened_at", "resolved_at", "resolved_because", "acknowledged_at", "acknowledged_by")
+    worst_s = incident.worst_window_s
+    return {
+        "version": VERSION,
+        "type": f"incident.{change}",
+        "summary": _summary(incident),
+        "incident": {
+            **{name: document[name] for name in named},
+            "labels": dict(labels),
+            **{name: document[name] for name in dated},
+        },
+        "breach": {
+            "what": detail.get("what", incident.kind),
+            "unit": incident.unit,
+            **document["breach"],
+            "window_start": rfc3339(incident.last_window_s),
+            "window_end": rfc3339(incident.last_window_s + WINDOW_S),
+            "worst_window_start": None if worst_s is None else rfc3339(worst_s),
+            "messages": detail.get("messages"),
+            "lost": detail.get("lost"),
+        },
+        **{name: document[name] for name in ("since", "windows", "where", "examples", "notes", "links")},
+        "commands": {
+            "acknowledge": f"lagloss alerts ack {incident.id}",
+            "silence": f"lagloss alerts silence pipeline={incident.pipeline} rule={incident.rule} --for 2h "
+            "--reason '…' --author …",
+        },
+    }
+
+
+def _summary(incident: Incident) -> str:
+    pipeline, rule, because = incident.pipeline, incident.rule, incident.resolved_because
+    if because == "revised":
+        return f"{pipeline}: {rule} did not breach after all: its windows were closed again, or the rule changed"
+    if because == "recovered":
+        return f"{pipeline}: {rule} recovered after {incident.windows} min; at worst {incident.text}"
+    if not incident.is_open:
+        return f"{pipeline}: {rule} is no longer evaluated ({because}); it was {incident.text}"
+    place = next(iter(incident.where), None)
+    share = f" ({fmt.percent(place['share'])})" if place and place["share"] is not None else ""
+    most = f", most of it at {place['kind']} {place['name']}{share}" if place else ""
+    return f"{pipeline}: {incident.text}, since {rfc3339(incident.first_window_s)}{most}"
+
+
+def _place(place: BreachPlace) -> Document:
+    document = asdict(place)
+    if place.lost is None:
+        del document["lost"]
+    return document
+
+
+def _example(lost: MissingMessage) -> Document:
+    return {
+        "message_id": lost.message_id,
+        "id_hash": f"{lost.id_hash % 2**64:016x}",
+        "kind": lost.kind,
+        "places": lost.places,
+        "last_checkpoint": lost.last_checkpoint,
+        "last_seen": moment(datetime.fromtimestamp(lost.last_seen_ms / 1_000, UTC)),
+    }

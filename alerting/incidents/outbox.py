@@ -1,0 +1,266 @@
+"""The outbox: messages are queued, claimed and recorded, each in a statement of its own.
+
+A claim is a lease: it moves `next_attempt_at` past the longest a sending takes. An alerter that dies between claim and
+record leaves messages that are due again: they are sent at least once. Of one incident and receiver, later messages
+wait for earlier ones, so a trigger is never sent after its resolve.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, Engine, insert, select, text
+
+from alerting.incidents.notification import Notification
+from alerting.incidents.notification_plan import PlannedNotification, SentNotification
+from alerting.incidents.repository import take_turn
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
+from lagloss_server.store.schema.alerting import OutboxMessageRow
+from lagloss_server.store.schema.core import table_of
+
+GROUP_AT_MOST: Final = 50
+REFRESHES_KEPT_S: Final = 3_600
+KEPT_S: Final = 90 * 86_400
+"""How long messages of incidents that are over are kept."""
+
+_TYPES: Final = {"fallback": "opened", "refresh": "updated"}
+"""What a message is called whose change says why it is sent, not what has become of the incident."""
+
+_CLAIM: Final = text(
+    """
+    WITH free AS (
+        SELECT id, group_key, next_attempt_at FROM outbox AS due
+        WHERE receiver = :receiver AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+          AND NOT EXISTS (
+            SELECT FROM outbox AS before
+            WHERE before.incident_id = due.incident_id AND before.receiver = due.receiver
+              AND before.id < due.id AND before.done_at IS NULL)
+        ORDER BY next_attempt_at, id LIMIT 1000),
+    wanted AS (
+        SELECT id FROM free WHERE group_key = (SELECT group_key FROM free ORDER BY next_attempt_at, id LIMIT 1)
+        ORDER BY next_attempt_at, id LIMIT :at_most),
+    chosen AS (
+        SELECT id FROM outbox
+        WHERE id = ANY(ARRAY(SELECT id FROM wanted)) AND done_at IS NULL AND next_attempt_at <= clock_timestamp()
+        FOR UPDATE SKIP LOCKED)
+    UPDATE outbox SET attempts = attempts + 1, claim = :claim,
+        next_attempt_at = clock_timestamp() + make_interval(secs => :lease_s)
+    WHERE id = ANY(ARRAY(SELECT id FROM chosen))
+      AND EXISTS (SELECT FROM alerting_leader WHERE backend = :backend)
+    RETURNING id, action, change, body, attempts, extract(epoch FROM clock_timestamp() - created_at)::float8 AS age_s
+    """
+)
+_DONE: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = :outcome, last_error = :error "
+    "WHERE id = ANY(:ids) AND claim = :claim AND done_at IS NULL RETURNING id"
+)
+_LATER: Final = text(
+    "UPDATE outbox SET next_attempt_at = clock_timestamp() + make_interval(secs => :after_s), last_error = :error "
+    "WHERE id = ANY(:ids) AND claim = :claim AND done_at IS NULL"
+)
+_FALLBACK: Final = text(
+    """
+    INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)
+    SELECT :fallback, incident_id, 'trigger', 'fallback', group_key,
+        jsonb_set(body, '{notes}', body->'notes' || to_jsonb(CAST(:note AS text)))
+    FROM outbox AS failed
+    WHERE id = ANY(:ids) AND action IN ('trigger', 'update') AND receiver <> :fallback
+      AND NOT EXISTS (
+        SELECT FROM outbox AS told
+        WHERE told.incident_id = failed.incident_id AND told.receiver = :fallback AND told.action = 'trigger'
+          AND told.id > coalesce((SELECT max(id) FROM outbox AS ended WHERE ended.incident_id = failed.incident_id
+                                  AND ended.receiver = :fallback AND ended.action = 'resolve'
+                                  AND ended.id < failed.id), 0))
+    RETURNING incident_id
+    """
+)
+_FALLBACK_END: Final = text(
+    """
+    INSERT INTO outbox (receiver, incident_id, action, change, group_key, body)
+    SELECT DISTINCT ON (ended.incident_id) CAST(:fallback AS text), ended.incident_id, 'resolve', ended.change,
+        ended.group_key, ended.body
+    FROM outbox AS failed
+    JOIN outbox AS ended ON ended.incident_id = failed.incident_id AND ended.receiver = failed.receiver
+      AND ended.action = 'resolve' AND ended.id > failed.id
+    WHERE failed.id = ANY(:ids) AND failed.incident_id = ANY(:incidents)
+    ORDER BY ended.incident_id, ended.id
+    """
+)
+_CONCERNED: Final = text(
+    "SELECT DISTINCT pipeline FROM incident JOIN outbox ON outbox.incident_id = incident.id "
+    "WHERE outbox.id = ANY(:ids) ORDER BY pipeline"
+)
+_NEXT_DUE: Final = text(
+    "SELECT extract(epoch FROM min(next_attempt_at) - clock_timestamp())::float8 FROM outbox "
+    "WHERE receiver = :receiver AND done_at IS NULL"
+)
+_TIDY: Final = text(
+    """
+    DELETE FROM outbox WHERE done_at < clock_timestamp() - make_interval(secs => :refreshes_kept_s)
+      AND (action = 'refresh' OR (
+        done_at < clock_timestamp() - make_interval(secs => :kept_s)
+        AND NOT EXISTS (SELECT FROM incident WHERE incident.id = incident_id AND state = 'open')))
+    """
+)
+_DROP: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped', "
+    "last_error = 'the alerting file no longer has this receiver' "
+    "WHERE done_at IS NULL AND receiver <> ALL(:receivers)"
+)
+_SUPERSEDE: Final = text(
+    "UPDATE outbox SET done_at = clock_timestamp(), outcome = 'dropped' WHERE incident_id = :incident "
+    "AND receiver = :receiver AND action IN ('update', 'refresh') AND attempts = 0 AND done_at IS NULL"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedMessages:
+    """Messages that go to one receiver together. `claim` is what lets their outcome be recorded. `ages_s`: of each, in
+    seconds."""
+
+    claim: uuid.UUID
+    notifications: tuple[Notification, ...]
+    changes: tuple[str, ...]
+    attempts: int
+    ages_s: tuple[float, ...]
+
+    @property
+    def ids(self) -> list[int]:
+        return [notification.id for notification in self.notifications]
+
+    @property
+    def age_s(self) -> float:
+        """Age of the oldest message in seconds."""
+        return max(self.ages_s)
+
+    @property
+    def overdue(self) -> list[int]:
+        """Ids of the messages that are given up if this attempt fails."""
+        return [number for number, age_s in zip(self.ids, self.ages_s, strict=True) if age_s > GIVE_UP_AFTER_S]
+
+
+def notifications_of(connection: Connection, incidents: Iterable[uuid.UUID]) -> dict[uuid.UUID, list[SentNotification]]:
+    """Read the notifications queued or sent of these incidents, oldest first, without dropped ones."""
+    table = table_of(OutboxMessageRow)
+    rows = connection.execute(
+        select(table)
+        .where(table.c.incident_id.in_(list(incidents)), table.c.outcome.is_distinct_from("dropped"))
+        .order_by(table.c.id)
+    )
+    found: dict[uuid.UUID, list[SentNotification]] = {}
+    for row in rows:
+        sent = SentNotification(
+            row.receiver, row.action, row.created_at, row.body, row.group_key, row.attempts, row.outcome
+        )
+        found.setdefault(row.incident_id, []).append(sent)
+    return found
+
+
+def queue(
+    connection: Connection, incident: uuid.UUID, body: dict[str, Any], orders: Sequence[PlannedNotification]
+) -> None:
+    """Add the messages; drop older updates that have had no attempt yet."""
+    for order in orders:
+        connection.execute(_SUPERSEDE, {"incident": incident, "receiver": order.receiver})
+        connection.execute(
+            insert(OutboxMessageRow).values(
+                receiver=order.receiver,
+                incident_id=incident,
+                action=order.action,
+                change=order.change,
+                group_key=order.group_key,
+                body={
+                    **body,
+                    "type": f"incident.{_TYPES.get(order.change, order.change)}",
+                    "notes": [*body["notes"], *([order.note] if order.note else [])],
+                },
+                next_attempt_at=text("clock_timestamp() + make_interval(secs => :wait_s)").bindparams(
+                    wait_s=order.wait_s
+                ),
+            )
+        )
+
+
+class Outbox:
+    """Outbox of one receiver, as its sender uses it. `fallback`: receiver of the messages that this one refuses."""
+
+    def __init__(self, engine: Engine, receiver: str, fallback: str | None) -> None:
+        self._engine = engine
+        self.receiver = receiver
+        self._fallback = fallback
+
+    def claim(self, backend: int, lease_s: float, at_most: int) -> ClaimedMessages | None:
+        """Claim the messages that are due first, of one group; return None if none are, or if `backend` does not lead
+        any more."""
+        claim = uuid.uuid4()
+        given = {
+            "receiver": self.receiver,
+            "claim": claim,
+            "lease_s": lease_s,
+            "at_most": at_most,
+            "backend": backend,
+        }
+        with self._engine.begin() as connection:
+            rows = sorted(connection.execute(_CLAIM, given).all(), key=lambda row: row.id)
+        if not rows:
+            return None
+        notifications = tuple(Notification(row.id, row.action, row.body) for row in rows)
+        changes = tuple(row.change for row in rows)
+        ages_s = tuple(row.age_s for row in rows)
+        return ClaimedMessages(claim, notifications, changes, max(row.attempts for row in rows), ages_s)
+
+    def record(self, claimed: ClaimedMessages, outcome: Outcome) -> Outcome:
+        """Record the outcome, unless the claim has expired and another sender holds the messages. Refused messages, and
+        those given up after a day, are raised through the fallback in the same commit. Return the recorded outcome; of
+        a group, that of the messages that are tried again."""
+        ids = claimed.ids
+        with self._engine.begin() as connection:
+            match outcome:
+                case Sent():
+                    given = {"ids": ids, "claim": claimed.claim, "outcome": "sent", "error": None}
+                    connection.execute(_DONE, given)
+                case Refused(error):
+                    self._fail(connection, claimed, ids, error)
+                case TryLater(error):
+                    given_up = outcome.given_up(claimed.attempts)
+                    if claimed.overdue:
+                        self._fail(connection, claimed, claimed.overdue, given_up.error)
+                    wait_s = outcome.wait_s(claimed.attempts)
+                    left = [number for number in ids if number not in claimed.overdue]
+                    connection.execute(_LATER, {"ids": left, "claim": claimed.claim, "after_s": wait_s, "error": error})
+                    return outcome if left else given_up
+        return outcome
+
+    def _fail(self, connection: Connection, claimed: ClaimedMessages, ids: list[int], error: str) -> None:
+        """Record a failure and raise it through the fallback, with the resolve if the incident is over by now:
+        evaluation would not send that there. It takes turns with evaluation."""
+        for pipeline in connection.execute(_CONCERNED, {"ids": ids}).scalars().all():
+            take_turn(connection, pipeline)
+        done = {"ids": ids, "claim": claimed.claim, "outcome": "failed", "error": error}
+        failed = connection.execute(_DONE, done).scalars().all()
+        if self._fallback is None or not failed:
+            return
+        note = f"receiver {self.receiver} refused this: {error}"
+        raised = {"fallback": self._fallback, "ids": failed, "note": note}
+        incidents = connection.execute(_FALLBACK, raised).scalars().all()
+        connection.execute(_FALLBACK_END, {"fallback": self._fallback, "ids": failed, "incidents": incidents})
+
+    def next_due_s(self) -> float | None:
+        """Return the seconds until the next message is due (0 or less: now); None when nothing waits."""
+        with self._engine.connect() as connection:
+            due: float | None = connection.execute(_NEXT_DUE, {"receiver": self.receiver}).scalar()
+        return due
+
+
+def drop_all_but(connection: Connection, receivers: Sequence[str]) -> None:
+    """Drop waiting messages of all other receivers."""
+    connection.execute(_DROP, {"receivers": list(receivers)})
+
+
+def tidy(engine: Engine) -> None:
+    """Delete messages that were done long ago, except those of open incidents, whose plan still depends on them."""
+    with engine.begin() as connection:
+        connection.execute(_TIDY, {"refreshes_kept_s": REFRESHES_KEPT_S, "kept_s": KEPT_S})

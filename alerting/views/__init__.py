@@ -1,0 +1,1 @@
+"""Views that rules judge, read from PostgreSQL and cached between evaluations."""

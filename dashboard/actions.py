@@ -1,0 +1,97 @@
+"""What people do on the dashboard: take an incident, silence some, end a silence, test a receiver. Operators only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+from uuid import UUID
+
+import structlog
+
+from dashboard.request.current_user import LOCAL, require_operator
+from lagloss_server.errors import BadSilence, BadText
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.incidents import receiver_check as rehearsal
+from lagloss_server.incidents.actions import Silence
+from lagloss_server.incidents.receiver_check import CheckOutcome
+from lagloss_server.store.store import Store
+
+MAX_NAME: Final = 100
+MAX_TEXT: Final = 1_000
+"""Characters of a note or a reason: receivers get it, and some of them truncate longer ones."""
+MAX_MATCHERS: Final = 20
+
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+def acknowledge(store: Store, incident: str, note: str | None = None, author: str | None = None) -> UUID:
+    """Take the incident whose id begins so; its id. `author` counts only without a login.
+
+    Raises:
+        NotAllowed, BadText, UnknownIncident, AmbiguousIncident, AlreadyAcknowledged, IncidentIsResolved.
+    """
+    by = doer(author)
+    taken = incident_actions.acknowledge(store, incident, by, _short("a note", note or "") or None)
+    _log.info("acknowledged", incident=str(taken), by=by)
+    return taken
+
+
+def silence(
+    store: Store, matchers: Sequence[str], *, reason: str, for_s: float, author: str | None = None
+) -> tuple[Silence, list[UUID]]:
+    """Silence what matches for a while; return the silence, and the open incidents that it matches.
+
+    Raises:
+        NotAllowed, BadText, BadSilence.
+    """
+    by = doer(author)
+    given = [_short("a matcher", matcher) for matcher in matchers[: MAX_MATCHERS + 1] if matcher.strip()]
+    if len(given) > MAX_MATCHERS:
+        raise BadSilence(expected=f"at most {MAX_MATCHERS} matchers", found="more")
+    made, about = incident_actions.silence(store, given, reason=_short("a reason", reason), author=by, for_s=for_s)
+    _log.info("silenced", silence=made.id, matchers=made.matchers, by=by)
+    return made, about
+
+
+def end_silence(store: Store, silence_id: str, author: str | None = None) -> None:
+    """End a silence now; receivers are notified of what is still open.
+
+    Raises:
+        NotAllowed, BadText, UnknownSilence.
+    """
+    by = doer(author)
+    incident_actions.unsilence(store, silence_id, by)
+    _log.info("silence_ended", silence=silence_id, by=by)
+
+
+def rehearse(
+    store: Store, receiver: str, author: str | None = None, *, wait_s: float = rehearsal.WAIT_S
+) -> CheckOutcome:
+    """Send a test by way of the leading alerter, and waits for what the receiver says.
+
+    Raises:
+        NotAllowed, BadText, UnknownReceiver, NoAlerter.
+    """
+    by = doer(author)
+    _log.info("receiver_tested", receiver=receiver, by=by)
+    return rehearsal.await_test(store, rehearsal.request_test(store, receiver, by), wait_s=wait_s)
+
+
+def doer(typed: str | None) -> str:
+    """Return the name to record: of the person who is logged in; without a login, the name they typed.
+
+    Raises:
+        NotAllowed: they may only look.
+        BadText: it cannot be a name.
+    """
+    person = require_operator()
+    if person is not LOCAL:
+        return person.name
+    return " ".join(_short("a name", typed or "", MAX_NAME).split()) or LOCAL.name
+
+
+def _short(what: str, text: str, most: int = MAX_TEXT) -> str:
+    stripped = text.strip()
+    if len(stripped) > most:
+        raise BadText(what=what, found=len(stripped), most=most)
+    return stripped

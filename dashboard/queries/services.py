@@ -1,0 +1,45 @@
+"""What pages and the API share: one of each a process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaException
+
+from dashboard.queries.window_cache import LoggedWindows
+from dashboard.request.threads import Threads
+from lagloss.broker import topics
+from lagloss.errors import KafkaUnreachable
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """`store`: what everything is read from. Handlers reach it in `threads`: they never block their event loop.
+    `logged`: the windows last read from the log."""
+
+    store: Store
+    settings: Settings
+    threads: Threads = field(default_factory=Threads)
+    logged: LoggedWindows = field(default_factory=LoggedWindows)
+
+    @contextmanager
+    def log(self) -> Iterator[BeaconLog]:
+        """Return the log of beacons, for one read: its consumer lets in one thread at a time.
+
+        Raises:
+            NotConfigured, KafkaUnreachable: there is no Kafka, or it does not answer.
+        """
+        bootstrap = self.settings.require_kafka()
+        try:
+            with closing(BeaconLog(bootstrap, topics.BEACONS)) as opened:
+                yield opened
+        except KafkaException as error:
+            detail = topics.kafka_error(error).str()
+            raise KafkaUnreachable(bootstrap=bootstrap, detail=detail) from error
+        except TimeoutError as error:  # of a future of the admin client
+            raise KafkaUnreachable(bootstrap=bootstrap, detail="no answer in time") from error

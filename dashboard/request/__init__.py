@@ -1,0 +1,1 @@
+"""What a request brings: its span of time, time zone, links and user."""

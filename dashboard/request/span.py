@@ -1,0 +1,85 @@
+"""The span of time that a view is of: the last so much, or from one moment to another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import BadSpan, BadTime
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.times import parse_time_s
+
+RANGES_S: Final = {
+    "15m": 900,
+    "1h": 3_600,
+    "3h": 10_800,
+    "6h": 21_600,
+    "24h": 86_400,
+    "7d": 604_800,
+    "30d": 2_592_000,
+    "90d": 7_776_000,
+}
+DEFAULT_RANGE: Final = "1h"
+MAX_SPAN_S: Final = 800 * 86_400
+"""A little more than roll-ups are kept by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """[from_s, to_s) in epoch s, on whole minutes. `range`: its name among RANGES_S where it ends now, else None."""
+
+    from_s: int
+    to_s: int
+    range: str | None = None
+
+    @property
+    def length_s(self) -> int:
+        return self.to_s - self.from_s
+
+    def query(self) -> dict[str, str]:
+        """Return how a URL says it: a named range moves on with the clock, two moments stand still."""
+        if self.range is not None:
+            return {"range": self.range}
+        return {"from": rfc3339(self.from_s), "to": rfc3339(self.to_s)}
+
+    def pinned(self) -> Span:
+        """Return the same time, standing still."""
+        return Span(self.from_s, self.to_s)
+
+
+def last(name: str, now_s: float) -> Span:
+    """Return the named range up to and with the minute that is running."""
+    to_s = int(now_s) // WINDOW_S * WINDOW_S + WINDOW_S
+    return Span(to_s - RANGES_S[name], to_s, name)
+
+
+def asked_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> Span:
+    """Return the span that `range`, or `from` and `to` (now where it is left out), ask for.
+
+    Raises:
+        BadTime: a moment cannot be read.
+        BadSpan: they are no span.
+    """
+    if "from" not in query:
+        if "to" in query:
+            raise BadSpan(text=query["to"], expected="`from` beside `to`")
+        name = query.get("range", default)
+        if name not in RANGES_S:
+            raise BadSpan(text=name, expected=f"one of {', '.join(RANGES_S)}")
+        return last(name, now_s)
+    from_s, to_s = parse_time_s(query["from"], now_s), parse_time_s(query.get("to", "now"), now_s)
+    span = Span(int(from_s) // WINDOW_S * WINDOW_S, -(-int(to_s) // WINDOW_S) * WINDOW_S)
+    if not 0 < span.length_s <= MAX_SPAN_S:
+        raise BadSpan(text=f"{query['from']} to {query.get('to', 'now')}", expected="a span of 1 minute to 800 days")
+    return span
+
+
+def shown_span(query: Mapping[str, str], now_s: float, default: str = DEFAULT_RANGE) -> Span:
+    """Return the span as `asked_span`, or the default if it cannot be read: a page shows something whatever its URL
+    says."""
+    try:
+        return asked_span(query, now_s, default)
+    except (BadTime, BadSpan):
+        return last(default, now_s)

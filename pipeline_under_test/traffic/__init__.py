@@ -1,0 +1,1 @@
+"""Load: made, filled in from the past, replayed and redriven."""

@@ -1,0 +1,1 @@
+"""What truly happened, and how lagloss's results compare."""

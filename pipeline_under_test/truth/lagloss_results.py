@@ -1,0 +1,115 @@
+"""What lagloss says of a window, id by id: its stored result and the window's blocks, by lagloss's own reading."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from lagloss_server.model.window_document import WindowDocument, start_of
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.matrix import Presence
+from lagloss_server.queries.window_blocks import WindowBlocks, read_window
+from lagloss_server.store.store import MissingMessage, Store
+
+PENDING: Final = "pending"
+STILL_WAITING: Final = frozenset({PENDING, "overdue"})
+CERTAIN: Final = "lost"
+ALL_NAMES: Final = 1_000_000
+
+
+def hexed(id_hash: int) -> str:
+    """Return an id's hash in hex, to show for an id whose name is not known."""
+    return f"{id_hash:016x}"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One window. Ids are hashes; `name` gives the name of one.
+
+    `ids` are those of each outcome and all `messages`; `duplicates` has by checkpoint which message has how many
+    beacons too many.
+    """
+
+    window: WindowDocument
+    ids: Mapping[str, frozenset[int]]
+    lost_at: Mapping[str, frozenset[int]]
+    duplicates: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    name: Callable[[int], str] = hexed
+
+    @property
+    def corrupted_at(self) -> dict[str, int]:
+        """Messages that were changed on the way, by link."""
+        links = {f"link {link['from']}->{link['to']}": link["corrupted"] or 0 for link in self.window["links"]}
+        return {place: count for place, count in links.items() if count}
+
+
+def read_measured(store: Store, log: BeaconLog, pipeline: str, window: WindowDocument) -> Measured:
+    """Read lagloss's results of a closed window.
+
+    Raises:
+        NotEnoughData: the log no longer holds the window's blocks.
+        KafkaException: the broker does not answer.
+    """
+    start_s = start_of(window)
+    found = read_window(store, log, pipeline, start_s)
+    return as_measured(window, found, store.missing(pipeline, start_s, ALL_NAMES))
+
+
+def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[MissingMessage]) -> Measured:
+    """Return presence by the blocks, and lagloss's verdict on messages with something missing.
+
+    A window keeps the verdict on 1,000 of them. Those beyond are taken as lost where it has more losses than it
+    has names, else as waiting.
+    """
+    presence = Presence(found)
+    graph = found.graph
+    incomplete = presence.select(only="missing")
+    verdicts = {message.id_hash: message for message in missing}
+    named = sum(verdict.kind == CERTAIN for verdict in verdicts.values())
+    lost_at, waiting = _missing(presence, incomplete.tolist(), verdicts, window["lost"]["min"] > named)
+    outcomes: dict[str, frozenset[int]] = {"messages": frozenset(presence.ids.tolist())}
+    outcomes |= {"lost": frozenset().union(*lost_at.values()), "pending": frozenset(waiting)}
+    settled: frozenset[int] = frozenset(presence.ids[incomplete].tolist())
+    ends = {"delivered": graph.delivery_mask, "dead": graph.dead_mask, "filtered": graph.filtered_mask}
+    for outcome, mask in ends.items():
+        arrived = {
+            id_hash for name in graph.names(mask) if name in presence.at for id_hash in presence.at[name].tolist()
+        }
+        outcomes[outcome] = frozenset(arrived - settled)
+        settled |= arrived
+    duplicates = {name: _duplicates(presence, name) for name in graph.delivery}
+
+    def name(id_hash: int) -> str:
+        return found.names(np.array([id_hash], np.uint64))[0]
+
+    return Measured(window, outcomes, {place: frozenset(ids) for place, ids in lost_at.items()}, duplicates, name)
+
+
+def _missing(
+    presence: Presence, rows: Iterable[int], verdicts: Mapping[int, MissingMessage], others_are_lost: bool
+) -> tuple[dict[str, set[int]], set[int]]:
+    """Return, of the messages in these rows, those lost for certain, by place, and those that may still come.
+    `others_are_lost`: the fate of those without a verdict."""
+    which, places = presence.missing_of
+    lost_at: dict[str, set[int]] = defaultdict(set)
+    waiting: set[int] = set()
+    for row in rows:
+        id_hash = int(presence.ids[row])
+        verdict = verdicts.get(id_hash)
+        kind = verdict.kind if verdict else CERTAIN if others_are_lost else PENDING
+        if kind in STILL_WAITING:
+            waiting.add(id_hash)
+        elif kind == CERTAIN:
+            for place in verdict.places if verdict else (place.label for place in places[which[row]]):
+                lost_at[place].add(id_hash)
+    return lost_at, waiting
+
+
+def _duplicates(presence: Presence, checkpoint: str) -> dict[int, int]:
+    counts: Any = presence.duplicates.get(checkpoint, np.zeros(0, np.int64))
+    rows = np.flatnonzero(counts)
+    return dict(zip(presence.ids[rows].tolist(), counts[rows].tolist(), strict=True))

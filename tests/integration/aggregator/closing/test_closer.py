@@ -1,0 +1,301 @@
+"""The aggregator on a real broker, Spark and PostgreSQL."""
+
+from __future__ import annotations
+
+import random
+import time
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from confluent_kafka import Producer
+from pyspark.sql import SparkSession
+from sqlalchemy import select
+
+from aggregator import quarantine
+from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.ops.recompute import recompute
+from lagloss_server.queries.difference import difference
+from lagloss_server.settings import Settings
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+from tests.oracle import oracle
+from tests.oracle.by_hand import worked_case
+from tests.oracle.plan import START_MS, START_S
+from tests.oracle.worlds import make_world
+from tests.support.closers import Driven, driven, wait_until
+from tests.support.worlds_in_kafka import put_world
+
+NODES = ("src", "mid", "snk")
+
+
+@pytest.mark.parametrize(
+    "seed", [3, 7, 209, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (289, 1093, 1699))]
+)
+def test_a_world_in_kafka_is_judged_as_the_oracle_judges_it(
+    seed: int, spark: SparkSession, kafka_bootstrap: str, store: Store
+) -> None:
+    world, start_s = make_world(random.Random(seed))
+    placed = put_world(kafka_bootstrap, world)
+    definitions = [(at_ms, Definition.model_validate(document)) for at_ms, document in world.definitions]
+    for at_ms, definition in definitions:
+        store.apply(definition, at_ms)
+    name = definitions[0][1].name
+    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports) as parts:
+        parts.follow_all()
+        parts.closer.close_windows([(name, start_s)], world.now_ms)
+    (found,) = [window for window in store.windows(name, start_s, start_s + 60) if window["state"] == "closed"]
+    expected = oracle.judge(world, start_s)
+    for document in (found, expected):
+        document["checkpoints"].sort(key=lambda checkpoint: checkpoint["name"])
+    assert {field: found[field] for field in expected} == expected
+
+
+@dataclass
+class Chain:
+    """A three-node pipeline of a test's own on the session's topics, five minutes ago."""
+
+    name: str
+    bootstrap: str
+    parts: Driven
+    emitters: dict[str, Emitter]
+    start_s: int
+
+    @property
+    def store(self) -> Store:
+        return self.parts.store
+
+    def send(self, node: str, side: str, ids: list[str], window: int = 0) -> None:
+        """Beacons of these ids at `node.side`, in the window so many minutes after the first."""
+        emitter = self.emitters[node]
+        for at, name in enumerate(ids):
+            event_ms = (self.start_s + 60 * window) * 1000 + at
+            observed = event_ms + 10 * NODES.index(node) + 5
+            (emitter.taken_in if side == "in" else emitter.sent_out)(name, event_ms, observed_at=observed)
+
+    def settle(self) -> None:
+        """Everything sent so far is in the log and followed."""
+        for emitter in self.emitters.values():
+            assert emitter.flush(30)
+        self.parts.follow_all()
+
+    def close(self, *windows: int) -> int:
+        now_ms = int(time.time() * 1000)
+        return self.parts.closer.close_windows([(self.name, self.start_s + 60 * at) for at in windows], now_ms)
+
+    def window(self, at: int = 0) -> dict[str, Any]:
+        (found,) = self.store.windows(self.name, self.start_s + 60 * at, self.start_s + 60 * at + 60)
+        return found
+
+
+@pytest.fixture
+def chain(spark: SparkSession, kafka_bootstrap: str, store: Store) -> Iterator[Chain]:
+    create_topics(kafka_bootstrap)
+    name = f"chain-{uuid.uuid4().hex[:8]}"
+    text = f"""
+        apiVersion: lagloss/v1
+        kind: Pipeline
+        metadata: {{name: {name}}}
+        spec: {{nodes: [{{name: src, to: [mid]}}, {{name: mid, to: [snk]}}, {{name: snk}}]}}
+    """
+    store.apply(parse_definition(text))
+    start_s = int(time.time()) // 60 * 60 - 300
+    emitters = {node: Emitter(name, node, kafka_bootstrap, first=node == "src") for node in NODES}
+    with driven(spark, kafka_bootstrap, store, BEACONS, REPORTS) as parts:
+        yield Chain(name, kafka_bootstrap, parts, emitters, start_s)
+    for emitter in emitters.values():
+        emitter.close()
+
+
+IDS = [f"message-{at}" for at in range(200)]
+
+
+def send_all(chain: Chain, window: int = 0) -> None:
+    """All ids everywhere, but every twentieth is lost on link mid -> snk."""
+    for node in NODES:
+        ids = IDS if node != "snk" else [name for at, name in enumerate(IDS) if at % 20]
+        for side in ("in", "out"):
+            chain.send(node, side, ids, window)
+
+
+def test_losses_are_counted_and_named_where_they_happened(chain: Chain) -> None:
+    send_all(chain)
+    send_all(chain, window=1)
+    chain.settle()
+    beacons = chain.close(0)
+    window = chain.window()
+    assert beacons == 4 * 200 + 2 * 190
+    assert (window["verdict"], window["messages"], window["lost"]) == ("loss", 200, {"min": 10, "max": 10})
+    missing = chain.store.missing(chain.name, chain.start_s)
+    assert {found.message_id for found in missing} == set(IDS[::20])
+    assert {(found.kind, *found.places, found.last_checkpoint) for found in missing} == {
+        ("lost", "link mid->snk", "mid.out")
+    }
+    found = difference(chain.store, chain.parts.beacons, chain.name, chain.start_s, "mid.out", "snk.in")
+    assert (found.count, found.message_ids) == (10, tuple(sorted(IDS[::20])))
+
+
+def test_late_beacons_restate_the_window_and_keep_the_earlier_result(chain: Chain) -> None:
+    send_all(chain)
+    send_all(chain, window=1)
+    chain.settle()
+    chain.close(0)
+    for side in ("in", "out"):
+        chain.send("snk", side, IDS[::20])
+    chain.settle()
+    chain.close(0)
+    window = chain.window()
+    assert (window["revision"], window["verdict"], window["lost"]["max"]) == (2, "ok", 0)
+    assert [(old["revision"], old["verdict"]) for old in chain.store.revisions(chain.name, chain.start_s)] == [
+        (1, "loss")
+    ]
+    assert chain.store.missing(chain.name, chain.start_s) == []
+
+
+def test_closing_again_changes_no_row(chain: Chain) -> None:
+    send_all(chain)
+    chain.settle()
+    chain.close(0)
+    before, missing = chain.window(), chain.store.missing(chain.name, chain.start_s)
+    chain.close(0)
+    assert (chain.window(), chain.store.missing(chain.name, chain.start_s)) == (before, missing)
+
+
+def test_an_open_window_shows_live_numbers_from_tallies(chain: Chain) -> None:
+    send_all(chain)
+    chain.settle()
+    window = chain.window()
+    assert (window["state"], window["revision"], window["verdict"], window["lost"]) == ("open", 0, None, None)
+    assert (window["messages"], window["delivered"]) == (200, 190)
+    assert window["e2e_lag_ms"]["p95"] == pytest.approx(25, rel=0.02)
+
+
+def test_a_window_of_the_past_that_was_filled_in_later_is_history(chain: Chain) -> None:
+    send_all(chain)
+    chain.settle()
+    chain.close(0)
+    assert chain.window()["history"] is True
+
+
+def test_blocks_that_lie_in_wrong_partitions_are_shuffled_and_counted_once(chain: Chain) -> None:
+    send_all(chain)
+    producer = Producer({"bootstrap.servers": chain.bootstrap, "log_level": 0})
+    ids = np.array([hash_id(name) for name in IDS], np.uint64)
+    for at, checkpoint in enumerate(("snk.in", "snk.out")):
+        block = BeaconBlock(
+            chain.name, checkpoint, bytes(16), at, chain.start_s, 3, ids, np.full(ids.size, 30, np.float32)
+        )
+        producer.produce(BEACONS, encode_block(block), block_key(chain.name, chain.start_s), partition=1)
+    producer.flush(10)
+    chain.settle()
+    chain.close(0)
+    window = chain.window()
+    counts = {checkpoint["name"]: checkpoint["distinct"] for checkpoint in window["checkpoints"]}
+    assert counts == {f"{node}.{side}": 200 for node in NODES for side in ("in", "out")}
+    assert (window["messages"], window["delivered"], window["lost"]["max"]) == (200, 200, 0)
+
+
+def test_bad_records_are_counted_by_reason_and_spoil_nothing(
+    spark: SparkSession, kafka_bootstrap: str, store: Store
+) -> None:
+    world = worked_case().world()
+    placed = put_world(kafka_bootstrap, world)
+    store.apply(Definition.model_validate(world.definitions[0][1]), 0)
+    good = BeaconBlock("clicks", "mid.in", bytes(16), 0, START_S, 8, np.zeros(1, np.uint64), np.ones(1, np.float32))
+    key, ahead_s = block_key("clicks", START_S), START_S + 3600
+
+    def changed(**fields: Any) -> bytes:
+        return encode_block(replace(good, **fields))
+
+    bad = {
+        "not_avro": (key, b"hello"),
+        "unknown_fingerprint": (key, b"\xc3\x01" + bytes(30)),
+        "unknown_pipeline": (b"nobody/60", changed(pipeline="nobody", window_start=60)),
+        "unknown_checkpoint": (key, changed(checkpoint="elsewhere.in")),
+        "count_mismatch": (key, changed(lag_ms=np.ones(3, np.float32), checkpoint="elsewhere.in")),
+        "key_mismatch": (key, changed(window_start=START_S + 60)),
+        "window_ahead": (block_key("clicks", ahead_s), changed(window_start=ahead_s)),
+        "lag_not_finite": (key, changed(checkpoint="mid.dead", lag_ms=np.array([np.nan], np.float32))),
+    }
+    producer = Producer({"bootstrap.servers": kafka_bootstrap, "log_level": 0})
+    for bad_key, value in bad.values():
+        producer.produce(placed.beacons, value, bad_key, partition=0, timestamp=START_MS + 2_000)
+    producer.flush(10)
+    with driven(spark, kafka_bootstrap, store, placed.beacons, placed.reports) as parts:
+        parts.follow_all()
+        parts.closer.close_windows([("clicks", START_S)], world.now_ms)
+    with store.engine.connect() as connection:
+        assert quarantine.counts(connection) == {(placed.beacons, reason): 1 for reason in bad}
+    (window,) = [found for found in store.windows("clicks", START_S, START_S + 60) if found["state"] == "closed"]
+    assert (window["messages"], window["delivered"], window["filtered"]) == (10, 6, 1)
+    # the block without a lag was mid's: what only mid's beacons would tell is no longer certain
+    assert window["lost"] == {"min": 1, "max": 3}
+    assert window["reasons"] == ["evidence:mid"]
+
+
+def test_a_recompute_request_is_answered_with_what_was_read(chain: Chain) -> None:
+    send_all(chain)
+    chain.settle()
+    chain.close(0)
+    request = chain.store.request_recompute(chain.name, chain.start_s, chain.start_s + 60)
+    assert chain.parts.upkeep().answer_recompute(int(time.time() * 1000))
+    answer = chain.store.recompute_answer(request)
+    assert answer is not None
+    assert (answer["windows"], answer["beacons"]) == (1, 4 * 200 + 2 * 190)
+
+
+def test_a_recompute_goes_on_where_the_closer_before_came_to(chain: Chain, tmp_path: Path) -> None:
+    windows = WINDOWS_PER_ROUND + 10
+    chain.start_s -= 60 * windows
+    for at in range(windows):
+        chain.send("src", "in", IDS[:2], at)
+    chain.settle()
+    assert chain.close(*range(windows)) == 2 * windows
+    told: list[str] = []
+    after = chain.parts.another()
+    after.watch.refresh()
+    with ThreadPoolExecutor() as pool:
+        asked = chain.start_s, chain.start_s + 60 * windows
+        answer = pool.submit(recompute, Settings(data_dir=tmp_path), chain.store, chain.name, *asked, told.append)
+        now_ms = int(time.time() * 1000)
+        wait_until(lambda: chain.parts.upkeep().answer_recompute(now_ms), what="for the request")
+        wait_until(lambda: f"{WINDOWS_PER_ROUND} of {windows} windows" in told, what="to hear how far it is")
+        assert not answer.done()
+        assert after.upkeep().answer_recompute(now_ms)
+        found = answer.result(20)
+    assert told[0] == "waiting for the aggregator"
+    assert (found["windows"], found["beacons"], found["sealed"]) == (windows, 2 * windows, 0)
+    assert not chain.parts.upkeep().answer_recompute(now_ms)
+
+
+def test_each_revision_tells_whoever_listens(chain: Chain) -> None:
+    with chain.store.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as listener:
+        raw = listener.connection.driver_connection
+        assert raw is not None
+        raw.execute("LISTEN lagloss_windows")
+        send_all(chain)
+        chain.settle()
+        chain.close(0)
+        heard = [notice.payload for notice in raw.notifies(timeout=10, stop_after=1)]
+    assert heard == [f"{chain.name}/{chain.start_s}"]
+
+
+def test_tallies_are_the_newest_of_each_account(chain: Chain) -> None:
+    for _ in range(3):
+        chain.send("src", "in", IDS)
+        chain.settle()
+    tally = tables.TallyRow
+    with chain.store.engine.connect() as connection:
+        counts = connection.execute(
+            select(tally.beacons).where(tally.pipeline == chain.name, tally.checkpoint == "src.in")
+        ).scalars()
+        assert list(counts) == [600]

@@ -1,0 +1,34 @@
+"""A topic that was deleted and created anew: earlier windows stay, following begins anew."""
+
+from __future__ import annotations
+
+from sqlalchemy import select
+
+from aggregator.reports.batch import ReportRecord
+from aggregator.reports.consumer import ReportConsumer
+from aggregator.reports.topic_recreation import notice_recreated_topics
+from lagloss.wire.format import EmitterReport, encode_report
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+
+def followed(store: Store, topic_id: str) -> ReportConsumer:
+    """A follower that has followed one report of a topic with this id."""
+    follower = ReportConsumer(store.engine, "reports", topic_id)
+    report = EmitterReport("p", "src", bytes(16), "here", 1, 0, 0, False, 0)
+    follower.follow([ReportRecord(0, 41, 1_000, encode_report(report))], {})
+    return follower
+
+
+def test_the_same_topics_change_nothing(store: Store) -> None:
+    follower = followed(store, "reports-1")
+    assert not notice_recreated_topics(store.engine, "beacons-1", "reports-1")
+    assert follower.positions() == {0: 42}
+
+
+def test_another_topic_is_followed_from_its_start(store: Store) -> None:
+    followed(store, "reports-1")
+    assert notice_recreated_topics(store.engine, "beacons-1", "reports-2")
+    assert ReportConsumer(store.engine, "reports", "reports-2").positions() == {}
+    with store.engine.connect() as connection:
+        assert connection.execute(select(tables.TallyRow.pipeline)).all() == []

@@ -1,0 +1,179 @@
+"""Servers that go away and come back, an older backup, and an aggregator that was off: all as if nothing had been."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from sqlalchemy import text
+
+from lagloss.broker.topics import BEACONS, REPORTS, create_topics
+from lagloss.sdk.emitter import Emitter
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.ops.doctor import check_services
+from lagloss_server.ops.embedded.kafka import EmbeddedKafka
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.settings import Settings
+from lagloss_server.store.migrate import migrate
+from lagloss_server.store.store import Store
+from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
+from tests.support.closers import driven, wait_until
+from tests.support.databases import COMPARED, differences, dump, restore
+
+MESSAGES = 200
+BY_COMMITS = {"basis", "changed_basis", "revision"}
+"""Columns that tell how often, and knowing how much, a window was closed on the way; ends are equal without them."""
+ENDS = [table for table in COMPARED if table.name not in ("window_history", "audited")]
+
+
+@pytest.fixture
+def own_kafka(jars: None, own_dir: Path) -> Iterator[EmbeddedKafka]:
+    with EmbeddedKafka(own_dir / "kafka") as server:
+        create_topics(server.bootstrap, 4, 2)
+        yield server
+
+
+@pytest.fixture
+def own_postgres(own_dir: Path) -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres(own_dir / "postgres") as server:
+        migrate(server.url)
+        yield server
+
+
+class Minutes:
+    """A pipeline src -> snk that fills one window after another of half an hour ago; 2 % are lost on the way."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self.name = f"outages-{uuid.uuid4().hex[:8]}"
+        self.start_s = int(time.time()) // 60 * 60 - 1_800
+        self._emitters = [Emitter(self.name, node, bootstrap, first=node == "src") for node in ("src", "snk")]
+        self._sent = 0
+
+    def send(self) -> None:
+        """The next window's messages, to queues in memory: the broker may be away."""
+        for at in range(MESSAGES):
+            event_ms = (self.start_s + 60 * self._sent) * 1000 + at * 100
+            for node, emitter in enumerate(self._emitters):
+                if node == 0 or at % 50:
+                    emitter.taken_in(f"{self._sent}-{at}", event_ms, observed_at=event_ms + 5 + 10 * node)
+                    emitter.sent_out(f"{self._sent}-{at}", event_ms, observed_at=event_ms + 9 + 10 * node)
+        self._sent += 1
+
+    def flush(self) -> None:
+        for emitter in self._emitters:
+            assert emitter.flush(60)
+
+    def close(self) -> None:
+        for emitter in self._emitters:
+            emitter.close()
+
+    def define(self, store: Store) -> None:
+        nodes = "{name: src, to: [snk]}, {name: snk}"
+        head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {self.name}}}"
+        store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{nodes}]}}}}"))
+
+    def closed(self, store: Store) -> list[dict[str, Any]]:
+        """The closed windows with messages."""
+        found = store.windows(self.name, self.start_s, self.start_s + 1_800)
+        return [window for window in found if window["state"] == "closed" and window["messages"]]
+
+
+def connections(store: Store) -> int:
+    """How many connections there are to the database, from everybody."""
+    with store.engine.connect() as connection:
+        return int(
+            connection.execute(
+                text("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()")
+            ).scalar_one()
+        )
+
+
+@pytest.mark.slow
+def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
+    own_kafka: EmbeddedKafka, own_postgres: EmbeddedPostgres, spark: SparkSession, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        store = stack.enter_context(closing(Store(own_postgres.url)))
+        minutes = stack.enter_context(closing(Minutes(own_kafka.bootstrap)))
+        minutes.define(store)
+        url = own_postgres.url
+        with aggregator(own_kafka.bootstrap, url, tmp_path) as process:
+            settings = Settings(
+                aggregator_url=process.url, dashboard_url=process.url, collector_url=process.url, data_dir=tmp_path
+            )
+
+            def waits_for(server: str) -> bool:
+                return health(process)[0] == 503 and f"waiting for {server} since" in health(process)[1]
+
+            def is_told(server: str) -> None:
+                wait_until(lambda: waits_for(server), 60, f"for /healthz to tell that {server} is away")
+                assert metric(process.url, f'lagloss_waiting_seconds{{server="{server}"}}') > 0
+                (found,) = [check for check in check_services(settings) if check.name == "aggregator"]
+                assert (found.verdict, f"waiting for {server} since" in found.found) == ("fail", True)
+
+            def caught_up(windows: int) -> None:
+                minutes.flush()
+                wait_until(lambda: len(minutes.closed(store)) == windows, 60, f"for window {windows}")
+                wait_until(lambda: health(process) == (200, "ok"), 60, "for all to be well")
+                assert metric(process.url, "lagloss_waiting_seconds") == 0
+
+            minutes.send()
+            caught_up(1)
+            backup = dump(store.engine)
+
+            own_postgres.stop()
+            minutes.send()
+            is_told("postgresql")
+            own_postgres.start()
+            caught_up(2)
+
+            restore(store.engine, backup)
+            assert len(minutes.closed(store)) == 1
+            caught_up(2)
+
+            own_kafka.stop()
+            minutes.send()
+            is_told("kafka")
+            own_kafka.start()
+            caught_up(3)
+            assert connections(store) < 10  # each try closes what it opened
+        minutes.send()
+        minutes.close()
+        with aggregator(own_kafka.bootstrap, url, tmp_path) as process:
+            wait_until(lambda: len(minutes.closed(store)) == 4, 60, "for the last window")
+            assert [window["messages"] for window in minutes.closed(store)] == [MESSAGES] * 4
+            # a message of the first windows counts as overdue until time has them judged again, minutes from now
+            request = store.request_recompute(minutes.name, minutes.start_s, minutes.start_s + 600)
+            wait_until(lambda: store.recompute_answer(request), 30, "for all windows to be closed once more")
+            calm = stack.enter_context(closing(Store(own_postgres.create_database("calm"))))
+            migrate(own_postgres.database_url("calm"))
+            minutes.define(calm)
+            with driven(spark, own_kafka.bootstrap, calm, BEACONS, REPORTS) as parts:
+                parts.follow_all()
+                until_s = minutes.start_s + 600
+
+                def differing() -> list[str]:
+                    return differences(dump(store.engine), dump(calm.engine), until_s, BY_COMMITS, ENDS)
+
+                def agree() -> bool:
+                    """Once time has told both what time alone may tell."""
+                    now_ms = int(time.time() * 1000)
+                    while parts.closer.tick(now_ms, now_ms):
+                        pass
+                    return not differing()
+
+                with suppress(AssertionError):
+                    wait_until(agree, 20)
+                assert differing() == []
+        ends = minutes.closed(calm)
+        assert [window["messages"] for window in ends] == [MESSAGES] * 4
+        assert [window["lost"]["max"] for window in ends] == [MESSAGES // 50] * 4
+        log = (tmp_path / "aggregator.log").read_text()
+        assert "DatabaseRestored" in log
+        assert log.count("waiting") < 30

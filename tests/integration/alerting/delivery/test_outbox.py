@@ -1,0 +1,242 @@
+"""The outbox on a real database: what a claim takes, what becomes of what is refused or given up, and for whom."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+from sqlalchemy import text, update
+
+from alerting.incidents import outbox
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notification_plan import NotificationPolicy
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.outbox import ClaimedMessages, Outbox
+from alerting.incidents.routing import ReceiverRoute
+from lagloss_server.incidents import actions as incident_actions
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Refused, Sent, TryLater
+from lagloss_server.store.schema.alerting import IncidentRow, OutboxMessageRow
+from lagloss_server.store.store import Store
+from tests.integration.alerting.test_turns import Meanwhile, TellingMeanwhile
+from tests.support.alerting_world import close_window, close_windows, evaluate, only_loss, rows
+
+LEADER, ANOTHER = 11, 22
+LEASE_S = 20.0
+
+
+@pytest.fixture
+def store(watched: Store) -> Store:
+    with watched.engine.begin() as connection:
+        connection.execute(
+            text("INSERT INTO alerting_leader VALUES (true, :pid, 'here', now(), now())"), {"pid": LEADER}
+        )
+    return watched
+
+
+def evaluator(store: Store, *receivers: str) -> Evaluator:
+    return Evaluator(store, Notifier((ReceiverRoute((), receivers or ("hook",)),), policy=NotificationPolicy("mail")))
+
+
+def claim(store: Store, receiver: str = "hook", at_most: int = 50) -> ClaimedMessages:
+    claimed = Outbox(store.engine, receiver, "mail").claim(LEADER, LEASE_S, at_most)
+    assert claimed is not None
+    return claimed
+
+
+def record(store: Store, claimed: ClaimedMessages, outcome: Any, receiver: str = "hook") -> None:
+    Outbox(store.engine, receiver, "mail").record(claimed, outcome)
+
+
+def messages(store: Store, receiver: str) -> list[tuple[str, str | None]]:
+    return [(row.action, row.outcome) for row in rows(store, OutboxMessageRow) if row.receiver == receiver]
+
+
+def make_due(store: Store) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(update(OutboxMessageRow).values(next_attempt_at=text("clock_timestamp()")))
+
+
+def queue_tests(store: Store, groups: list[str]) -> list[int]:
+    with store.engine.begin() as connection:
+        statement = text(
+            "INSERT INTO outbox (receiver, action, change, group_key, body) "
+            "VALUES ('hook', 'test', 'test', :group, '{}') RETURNING id"
+        )
+        return [connection.execute(statement, {"group": group}).scalar_one() for group in groups]
+
+
+def test_who_does_not_lead_claims_nothing(store: Store) -> None:
+    queue_tests(store, ["a"])
+    assert Outbox(store.engine, "hook", None).claim(ANOTHER, LEASE_S, 50) is None
+    assert claim(store).attempts == 1
+
+
+def test_a_claim_takes_what_is_due_first_of_one_group_and_nobody_takes_it_again_until_it_runs_out(store: Store) -> None:
+    first, other, second = queue_tests(store, ["a", "b", "a"])
+    assert claim(store).ids == [first, second]
+    assert claim(store).ids == [other]
+    assert Outbox(store.engine, "hook", None).claim(LEADER, LEASE_S, 50) is None
+    make_due(store)
+    assert claim(store, at_most=1).ids == [first]
+
+
+def test_while_one_message_is_claimed_the_claim_leaves_all_others_free(store: Store) -> None:
+    first, second = queue_tests(store, ["a", "a"])
+    with store.engine.begin() as connection:
+        taken = {"receiver": "hook", "claim": uuid.uuid4(), "lease_s": LEASE_S, "at_most": 1, "backend": LEADER}
+        assert [row.id for row in connection.execute(outbox._CLAIM, taken)] == [first]
+        free = connection.execute(text("SELECT id FROM outbox WHERE id = :id"), {"id": second}).scalar_one()
+        with store.engine.begin() as other:
+            locked = other.execute(text("SELECT id FROM outbox FOR UPDATE SKIP LOCKED")).scalars().all()
+    assert locked == [free]
+
+
+def test_later_messages_of_an_incident_wait_for_earlier_ones_also_for_those_that_are_tried_again(store: Store) -> None:
+    close_windows(store, "llooo", first=40)
+    evaluate(store, evaluator(store))
+    trigger = claim(store)
+    assert [each.action for each in trigger.notifications] == ["trigger"]
+    record(store, trigger, TryLater("HTTP 503"))
+    assert Outbox(store.engine, "hook", None).claim(LEADER, LEASE_S, 50) is None
+    make_due(store)
+    trigger = claim(store)
+    assert [each.action for each in trigger.notifications] == ["trigger"]
+    record(store, trigger, Sent())
+    assert [each.action for each in claim(store).notifications] == ["resolve"]
+
+
+def test_whose_claim_has_run_out_records_nothing(store: Store) -> None:
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    slow = claim(store)
+    make_due(store)
+    claim(store)
+    for outcome in (Sent(), Refused("HTTP 400"), TryLater("HTTP 503")):
+        record(store, slow, outcome)
+    [row] = rows(store, OutboxMessageRow)
+    assert (row.outcome, row.last_error, row.attempts) == (None, None, 2)
+
+
+def test_an_update_that_somebody_tries_to_send_is_not_dropped_and_one_that_waits_is(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    record(store, claim(store), Sent())
+    close_window(store, 2, "loss", 400)
+    evaluate(store, by)
+    record(store, claim(store), TryLater("HTTP 503"))
+    close_window(store, 3, "loss", 900)
+    evaluate(store, by)
+    close_windows(store, "ooo", first=4)
+    evaluate(store, by)
+    assert messages(store, "hook") == [("trigger", "sent"), ("update", None), ("update", "dropped"), ("resolve", None)]
+
+
+def test_of_a_group_only_those_are_given_up_that_are_a_day_old(store: Store) -> None:
+    old, new = queue_tests(store, ["a", "a"])
+    with store.engine.begin() as connection:
+        connection.execute(
+            text("UPDATE outbox SET created_at = created_at - make_interval(secs => :age) WHERE id = :id"),
+            {"age": GIVE_UP_AFTER_S + 1, "id": old},
+        )
+    record(store, claim(store), TryLater("HTTP 503"))
+    found = {row.id: (row.outcome, row.last_error) for row in rows(store, OutboxMessageRow)}
+    assert found[old] == ("failed", "given up after 1 attempts in a day; the last: HTTP 503")
+    assert found[new] == (None, "HTTP 503")
+
+
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_what_is_refused_after_the_end_is_told_to_the_fallback_with_its_end(store: Store, is_deleted: bool) -> None:
+    by = evaluator(store)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    refused = claim(store)
+    if is_deleted:
+        store.delete("chain")
+        by.end_incidents_of_deleted()
+    else:
+        close_windows(store, "ooo", first=2)
+        evaluate(store, by)
+        with store.engine.begin() as connection:  # longer ago than evaluation looks back
+            connection.execute(update(IncidentRow).values(last_window=IncidentRow.last_window - 90_000))
+    record(store, refused, Refused("HTTP 410"))
+    evaluate(store, by)
+    by.end_incidents_of_deleted()
+    assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
+    [end] = [row for row in rows(store, OutboxMessageRow) if (row.receiver, row.action) == ("mail", "resolve")]
+    assert end.body["incident"]["state"] == "resolved"
+
+
+def test_what_is_refused_while_an_evaluation_ends_the_incident_waits_for_it_and_is_told_with_its_end(
+    store: Store,
+) -> None:
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    refused = claim(store)
+    refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
+    close_windows(store, "ooo", first=2)
+    evaluate(store, Evaluator(store, TellingMeanwhile((ReceiverRoute((), ("hook",)),), meanwhile=refusal)))
+    refusal.end()
+    assert messages(store, "mail") == [("trigger", None), ("resolve", None)]
+
+
+def test_what_is_refused_while_an_evaluation_tells_the_fallback_is_not_told_to_it_twice(store: Store) -> None:
+    close_windows(store, "ll")
+    evaluate(store, evaluator(store))
+    refused = claim(store)
+    with store.engine.begin() as connection:  # it has not been taken for 6 min
+        connection.execute(text("UPDATE outbox SET created_at = created_at - interval '6 min'"))
+    refusal = Meanwhile(store, lambda: record(store, refused, Refused("HTTP 410")))
+    teller = TellingMeanwhile((ReceiverRoute((), ("hook",)),), policy=NotificationPolicy("mail"), meanwhile=refusal)
+    evaluate(store, Evaluator(store, teller))
+    refusal.end()
+    assert messages(store, "hook") == [("trigger", "failed")]
+    assert messages(store, "mail") == [("trigger", None)]
+
+
+def test_the_fallback_hears_of_an_incident_once_however_many_receivers_refuse_it_and_when(store: Store) -> None:
+    by = evaluator(store, "hook", "chat")
+    close_windows(store, "ll")
+    evaluate(store, by)
+    late = claim(store, "chat")
+    record(store, claim(store), Refused("HTTP 410"))
+    close_windows(store, "ooo", first=2)
+    evaluate(store, by)
+    assert [action for action, _ in messages(store, "mail")] == ["trigger", "resolve"]
+    record(store, late, Refused("HTTP 410"), "chat")
+    evaluate(store, by)
+    assert [action for action, _ in messages(store, "mail")] == ["trigger", "resolve"]
+
+
+def test_what_waits_for_a_receiver_that_is_no_more_is_dropped_and_told_anew_when_it_comes_back(store: Store) -> None:
+    by = evaluator(store)
+    close_windows(store, "ll")
+    evaluate(store, by)
+    with store.engine.begin() as connection:
+        outbox.drop_all_but(connection, ["mail"])
+    assert messages(store, "hook") == [("trigger", "dropped")]
+    evaluate(store, by)
+    with store.engine.begin() as connection:
+        outbox.drop_all_but(connection, ["mail", "hook"])
+    assert messages(store, "hook") == [("trigger", "dropped"), ("trigger", None)]
+
+
+def test_what_is_over_within_one_look_is_not_told_where_an_incident_that_was_open_before_tells_of_it(
+    store: Store,
+) -> None:
+    store.apply(only_loss("onTime: {target: 0.99}"))
+    by = evaluator(store)
+    close_windows(store, "LL")
+    silence, _ = incident_actions.silence(store, ["rule=on-time"], reason="known", author="ann", for_s=60)
+    evaluate(store, by)
+    with store.engine.begin() as connection:  # it is over, and forgotten
+        connection.execute(
+            text("DELETE FROM incident_change WHERE incident_id IN (SELECT id FROM incident WHERE rule = 'on-time')")
+        )
+        connection.execute(text("DELETE FROM incident WHERE rule = 'on-time'"))
+    incident_actions.unsilence(store, silence.id, "ann")
+    for minute in range(2, 5):
+        close_window(store, minute, "unknown", reasons=("evidence:mid",))
+    assert evaluate(store, by) == ["on-time opened", "on-time resolved"]
+    assert {row.body["incident"]["rule"] for row in rows(store, OutboxMessageRow)} == {"loss"}

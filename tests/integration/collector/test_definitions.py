@@ -1,0 +1,191 @@
+"""Definitions and tokens: what the collector lets whom do, with a real PostgreSQL that may go away."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from lagloss_server.errors import UnknownPipeline, UnknownToken
+from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
+from lagloss_server.store import tokens
+from lagloss_server.store.store import Store
+from lagloss_server.store.tokens import Scope
+from tests.integration.collector.test_collector import batch, beacon
+from tests.integration.conftest import DEFINITION, Collector
+from tests.support.kafka_log import wait_for
+
+LagLoss = Callable[..., Any]
+
+
+@pytest.fixture
+def lagloss(collector: Collector, tmp_path: Path) -> LagLoss:
+    """The command line on the collector's database; what it prints as JSON, or its exit code and message."""
+
+    def run(*words: str) -> Any:
+        env = {"LAGLOSS_DATABASE_URL": collector.database_url, "LAGLOSS_DATA_DIR": str(tmp_path), "PATH": ""}
+        done = subprocess.run(
+            [sys.executable, "-m", "lagloss_server.cli.main", *words], capture_output=True, text=True, env=env
+        )
+        return json.loads(done.stdout) if "--json" in words and done.returncode == 0 else (done.returncode, done.stderr)
+
+    return run
+
+
+def new_token(collector: Collector, pipeline: str, scope: Scope = "intake", rate: int | None = None) -> dict[str, str]:
+    return bearer(tokens.create(collector.store, pipeline, scope, rate)[1])
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+def test_a_definition_is_stored_changed_shown_and_deleted(collector: Collector, pipeline: str) -> None:
+    client, path = collector.client, f"/v1/pipelines/{pipeline}"
+    text = DEFINITION.replace("NAME", pipeline)
+    assert client.put(path, content=text).status_code == 200  # the same again is no new version
+    changed = client.put(path, json=yaml.safe_load(text) | {"metadata": {"name": pipeline, "description": "new"}})
+    assert (changed.status_code, changed.json()["version"]) == (201, 2)
+    assert client.get(path).json()["definition"]["metadata"]["description"] == "new"
+    assert [each["version"] for each in client.get(f"{path}/versions").json()] == [1, 2]
+    assert pipeline in [each["name"] for each in client.get("/v1/pipelines").json()]
+    assert client.delete(path).status_code == 204
+    assert client.delete(path).status_code == client.get(path).status_code == 404
+    assert client.get(f"{path}/versions").status_code == 404
+    assert pipeline not in [each["name"] for each in client.get("/v1/pipelines").json()]
+    assert client.post("/v1/beacons", json=batch(pipeline, beacon())).status_code == 404
+    again = client.put(path, content=text)
+    assert (again.status_code, again.json()["version"]) == (201, 3)
+    assert client.post("/v1/beacons", json=batch(pipeline, beacon())).status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("a: [", 1, "expected YAML"),
+        (DEFINITION.replace("name: fb}", "name: fb, colour: red}"), 10, "colour"),
+        (DEFINITION.replace("to: [mid]", "to: [nowhere]"), 5, "nowhere"),
+        (DEFINITION.replace("NAME", "another"), None, "expected metadata.name"),
+        ("[" * 5_000, None, "expected YAML"),
+        ("\0", None, "expected YAML"),
+        ("a: 2026-99-99", 1, "expected YAML"),
+    ],
+)
+def test_a_bad_definition_is_told_as_lagloss_apply_does(
+    collector: Collector, text: str, line: int | None, expected: str
+) -> None:
+    answer = collector.client.put("/v1/pipelines/NAME", content=text)
+    assert (answer.status_code, answer.headers["content-type"]) == (422, "application/problem+json")
+    assert expected in answer.json()["detail"]
+    assert line is None or answer.json()["line"] == line
+
+
+def test_the_schema_accepts_what_is_stored(collector: Collector, pipeline: str) -> None:
+    schema = collector.client.get("/v1/schemas/pipeline.json").json()
+    stored = collector.client.get(f"/v1/pipelines/{pipeline}").json()["definition"]
+    assert set(stored) == set(schema["properties"])
+    target = schema["$defs"]["LagSla"]["properties"]["target"]
+    assert (target["type"], target["default"]) == ("string", "5000ms")
+
+
+def test_a_token_opens_its_pipeline_and_no_other(collector: Collector, pipeline: str) -> None:
+    client, path = collector.client, f"/v1/pipelines/{pipeline}"
+    intake, admin = new_token(collector, pipeline), new_token(collector, pipeline, "admin")
+
+    def post(headers: dict[str, str], name: str = pipeline) -> int:
+        return client.post("/v1/beacons", json=batch(name, beacon()), headers=headers).status_code
+
+    assert post(intake) == post(admin) == 202
+    assert post(intake, "another") == 403
+    for wrong in (
+        {"Authorization": intake["Authorization"] + "x"},
+        bearer("lagloss_0_0"),
+        {"Authorization": "Basic eA=="},
+    ):
+        assert post(wrong) == 401
+    wait_for(lambda: post({}) == 401, what="the pipeline to ask for a token")  # even on this machine
+    for method in ("GET", "DELETE"):
+        assert client.request(method, path, headers=intake).status_code == 403
+        assert client.request(method, path).status_code == 401
+    assert client.get(path, headers=admin).status_code == 200
+    assert [each["name"] for each in client.get("/v1/pipelines", headers=admin).json()] == [pipeline]
+    assert pipeline not in [each["name"] for each in client.get("/v1/pipelines").json()]
+
+
+def test_a_revoked_token_stops_working_within_seconds(collector: Collector, pipeline: str, lagloss: LagLoss) -> None:
+    made = lagloss("token", "create", pipeline, "--json")
+    path = f"/v1/pipelines/{pipeline}/intake"
+    assert collector.client.get(path, headers=bearer(made["token"])).status_code == 200
+    assert lagloss("token", "revoke", made["id"]) == (0, "")
+    wait_for(lambda: collector.client.get(path, headers=bearer(made["token"])).status_code == 401, timeout_s=5)
+    assert collector.client.get(path).status_code == 401  # it does not open again to whoever comes
+    [listed] = [each for each in lagloss("token", "list", "--json") if each["id"] == made["id"]]
+    assert listed["revoked_at"] is not None
+    assert "token" not in listed
+    with pytest.raises(UnknownToken):
+        tokens.revoke(collector.store, made["id"])
+    with pytest.raises(UnknownPipeline):
+        tokens.create(collector.store, "nobody")
+
+
+def test_who_is_not_on_this_machine_needs_a_token(collector: Collector, pipeline: str) -> None:
+    # a proxy on this machine says whom it speaks for
+    for path in (f"/v1/pipelines/{pipeline}/intake", "/v1/pipelines"):
+        answer = collector.client.get(path, headers={"X-Forwarded-For": "192.0.2.7"})
+        assert (answer.status_code, "Bearer" in answer.headers["www-authenticate"]) == (401, True)
+
+
+def test_a_token_sends_no_faster_than_its_rate(collector: Collector, pipeline: str) -> None:
+    headers = new_token(collector, pipeline, rate=10)
+
+    def post(beacons: int) -> httpx.Response:
+        body = batch(pipeline, *(beacon(message_id=str(i)) for i in range(beacons)))
+        return collector.client.post("/v1/beacons", json=body, headers=headers)
+
+    assert [post(60).status_code, post(40).status_code] == [202, 202]
+    refused = post(40)
+    assert refused.status_code == 429
+    assert 1 <= int(refused.headers["retry-after"]) <= 20
+    assert post(101).status_code == 413
+
+
+def test_secrets_are_kept_as_hashes_only(collector: Collector, pipeline: str) -> None:
+    token = tokens.create(collector.store, pipeline)[1]
+    secret = token.split("_", 2)[2]
+    with collector.store.engine.connect() as connection:
+        kept = connection.exec_driver_sql("SELECT t::text FROM token t").scalars().all()
+    assert kept
+    assert not any(secret in row or secret.encode().hex() in row for row in kept)
+
+
+def test_without_postgresql_what_is_known_goes_on_and_definitions_wait(
+    collector: Collector, postgres: EmbeddedPostgres, pipeline: str
+) -> None:
+    headers = new_token(collector, pipeline, "admin")
+    client, path = collector.client, f"/v1/pipelines/{pipeline}"
+    assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=headers).status_code == 202
+    name = collector.store.engine.url.database
+
+    elsewhere = Store(postgres.url)  # a database lets nobody shut it from inside
+    with elsewhere.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as held:
+        held.exec_driver_sql(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS false')
+        others = "FROM pg_stat_activity WHERE datname = %s AND pid <> pg_backend_pid()"
+        held.exec_driver_sql(f"SELECT pg_terminate_backend(pid) {others}", (name,))
+        try:
+            wait_for(lambda: client.get("/healthz").json()["postgresql"] != "ok", what="it to be noticed")
+            assert client.post("/v1/beacons", json=batch(pipeline, beacon()), headers=headers).status_code == 202
+            assert client.post("/v1/beacons", json=batch("unheard-of", beacon())).status_code == 503
+            for answer in (client.get(path, headers=headers), client.get("/v1/pipelines")):
+                assert (answer.status_code, int(answer.headers["retry-after"]) > 0) == (503, True)
+        finally:
+            held.exec_driver_sql(f'ALTER DATABASE "{name}" ALLOW_CONNECTIONS true')
+    wait_for(lambda: client.get("/healthz").json()["postgresql"] == "ok", what="it to be back")
+    elsewhere.close()
+    assert client.get(path, headers=headers).status_code == 200

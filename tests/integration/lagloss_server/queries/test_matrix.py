@@ -1,0 +1,152 @@
+"""The id x checkpoint matrix and the difference of a window, from a real log through the command line."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from lagloss.errors import EXIT_USAGE
+from lagloss.wire.format import SAMPLE_ALL, OffsetRange, hash_id
+from lagloss_server.cli.main import app
+from lagloss_server.errors import NotEnoughData, UnknownPipeline
+from lagloss_server.model.definition import parse_definition
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.queries.window_blocks import read_window
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+from tests.conftest import Topics
+from tests.support.logged_blocks import Logged
+
+CHECKPOINTS = ["src.in", "src.out", "snk.in", "snk.out"]
+IDS = [f"message-{at}" for at in range(10)]
+LOST = IDS[::5]
+THERE = [name for name in IDS if name not in LOST]
+PARTITIONS = 2
+LATER_MS = 70_000
+
+
+class Seen(Logged):
+    """A pipeline src -> snk with blocks in a topic of its own, and what the command line says of it."""
+
+    def says(self, command: str, *options: str) -> Any:
+        arguments = [command, self.name, "--window", rfc3339(self.start_s + 30), *options]
+        done = CliRunner().invoke(app, arguments, catch_exceptions=False)
+        assert done.exit_code == 0
+        return json.loads(done.stdout) if "--json" in options else done.stdout
+
+    def lags(self, *options: str) -> dict[str, dict[str, float]]:
+        messages = self.says("matrix", "--json", *options)["messages"]
+        return {message["message_id"]: message["checkpoints"] for message in messages}
+
+
+@pytest.fixture
+def seen(
+    kafka_bootstrap: str,
+    store: Store,
+    database_url: str,
+    topics: Callable[..., Topics],
+    monkeypatch: pytest.MonkeyPatch,
+) -> Seen:
+    """Ten messages, of which two never came to the sink."""
+    topic = topics(beacons_partitions=PARTITIONS).beacons
+    found = Seen("matrix", int(time.time()) // 60 * 60 - 300, kafka_bootstrap, topic, store, PARTITIONS)
+    nodes = "{nodes: [{name: src, to: [snk]}, {name: snk}]}"
+    store.apply(parse_definition(f"apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {{name: matrix}}\nspec: {nodes}"))
+    for checkpoint, ids, lag_ms in zip(CHECKPOINTS, (IDS, IDS, THERE, THERE), (5, 10, 20, 30), strict=True):
+        found.tell(checkpoint, found.put(checkpoint, ids, lag_ms))
+    monkeypatch.setenv("LAGLOSS_KAFKA_BOOTSTRAP", kafka_bootstrap)
+    monkeypatch.setenv("LAGLOSS_DATABASE_URL", database_url)
+    monkeypatch.setattr("lagloss.broker.topics.BEACONS", topic)
+    return found
+
+
+def test_the_matrix_tells_lag_and_missing_places_of_each_message(seen: Seen) -> None:
+    found = seen.says("matrix", "--json")
+    assert (found["pipeline"], found["window_start"]) == (seen.name, rfc3339(seen.start_s))
+    assert (found["checkpoints"], found["count"], "truncated" in found) == (CHECKPOINTS, 10, False)
+    everywhere = {"src.in": 5.0, "src.out": 10.0, "snk.in": 20.0, "snk.out": 30.0}
+    assert found["messages"] == [
+        {
+            "message_id": message_id,
+            "event_time": rfc3339(seen.start_s + at),
+            "checkpoints": {"src.in": 5.0, "src.out": 10.0} if message_id in LOST else everywhere,
+            "missing_at": ["link src->snk"] if message_id in LOST else [],
+        }
+        for at, message_id in enumerate(IDS)
+    ]
+
+
+def test_only_what_is_missing_and_no_more_than_asked_for(seen: Seen) -> None:
+    found = seen.says("matrix", "--only", "missing", "--json")
+    assert [message["message_id"] for message in found["messages"]] == LOST
+    found = seen.says("matrix", "--only", "missing", "--limit", "1", "--json")
+    assert (found["count"], len(found["messages"]), found["truncated"]) == (2, 1, True)
+
+
+def test_the_table_has_a_line_a_message_however_wide_it_is(seen: Seen) -> None:
+    lines = seen.says("matrix", "--limit", "1").splitlines()
+    assert lines[0].split() == ["message", *CHECKPOINTS, "missing", "at"]
+    assert lines[1].split() == [IDS[0], "●", "5", "ms", "●", "10", "ms", "·", "·", "link", "src->snk"]
+    assert lines[2] == f"10 messages of {seen.name}, window {rfc3339(seen.start_s)}, the first 1 shown"
+
+
+def test_what_closing_counts_is_seen_and_what_it_sets_aside_is_not(seen: Seen) -> None:
+    seen.put("snk.in", LOST, 70)  # of no tally, and sent twice
+    seen.put("snk.in", LOST, 70)
+    seen.put("snk.in", THERE, 1, replay="again")  # the live beacon stays the one that counts
+    seen.put("snk.out", LOST, float("nan"))
+    seen.put("snk.out", LOST, 80, sample=0)
+    seen.put("elsewhere.in", IDS, 80)
+    seen.tell_of_everything()
+    assert seen.lags()[LOST[0]] == {"src.in": 5.0, "src.out": 10.0, "snk.in": 70.0}
+    assert seen.lags()[THERE[0]] == {"src.in": 5.0, "src.out": 10.0, "snk.in": 20.0, "snk.out": 30.0}
+    assert seen.says("diff", "--from", "src.in", "--to", "snk.in", "--json")["count"] == 0
+    assert seen.says("diff", "--from", "src.in", "--to", "snk.out", "--json")["message_ids"] == LOST
+
+
+def test_a_message_whose_name_nobody_told_is_shown_by_its_hash(seen: Seen) -> None:
+    seen.tell("snk.dead", seen.put("snk.dead", ["stranger"], 50))
+    assert seen.lags()[f"{hash_id('stranger'):016x}"] == {"snk.dead": 50.0}
+
+
+def test_ids_above_the_lowest_sample_of_the_window_are_left_out(seen: Seen) -> None:
+    half = SAMPLE_ALL // 2
+    seen.tell("src.dead", [], sample=half)
+    taken = {name for name in IDS if hash_id(name) % SAMPLE_ALL < half}
+    assert 0 < len(taken) < len(IDS)
+    assert set(seen.lags()) == taken
+    found = seen.says("diff", "--from", "src.in", "--to", "snk.in", "--json")
+    assert found["message_ids"] == sorted(taken & set(LOST))
+
+
+def test_blocks_of_an_emitter_that_died_are_found_around_its_last_report(seen: Seen) -> None:
+    seen.put("snk.in", LOST, 40)  # the sink has not told of these yet
+    now_ms = int(time.time() * 1000)
+    with seen.store.engine.begin() as connection:
+        report = {"seq": 1, "host": "", "started_at": 0, "sent_at": now_ms, "appended_at": now_ms, "final_through": 0}
+        row = {"pipeline": seen.name, "emitter": bytes(16), "node": "snk", "closed": False, **report}
+        connection.execute(tables.table_of(tables.EmitterRow).insert().values(**row))
+    log = BeaconLog(seen.bootstrap, seen.topic)
+    found = [read_window(seen.store, log, seen.name, seen.start_s, now_ms + ms).ids("snk.in") for ms in (0, LATER_MS)]
+    log.close()
+    assert [ids.size for ids in found] == [len(THERE), len(IDS)]
+
+
+def test_errors_are_those_of_diff(seen: Seen) -> None:
+    def run(*arguments: str) -> int:
+        return CliRunner().invoke(app, ["matrix", *arguments], catch_exceptions=False).exit_code
+
+    with pytest.raises(UnknownPipeline):
+        run("nobody", "--window", "-5m")
+    with pytest.raises(NotEnoughData, match="no tally"):
+        run(seen.name, "--window", "-2h")
+    assert run(seen.name, "--window", "-5m", "--only", "lost") == EXIT_USAGE
+    seen.tell("src.dead", [OffsetRange(0, 1 << 40, 1 << 40)])
+    with pytest.raises(NotEnoughData, match="no longer holds"):
+        run(seen.name, "--window", rfc3339(seen.start_s))

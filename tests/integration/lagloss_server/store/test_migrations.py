@@ -1,0 +1,142 @@
+"""The migrations and the models tell the same tables, and what is in them goes on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from uuid import UUID
+
+import alembic.command
+import alembic.config
+import numpy as np
+from sqlalchemy import select, text
+
+from alerting.incidents.evaluator import Evaluator
+from alerting.incidents.notifier import Notifier
+from alerting.incidents.routing import ReceiverRoute
+from lagloss.wire.sketch import Sketch
+from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.schema.alerting import OutboxMessageRow
+from lagloss_server.store.store import Store, ensure_days
+from tests.support.alerting_world import START, close_windows, only_loss, rows
+from tests.support.incident_rows import store_incident
+
+INCIDENT = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
+
+
+def config(database_url: str) -> alembic.config.Config:
+    found = alembic.config.Config()
+    found.set_main_option("script_location", str(Path(__file__).parents[4] / "migrations"))
+    found.attributes["url"] = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    return found
+
+
+def test_migrations_lead_to_the_models_tables(database_url: str, store: Store) -> None:
+    with store.engine.begin() as connection:
+        ensure_days(connection, [1_780_000_020])  # day partitions are no difference
+    alembic.command.check(config(database_url))
+
+
+def test_the_way_down_and_up_again_works(database_url: str, store: Store) -> None:
+    alembic.command.downgrade(config(database_url), "base")
+    with store.engine.connect() as connection:
+        left = connection.execute(text("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")).scalars()
+        assert set(left) == {"alembic_version"}
+    alembic.command.upgrade(config(database_url), "head")
+    alembic.command.check(config(database_url))
+
+
+def test_an_incident_that_is_open_when_the_tables_change_goes_on(database_url: str, store: Store) -> None:
+    """As the first version of alerting left it, which knew no notes, labels or severities."""
+    alembic.command.downgrade(config(database_url), "0007")
+    told = {
+        "version": 1,
+        "type": "incident.opened",
+        "summary": "chain: 4.00% of messages lost",
+        "since": None,
+        "incident": {"id": str(INCIDENT), "pipeline": "chain", "rule": "loss", "state": "open"},
+        "breach": {"what": "loss_ratio", "value": 0.04, "worst": 0.04, "target": 0.01},
+        "where": [{"kind": "link", "name": "src->mid", "lost": 40, "share": 1.0}],
+        "examples": [],
+        "links": {"dashboard": None},
+    }
+    with store.engine.begin() as connection:
+        detail = {"breaches": {str(START): 0.04}, "target": 0.01}
+        connection.execute(
+            text(
+                "INSERT INTO incident (id, pipeline, rule, state, opened_at, first_window, last_window, worst_ratio, "
+                "detail) VALUES (:id, 'chain', 'loss', 'open', now(), :start, :start, 0.04, :detail)"
+            ),
+            {"id": INCIDENT, "start": START, "detail": json.dumps(detail)},
+        )
+        connection.execute(
+            text(
+                "INSERT INTO outbox (incident_id, change, body, created_at, sent_at) "
+                "VALUES (:id, 'opened', :body, now(), now())"
+            ),
+            {"id": INCIDENT, "body": json.dumps(told)},
+        )
+    alembic.command.upgrade(config(database_url), "head")
+    store.apply(only_loss())
+    close_windows(store, "LL")
+    evaluator = Evaluator(store, Notifier([ReceiverRoute((), ("webhook",))]))
+    assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss updated"]]
+    close_windows(store, "ooo", first=2)
+    assert [evaluator.evaluate(pipeline) for pipeline in store.pipelines()] == [["loss resolved"]]
+    assert [row.action for row in rows(store, OutboxMessageRow)] == ["trigger", "update", "resolve"]
+
+
+def test_rollups_of_before_get_their_new_columns_from_what_is_packed_in_them(database_url: str, store: Store) -> None:
+    lags = Sketch.of(np.array([100.0] * 95 + [900.0] * 5))
+    before = Rollup(windows=60, messages=100, on_time=90, on_time_of=95, e2e_lags=lags)
+    alembic.command.downgrade(config(database_url), "0008")
+    insert = text(
+        "INSERT INTO rollup (pipeline, period, start, windows, messages, lost_min, lost_max, computed_at, packed) "
+        "VALUES ('chain', 'hour', :start, 60, 100, 0, 0, 0, :packed)"
+    )
+    with store.engine.begin() as connection:
+        for start in (0, 3_600):
+            connection.execute(insert, {"start": start, "packed": before.pack()})
+    alembic.command.upgrade(config(database_url), "head")
+    expected = before.headline()
+    with store.engine.connect() as connection:
+        after = connection.execute(select(tables.table_of(tables.RollupRow))).all()
+    assert len(after) == 2
+    for row in after:
+        assert {name: getattr(row, name) for name in expected} == expected
+
+
+def test_what_withheld_incidents_before_is_known_by_kind_and_name_and_reads_the_same_on_the_way_down(
+    database_url: str, store: Store
+) -> None:
+    sentences = {
+        "silence 0f by ann: by bob: it is\nknown": ("silence", "0f", "ann: by bob", "it is\nknown"),
+        "maintenance nightly: disks: all\nof them": ("maintenance", "nightly", None, "disks: all\nof them"),
+        "inhibited: lag is open and tells of it": ("rule", "lag", None, None),
+        "inhibited: orders, which this pipeline follows, is blind": ("upstream", "orders", None, None),
+        None: (None, None, None, None),
+    }
+    with store.engine.begin() as connection:
+        for number in range(len(sentences)):
+            store_incident(connection, id_=UUID(int=number), rule=f"rule-{number}")
+    alembic.command.downgrade(config(database_url), "0014")
+    sentence = text("SELECT withheld FROM incident ORDER BY id")
+    with store.engine.begin() as connection:
+        connection.execute(
+            text(
+                "INSERT INTO silence (id, matchers, reason, author, starts_at, ends_at) VALUES "
+                "('0f', '[]', E'it is\\nknown', 'ann: by bob', now(), now())"
+            )
+        )
+        for number, withheld in enumerate(sentences):
+            update = text("UPDATE incident SET withheld = :withheld WHERE id = :id")
+            connection.execute(update, {"id": UUID(int=number), "withheld": withheld})
+    alembic.command.upgrade(config(database_url), "head")
+    columns = "withheld_kind, withheld_ref, withheld_by, withheld_reason"
+    with store.engine.connect() as connection:
+        found = connection.execute(text(f"SELECT {columns} FROM incident ORDER BY id")).all()
+    assert [tuple(row) for row in found] == list(sentences.values())
+    alembic.command.downgrade(config(database_url), "0014")
+    with store.engine.connect() as connection:
+        assert list(connection.execute(sentence).scalars()) == list(sentences)

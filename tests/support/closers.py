@@ -1,0 +1,89 @@
+"""A closer on real servers that a test drives by hand, with a clock of the test's own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from aggregator.closing.closer import Closer
+from aggregator.closing.definitions import DefinitionRegistry
+from aggregator.kernel.spark_reader import BlockReader
+from aggregator.maintenance.retention import Retention
+from aggregator.maintenance.tasks import MaintenanceLoop
+from aggregator.metrics import AggregatorMetrics
+from aggregator.reports.consumer import ReportConsumer, following
+from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+
+
+def wait_until(true: Callable[[], Any], timeout_s: float = 60, what: str = "") -> Any:
+    """Waits for a condition and returns what it returned; an AssertionError after `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = true()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain {what}"
+        time.sleep(0.05)
+
+
+@dataclass(frozen=True)
+class Driven:
+    """The parts of an aggregator."""
+
+    store: Store
+    watch: DefinitionRegistry
+    closer: Closer
+    metrics: AggregatorMetrics
+    follower: ReportConsumer
+    beacons: BeaconLog
+    reports: BeaconLog
+
+    def follow_all(self, *, refresh: bool = True) -> None:
+        """Waits until the stream has followed every report there is now; `refresh`: the closer learns of it."""
+        ends = self.reports.ends()
+
+        def caught_up() -> bool:
+            positions = self.follower.positions()
+            return all(positions.get(partition, 0) >= end for partition, end in ends.items())
+
+        wait_until(caught_up, what="for the reports to be followed")
+        if refresh:
+            self.watch.refresh()
+
+    def upkeep(self) -> MaintenanceLoop:
+        """What is done beside closing."""
+        engine = self.store.engine
+        retention = Retention(engine, self.closer, self.watch, self.metrics, Settings())
+        return MaintenanceLoop(engine, self.closer, self.watch, retention, self.metrics)
+
+    def another(self) -> Driven:
+        """The same with another closer, which has not looked at anything yet."""
+        metrics = AggregatorMetrics()
+        watch = DefinitionRegistry(self.store.engine, self.store, metrics)
+        closer = Closer(self.store.engine, watch, self.closer.reader, self.beacons, metrics)
+        return replace(self, watch=watch, closer=closer, metrics=metrics)
+
+
+@contextmanager
+def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, reports: str) -> Iterator[Driven]:
+    """An aggregator's parts on these topics, its stream running."""
+    logs = BeaconLog(bootstrap, beacons), BeaconLog(bootstrap, reports)
+    follower = ReportConsumer(store.engine, reports, logs[1].topic_id())
+    reader = BlockReader(spark, bootstrap, beacons, len(logs[0].partitions()))
+    metrics = AggregatorMetrics()
+    watch = DefinitionRegistry(store.engine, store, metrics)
+    watch.refresh()
+    closer = Closer(store.engine, watch, reader, logs[0], metrics)
+    try:
+        with following(spark, bootstrap, follower, logs[1].partitions(), lambda: watch.checkpoints):
+            yield Driven(store, watch, closer, metrics, follower, *logs)
+    finally:
+        for log in logs:
+            log.close()

@@ -1,0 +1,77 @@
+"""An aggregator that kills itself at a point, once a file exists:
+`python -m tests.support.dying.aggregator POINT MARKER PERMIT`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from aggregator import __main__
+from aggregator.closing import closer as closing
+from aggregator.closing import window_store as closings
+from aggregator.kernel import spark_reader as reading
+from aggregator.kernel.plan import ReadPlan
+from aggregator.reports.consumer import ReportConsumer
+from tests.support.dying.processes import Die, around, death
+
+WINDOWS_PER_READ = 4
+"""So that one death leaves windows for the next."""
+BEACONS_PER_WINDOW = 1_188
+
+
+def main() -> int:
+    """Run the aggregator, to the point in the first argument."""
+    point, marker, permit = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+    closing.BEACONS_PER_READ = WINDOWS_PER_READ * BEACONS_PER_WINDOW
+    POINTS[point](death(point, marker, permit))
+    return __main__.main()
+
+
+def while_following(die: Die) -> None:
+    """All of a batch is written, the transaction is open."""
+    around(ReportConsumer, "_write", after=lambda _: die())
+
+
+def before_the_read(die: Die) -> None:
+    around(reading.BlockReader, "read", before=die)
+
+
+def during_the_kernel(die: Die) -> None:
+    """A worker has the first facts of a partition."""
+    count_partitions = reading.count_partitions
+
+    def dying(batches: Iterable[pa.RecordBatch], plan: ReadPlan) -> Iterator[pa.RecordBatch]:
+        for batch in count_partitions(batches, plan):
+            die()
+            yield batch
+
+    reading.count_partitions = dying
+
+
+def after_the_merge(die: Die) -> None:
+    around(reading.BlockReader, "read", after=lambda _: die())
+
+
+def before_the_commit(die: Die) -> None:
+    """The first window's rows are written, the transaction is open."""
+    around(closings, "commit", after=lambda _: die())
+
+
+def after_the_commit(die: Die) -> None:
+    around(closing.Closer, "_close_read", after=lambda _: die())
+
+
+POINTS: dict[str, Callable[[Die], None]] = {
+    "while following": while_following,
+    "before the read": before_the_read,
+    "during the kernel": during_the_kernel,
+    "after the merge": after_the_merge,
+    "before the commit": before_the_commit,
+    "after the commit": after_the_commit,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,230 @@
+"""Window documents for tests of what reads them: made from a few numbers, in the shape `windows --json` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import xxhash
+from sqlalchemy import Connection, text
+
+from lagloss.wire.sketch import Sketch, bin_keys
+from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.model.graph import Graph
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
+from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
+
+CHAIN = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: chain}
+spec:
+  nodes:
+    - {name: src, to: [mid]}
+    - {name: mid, to: [snk]}
+    - {name: snk}
+  sla: {loss: {max: 0.01}, lag: {percentile: 95, target: 5s}}
+"""
+CLICKS = """
+apiVersion: lagloss/v1
+kind: Pipeline
+metadata: {name: clicks}
+spec:
+  nodes:
+    - {name: col-service, to: [event-norm]}
+    - {name: event-norm, to: [event-router]}
+    - {name: event-router, to: [conn-ga, conn-fb]}
+    - {name: conn-ga}
+    - {name: conn-fb}
+  sla: {loss: {max: 0.01}, lag: {percentile: 95, target: 1200ms}}
+"""
+
+
+def chain() -> Definition:
+    return parse_definition(CHAIN)
+
+
+def clicks() -> Definition:
+    return parse_definition(CLICKS)
+
+
+def document(
+    definition: Definition,
+    start_s: int,
+    *,
+    verdict: str | None = "ok",
+    messages: int = 1_000,
+    lags_ms: dict[str, float] | None = None,
+    lost: dict[str, tuple[int, int]] | None = None,
+    pending: int = 0,
+    reasons: tuple[str, ...] = (),
+    counts: dict[str, int] | None = None,
+    history: bool = False,
+    revision: int = 1,
+    closed_s: int | None = None,
+) -> dict[str, Any]:
+    """`lags_ms`: p95 by checkpoint (a node's Lag_out is its first out's). `lost`: (min, max) by place name, `mid` or
+    `src->mid`. `verdict` None makes an open window."""
+    graph = Graph(definition)
+    lags = lags_ms or {}
+    lost = lost or {}
+    least, most = (sum(bounds[side] for bounds in lost.values()) for side in (0, 1))
+    counts = counts or {}
+    is_open = verdict is None
+
+    def loss(place: str) -> dict[str, int] | None:
+        return None if is_open else dict(zip(("min", "max"), lost.get(place, (0, 0)), strict=True))
+
+    def minus(later: float | None, earlier: float | None) -> float | None:
+        return None if later is None or earlier is None else later - earlier
+
+    outs = {node: max((lags[out] for out in graph.outs(node) if out in lags), default=None) for node in graph.nodes}
+    e2e = max((lags[name] for name in graph.delivery if name in lags), default=None)
+    return {
+        "pipeline": definition.name,
+        "window_start": rfc3339(start_s),
+        "state": "open" if is_open else "closed",
+        "revision": 0 if is_open else revision,
+        "verdict": verdict,
+        "reasons": list(reasons),
+        "sample": 1.0,
+        "proof": "tallies" if is_open else "beacons",
+        "closed_at": None if is_open else rfc3339(closed_s if closed_s is not None else start_s + 121),
+        "messages": messages,
+        "delivered": messages - most - pending,
+        "filtered": 0,
+        "dead": 0,
+        "pending": None if is_open else pending,
+        "unexplained": None if is_open else 0,
+        "clock_skew_ms": None if is_open else 0,
+        "lost": None if is_open else {"min": least, "max": most},
+        "loss_ratio": None
+        if is_open
+        else {"min": least / messages if messages else None, "max": most / messages if messages else None},
+        "on_time_share": None if is_open or not messages else (messages - most - pending) / messages,
+        "e2e_lag_ms": {"p50": e2e and e2e / 3, "p95": e2e, "p99": e2e and e2e * 1.4, "max": e2e and e2e * 2},
+        "checkpoints": [
+            {
+                "name": name,
+                "beacons": counts.get(name, messages),
+                "distinct": None if is_open else counts.get(name, messages),
+                "duplicates": None if is_open else 0,
+                "replayed": 0,
+                "lag_ms": {"p50": lags.get(name), "p95": lags.get(name), "p99": lags.get(name)},
+            }
+            for name in graph.checkpoints
+            if name in lags or name in counts
+        ],
+        "nodes": [
+            {
+                "name": node,
+                "lag_in_p95_ms": lags.get(f"{node}.in"),
+                "lag_out_p95_ms": outs[node],
+                "process_duration_p95_ms": minus(outs[node], lags.get(f"{node}.in")),
+                "lost": loss(node),
+                "complete": f"evidence:{node}" not in reasons,
+            }
+            for node in graph.nodes
+        ],
+        "links": [
+            {
+                "from": link.source,
+                "to": link.target,
+                "queue_time_p95_ms": minus(lags.get(f"{link.target}.in"), lags.get(link.out)),
+                "lost": loss(link.name),
+                "corrupted": None if is_open else 0,
+            }
+            for link in graph.links
+        ],
+        "history": history,
+    }
+
+
+def facts(window: dict[str, Any]) -> WindowFacts:
+    """Facts that fit a document: every lag of a checkpoint is its p95."""
+
+    def lags(p95_ms: float | None, count: int) -> Sketch:
+        return Sketch() if p95_ms is None else Sketch.from_bins({int(bin_keys(np.array([p95_ms]))[0]): count})
+
+    checkpoints = {
+        there["name"]: CheckpointFacts(
+            there["beacons"], 0, there["distinct"] or 0, 0, lags(there["lag_ms"]["p95"], there["beacons"])
+        )
+        for there in window["checkpoints"]
+    }
+    e2e = lags(window["e2e_lag_ms"]["p95"], window["delivered"] or 0)
+    return WindowFacts(checkpoints=checkpoints, arrivals=(e2e,))
+
+
+def store_window(connection: Connection, window: dict[str, Any], start_s: int, notify: bool = True) -> None:
+    """Writes a closed window as the closer does: over the older revision, and NOTIFY with the commit."""
+    ensure_days(connection, [start_s])
+    kept = {key: value for key, value in window.items() if key not in ("state", "revision", "closed_at", "history")}
+    connection.execute(
+        tables.WindowRow.__table__.delete().where(
+            tables.WindowRow.pipeline == window["pipeline"], tables.WindowRow.window_start == start_s
+        )
+    )
+    closed_ms = (start_s + 121) * 1000
+    on_time, on_time_of = on_time_counts(window)
+    connection.execute(
+        tables.WindowRow.__table__.insert().values(
+            pipeline=window["pipeline"],
+            window_start=start_s,
+            state=window["state"],
+            revision=window["revision"],
+            verdict=window["verdict"],
+            messages=window["messages"],
+            delivered=window["delivered"],
+            pending=window["pending"],
+            lost_min=window["lost"]["min"],
+            lost_max=window["lost"]["max"],
+            on_time=on_time,
+            on_time_of=on_time_of,
+            e2e_p95_ms=window["e2e_lag_ms"]["p95"],
+            history=window["history"],
+            closed_at=closed_ms,
+            judged_at=closed_ms,
+            basis=1,
+            deadline=None,
+            log_start=[],
+            document=kept,
+            facts=facts(window).pack(),
+        )
+    )
+    if notify:
+        payload = f"{window['pipeline']}/{start_s}"
+        connection.execute(
+            text("SELECT pg_notify(:channel, :payload)"), {"channel": WINDOWS_CHANNEL, "payload": payload}
+        )
+
+
+def store_missing(
+    connection: Connection,
+    pipeline: str,
+    start_s: int,
+    message_id: str,
+    *,
+    kind: str,
+    place: str,
+    last: str,
+    named: bool = True,
+) -> None:
+    ensure_days(connection, [start_s])
+    hashed = xxhash.xxh3_64_intdigest(message_id.encode())
+    connection.execute(
+        tables.MissingMessageRow.__table__.insert().values(
+            pipeline=pipeline,
+            window_start=start_s,
+            id_hash=hashed - (1 << 64) if hashed >> 63 else hashed,
+            message_id=message_id if named else None,
+            pattern="03",
+            kind=kind,
+            places=[place],
+            last_checkpoint=last,
+            last_seen_ms=start_s * 1000 + 12_345.0,
+        )
+    )

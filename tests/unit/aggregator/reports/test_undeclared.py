@@ -1,0 +1,56 @@
+"""Names that no definition has: kept up to a limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from aggregator.reports.undeclared import LIMITS, Kind, Name, UndeclaredNames, is_strange, strange_names
+from lagloss.wire.format import Progress, Tally
+from lagloss.wire.sketch import Sketch
+
+KNOWN = frozenset(["src.in", "src.out.a", "src.out.b", "snk.in"])
+
+
+def names(kind: Kind, count: int, first: int = 0) -> list[Name]:
+    return [Name(kind, "p", "src.in", str(at)) for at in range(first, first + count)]
+
+
+@pytest.mark.parametrize("kind", LIMITS)
+def test_an_emitter_may_bring_so_many_names_and_others_have_room_still(kind: Kind) -> None:
+    strangers, limit = UndeclaredNames(), LIMITS[kind].an_emitter
+    admitted = [strangers.admit(name, b"broken", 1) for name in names(kind, limit + 1)]
+    assert admitted == [True] * limit + [False]
+    assert strangers.admit(Name(kind, "p", "mine"), b"good", 2)
+    assert strangers.fresh[Name(kind, "p", "mine")] == (b"good", 2)
+
+
+def test_a_name_that_is_kept_is_anybodys() -> None:
+    (name, *others) = names("checkpoint", LIMITS["checkpoint"].an_emitter + 1)
+    strangers = UndeclaredNames(dict.fromkeys(others, b"broken") | {name: b"good"})
+    assert strangers.admit(name, b"broken", 1)
+    assert strangers.fresh == {}
+
+
+def test_all_emitters_together_may_bring_so_many_names() -> None:
+    limit = LIMITS["pipeline"].in_all
+    strangers = UndeclaredNames({name: name.name.encode() for name in names("pipeline", limit)})
+    assert not strangers.admit(Name("pipeline", "one more"), b"good", 1)
+    assert strangers.admit(Name("checkpoint", "p", "src.in"), b"good", 1)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "strange"),
+    [("src.in", False), ("src.out", False), ("snk.out", False), ("src.dead", True), ("nobody.out", True), ("", True)],
+)
+def test_work_in_hand_of_a_known_node_is_no_stranger(checkpoint: str, strange: bool) -> None:
+    assert is_strange(checkpoint, KNOWN) is strange
+
+
+def test_lanes_and_replays_are_strangers_always() -> None:
+    assert list(strange_names("p", Progress("src.in", "topic/0", 1), KNOWN)) == [Name("lane", "p", "src.in", "topic/0")]
+    assert list(strange_names("p", Progress("src.out", "", 1), KNOWN)) == []
+    tally = Tally("src.dead", 0, 1, 0, Sketch(), replay="again")
+    assert list(strange_names("p", tally, KNOWN)) == [
+        Name("checkpoint", "p", "src.dead"),
+        Name("replay", "p", "", "again"),
+    ]

@@ -1,0 +1,270 @@
+"""The overview without a server: the order of pipelines, totals in words, sparklines, light elements."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
+from dashboard.pages import fast_html as light
+from dashboard.pages.overview_parts import table, totals
+from dashboard.queries.condition import Condition, Freshness
+from dashboard.queries.condition import condition as condition_of
+from dashboard.queries.overview import Overview
+from dashboard.queries.pipeline_status import Hour, Minute, PipelineStatus, State, Targets, worst_first
+from dashboard.request.links import Address
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import Interval
+from lagloss_server.rules.error_budget import Budget
+
+FRESH = Freshness(newest_s=600, verdict="ok", live_s=660, reported_s=700.0, emitters=2, reporting=2)
+TARGETS = Targets(loss=0.01, lag_percentile=95, lag_ms=1_000)
+MINUTE = Minute(600, "ok", 0, 1_000, 0, 0, 100.0, 1.0, is_late=False)
+
+
+def budget(bad: int, more: int = 0, allowed: float = 1_000.0) -> Budget:
+    """So many bad messages for certain, and more that may be."""
+    return Budget(allowed, Interval(bad, bad + more))
+
+
+WELL = PipelineStatus("calm", "", Condition.FINE, FRESH, TARGETS, MINUTE, {"loss": budget(100), "on-time": budget(500)})
+WORSE: dict[State, dict[str, Any]] = {
+    State.LOSS: {"newest": replace(MINUTE, verdict="loss", lost_min=50, lost_max=50)},
+    State.CRITICAL: {"critical": 1},
+    State.BLIND: {"condition": Condition.BLIND},
+    State.STALE: {"condition": Condition.STALE},
+    State.UNKNOWN: {"newest": replace(MINUTE, verdict="unknown")},
+    State.LATE: {"newest": replace(MINUTE, is_late=True)},
+    State.BUDGET: {"budgets": {"loss": budget(800), "on-time": budget(1_000)}},
+    State.WARNING: {"warning": 2},
+    State.NOT_CLOSED: {"newest": None, "condition": Condition.NOT_CLOSED},
+    State.OK: {},
+    State.IDLE: {"newest": replace(MINUTE, verdict="idle"), "condition": Condition.IDLE},
+}
+
+
+def of_state(state: State, name: str = "calm") -> PipelineStatus:
+    return replace(WELL, pipeline=name, **WORSE[state])
+
+
+def test_states_are_ordered_worst_first() -> None:
+    in_order = [of_state(state, f"{99 - at:02}") for at, state in enumerate(State)]  # names would order them otherwise
+    shuffled = random.Random(7).sample(in_order, len(in_order))
+    assert worst_first(shuffled) == in_order
+    assert [standing.state for standing in in_order] == list(State)
+
+
+@given(
+    live_s=st.none() | st.integers(0, 10_000),
+    reporting=st.integers(0, 2),
+    now_s=st.integers(0, 20_000),
+    shown=st.booleans(),
+)
+def test_before_its_first_verdict_a_pipeline_is_shown_whatever_is_known_of_it(
+    live_s: int | None, reporting: int, now_s: int, shown: bool
+) -> None:
+    fresh = replace(FRESH, newest_s=None, verdict=None, live_s=live_s, reporting=reporting)
+    found = condition_of(fresh, 60, now_s, shown)
+    standing = replace(WELL, condition=found, fresh=fresh, newest=None, budgets={})
+    assert standing.state in (State.NOT_CLOSED, State.BLIND, State.STALE)
+    assert table([standing], Address("/"), float(now_s))
+
+
+@given(
+    verdict=st.sampled_from(["ok", "loss", "unknown", "idle"]),
+    condition=st.sampled_from([Condition.FINE, Condition.BLIND, Condition.STALE]),
+    is_late=st.booleans(),
+    critical=st.booleans(),
+    warning=st.booleans(),
+    one=st.sampled_from([None, budget(0), budget(999, 3_000), budget(1_000), budget(1, allowed=0.0)]),
+)
+def test_a_pipeline_is_in_the_worst_of_the_states_that_are_true_of_it(
+    verdict: str, condition: Condition, is_late: bool, critical: bool, warning: bool, one: Budget | None
+) -> None:
+    is_now = condition is Condition.FINE
+    true = {State.OK}
+    if is_now:
+        true |= {State(verdict)} | ({State.LATE} if is_late else set())
+    else:
+        true |= {State(condition.value)}
+    true |= {State.CRITICAL} if critical else set()
+    true |= {State.WARNING} if warning else set()
+    true |= {State.BUDGET} if one is not None and one.used.min >= max(one.allowed, 1) else set()
+    if State.IDLE in true:
+        true -= {State.OK}  # idle is what a pipeline without traffic is instead
+    standing = replace(
+        WELL,
+        newest=replace(MINUTE, verdict=verdict, is_late=is_late),
+        condition=condition,
+        critical=int(critical),
+        warning=int(warning),
+        budgets={"loss": one, "on-time": budget(0)},
+    )
+    assert standing.state is min(true, key=list(State).index)
+
+
+BUDGETS = st.builds(budget, st.integers(0, 2_000), st.integers(0, 2_000), st.sampled_from([0.0, 1_000.0]))
+
+
+@st.composite
+def standings(draw: st.DrawFn) -> list[PipelineStatus]:
+    names = draw(st.lists(st.text("abc", min_size=1, max_size=3), unique=True, max_size=8))
+    return [
+        replace(
+            of_state(draw(st.sampled_from(list(State))), name),
+            critical=draw(st.integers(0, 2)),
+            budgets={"loss": draw(st.none() | BUDGETS), "on-time": draw(st.none() | BUDGETS)},
+        )
+        for name in names
+    ]
+
+
+@given(standings(), st.randoms(use_true_random=False))
+def test_the_order_is_total_whatever_order_pipelines_are_read_in(
+    found: list[PipelineStatus], chance: random.Random
+) -> None:
+    ordered = worst_first(found)
+    assert worst_first(chance.sample(found, len(found))) == ordered
+    ranks = [list(State).index(standing.state) for standing in ordered]
+    assert ranks == sorted(ranks)
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (None, "–"),
+        (budget(280), "72 %"),
+        (budget(280, 600), "12 % – 72 %"),
+        (budget(280, 900), "at most 72 %"),
+        (budget(1_300), "none, 130 % used"),
+        (budget(1_300, 1), "none, at least 130 % used"),
+        (budget(1, 2, allowed=0.0), "1–3 bad, none allowed"),
+    ],
+)
+def test_what_is_not_known_never_counts_as_budget_that_is_left(one: Budget | None, said: str) -> None:
+    drawn = str(table([replace(WELL, budgets={"loss": one})], Address("/"), 700.0))
+    assert f"'loss: {said}'" in drawn
+    assert ("'class': 'budget bad'" in drawn) == (one is not None and one.is_used_up)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "lost", "said"),
+    [
+        ("ok", (0, 0), "0 %"),
+        ("ok", (5, 8), "0.5 % – 0.8 %"),
+        ("unknown", (0, 0), "–"),
+        ("unknown", (5, 5), "at least 0.5 %"),
+        ("unknown", (0, 30), "0 % – 3 %"),
+    ],
+)
+def test_of_a_minute_that_could_not_be_judged_no_loss_is_not_said_to_be_zero(
+    verdict: str, lost: tuple[int, int], said: str
+) -> None:
+    newest = replace(MINUTE, verdict=verdict, lost_min=lost[0], lost_max=lost[1])
+    assert f"'data-label': 'Loss'}}, '{said}'" in str(table([replace(WELL, newest=newest)], Address("/"), 700.0))
+
+
+@pytest.mark.parametrize("condition", [Condition.BLIND, Condition.STALE])
+def test_what_was_bad_before_a_pipeline_went_blind_or_stale_is_not_marked_as_of_now(condition: Condition) -> None:
+    newest = replace(MINUTE, verdict="loss", lost_min=50, lost_max=50, is_late=True)
+    assert str(table([replace(WELL, newest=newest)], Address("/"), 700.0)).count("'class': 'bad'") == 2
+    old = replace(WELL, newest=newest, condition=condition)
+    drawn = str(table([old], Address("/"), 700.0))
+    assert "'class': 'bad'" not in drawn
+    assert "'data-label': 'Loss'}, '–', ['div', {'class': 'small'}, 'was 5 %, 1 % allowed']" in drawn
+
+
+def test_of_a_day_that_nothing_is_known_of_no_sparkline_is_drawn() -> None:
+    def day(found: Hour) -> str:
+        return str(table([replace(WELL, hours=(Hour(0), found))], Address("/"), 700.0))
+
+    assert "'data-label': '24 hours'}, '–'" in day(Hour(3_600))
+    assert "'img'" in day(Hour(3_600, 100.0, 0.0))
+
+
+def test_what_was_lost_before_a_pipeline_went_stale_is_no_loss_of_now() -> None:
+    stale = replace(of_state(State.LOSS), condition=Condition.STALE)
+    assert stale.state is State.STALE
+    assert worst_first([of_state(State.STALE, "a"), replace(stale, pipeline="b")])[0].pipeline == "b"
+
+
+@pytest.mark.parametrize(
+    ("states", "said"),
+    [
+        ([State.OK], "1 pipeline is well."),
+        ([State.OK] * 3, "3 pipelines are well."),
+        ([State.LOSS, State.OK, State.OK], "1 of 3 pipelines loses messages; 2 are well."),
+        ([State.LOSS] * 2 + [State.BLIND], "2 of 3 pipelines lose messages; 1 is blind."),
+    ],
+)
+def test_totals_are_a_sentence(states: list[State], said: str) -> None:
+    found = tuple(worst_first(of_state(state, f"p{at}") for at, state in enumerate(states)))
+    assert totals(Overview(0.0, found)) == said
+
+
+def hours(*lags_ms: float | None, loss: dict[int, float] | None = None) -> list[Hour]:
+    return [Hour(3_600 * at, lag, (loss or {}).get(at, 0.0)) for at, lag in enumerate(lags_ms)]
+
+
+def drawn(found: Sequence[Hour]) -> tuple[list[str], list[dict[str, str]]]:
+    """The lines' paths and the marks' attributes; the dashed line of the target is no line."""
+    root = ElementTree.fromstring(sparkline(found, TARGETS))
+    paths = [path.attrib["d"] for path in root.iterfind("{*}path") if "stroke-dasharray" not in path.attrib]
+    return paths, [dict(mark.attrib) for mark in root.iterfind("{*}rect")]
+
+
+def test_a_sparkline_draws_no_line_across_a_gap() -> None:
+    lines, _ = drawn(hours(100, 200, None, None, 300, None, 100, 100))
+    assert [line.count("L") for line in lines] == [1, 1, 1]
+    assert lines[1] == "M22.5 1.0L22.5 1.0"  # a lone hour is a dot, here at the top
+
+
+def test_marks_of_loss_are_tall_above_the_target_only() -> None:
+    _, marks = drawn(hours(100, 100, 100, loss={0: 0.5, 2: 0.001}))
+    assert [mark["height"] for mark in marks] == ["7", "3"]
+    assert all(float(mark["y"]) + float(mark["height"]) == HEIGHT_PX for mark in marks)
+
+
+@given(st.lists(st.none() | st.floats(-1e7, 1e9), min_size=1, max_size=24))
+def test_whatever_the_lags_are_the_line_stays_inside(lags_ms: list[float | None]) -> None:
+    lines, _ = drawn(hours(*lags_ms))
+    for line in lines:
+        for point in line.removeprefix("M").split("L"):
+            x, y = map(float, point.split())
+            assert 0 <= x <= 5 * len(lags_ms)
+            assert 0 <= y <= HEIGHT_PX
+
+
+def test_what_a_sparkline_shows_is_said_in_words() -> None:
+    assert spoken(hours(120, 2_100, None, loss={1: 0.02}), TARGETS) == (
+        "E2E p95 of the last 3 hours: 120 ms to 2.1 s; 1 hour without; loss above the target in 1 hour"
+    )
+    nothing = [Hour(0), Hour(3_600)]
+    assert spoken(nothing, TARGETS) == "nothing is known of the last 2 hours"
+
+
+@pytest.mark.parametrize("href", ["javascript:alert(1)", "//evil.example", "https://evil.example"])
+def test_light_links_lead_to_our_own_pages_only(href: str) -> None:
+    with pytest.raises(ValueError, match="an address of ours"):
+        light.link("here", href)
+
+
+def test_light_elements_carry_no_code() -> None:
+    with pytest.raises(ValueError, match="no code"):
+        light.element("td", "x", onclick="alert(1)")
+    with pytest.raises(ValueError, match="expected a tag"):
+        light.element("script", "alert(1)")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"), [(0, "0 B"), (999, "999 B"), (1_000, "1 kB"), (8_192, "8.2 kB"), (276_807_680, "277 MB")]
+)
+def test_sizes_are_readable(number: int, said: str) -> None:
+    assert fmt.size(number) == said

@@ -1,0 +1,208 @@
+"""Reading and packing beacons, against a slow and obvious loop."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagloss.sdk.packing import AHEAD_S, KEPT_S, BeaconReader, Extras, Packer, RefusedBeacons, TallyKey, taken_by
+from lagloss.wire.format import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
+from lagloss.wire.sketch import Sketch
+
+NOW_MS = 1_700_000_000_000
+EMITTER = bytes(range(16))
+SAMPLES = st.sampled_from([SAMPLE_ALL, SAMPLE_ALL // 2, 1])
+
+ids = st.one_of(
+    st.text(min_size=0, max_size=6),
+    st.sampled_from(["a", "b", "é" * 127, "é" * 128, "\ud800", "x" * 255, "x" * 256]),
+    st.sampled_from([None, 5, b"bytes"]),
+)
+times = st.one_of(
+    st.integers(NOW_MS - 200_000, NOW_MS + 200_000),
+    st.floats(NOW_MS - 100_000, NOW_MS),
+    st.sampled_from(
+        [
+            None,
+            "now",
+            True,
+            float("nan"),
+            float("inf"),
+            10**400,
+            -1,
+            NOW_MS - KEPT_S * 1000 - 1,
+            NOW_MS + AHEAD_S * 1000 + 1,
+            datetime(2023, 11, 14, 22, tzinfo=UTC),
+            datetime(2023, 11, 14, 22),  # noqa: DTZ001
+            np.int64(NOW_MS),
+        ]
+    ),
+)
+extras = st.one_of(
+    st.none(),
+    st.builds(
+        Extras,
+        observed_at=st.one_of(st.none(), st.integers(NOW_MS - 9_999, NOW_MS), st.just(float("nan")), st.just("x")),
+        replay=st.sampled_from([None, "r"]),
+        reason=st.sampled_from([None, "robot", 7]),
+        payload_crc=st.one_of(st.none(), st.sampled_from([0, 2**32 - 1, -1, 2**32, "x"])),
+        payload_bytes=st.integers(0, 5),
+    ),
+)
+beacons = st.tuples(
+    st.sampled_from(["in", "out", "out:x", "filtered"]),
+    ids,
+    times,
+    st.integers(NOW_MS * 10**6 - 10**9, NOW_MS * 10**6 + 10**9),
+    extras,
+)
+
+
+def as_ms(when: Any) -> float | None:
+    """An event time, if it is one that is accepted."""
+    if isinstance(when, datetime):
+        when = when.timestamp() * 1000 if when.tzinfo else None
+    if when is None or isinstance(when, (str, bool)) or when != when or abs(when) > 1e15:
+        return None
+    return float(when) if NOW_MS - KEPT_S * 1000 <= when <= NOW_MS + AHEAD_S * 1000 else None
+
+
+def is_id(value: Any) -> bool:
+    try:
+        return isinstance(value, str) and 1 <= len(value.encode()) <= 255
+    except UnicodeEncodeError:
+        return False
+
+
+def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKey], int]:
+    """Beacons that make it into blocks, drops by tally, unplaced."""
+    sent: Counter[Any] = Counter()
+    dropped: Counter[TallyKey] = Counter()
+    unplaced = 0
+    for place, message_id, when, clock_ns, extra in given_:
+        extra = extra or Extras()
+        event_ms = as_ms(when)
+        if event_ms is None:
+            unplaced += 1
+            continue
+        window = int(event_ms // 60_000) * 60
+        bad_crc = extra.payload_crc is not None and extra.payload_crc not in (0, 2**32 - 1)
+        bad_seen = extra.observed_at is not None and (
+            extra.observed_at == "x" or extra.observed_at != extra.observed_at
+        )
+        if not is_id(message_id) or bad_crc or bad_seen:
+            dropped[TallyKey(place, extra.replay, window)] += 1
+            continue
+        seen_ms = clock_ns / 1e6 if extra.observed_at is None else extra.observed_at
+        sent[
+            place,
+            extra.replay,
+            None if extra.reason is None else str(extra.reason),
+            extra.payload_crc,
+            window,
+            message_id,
+            seen_ms - event_ms,
+        ] += 1
+    return sent, dropped, unplaced
+
+
+@settings(max_examples=300)
+@given(st.lists(beacons, max_size=40), st.integers(1, 9), st.booleans(), st.booleans(), SAMPLES)
+def test_blocks_hold_exactly_what_a_slow_loop_would_send(
+    given_: list[tuple[Any, ...]], partitions: int, first: bool, names_ids: bool, sample: int
+) -> None:
+    reader, refused = BeaconReader(keep_ids=first and names_ids), RefusedBeacons()
+    observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, refused)
+    expected, dropped, unplaced = slowly(given_)
+    assert refused.dropped == dict(dropped)
+    assert refused.unplaced == unplaced
+    names = {hash_id(name[5]): name[5] for name in expected}
+    left_out = Counter({name: count for name, count in expected.items() if hash_id(name[5]) % SAMPLE_ALL >= sample})
+    expected -= left_out
+    found: Counter[Any] = Counter()
+    packer = Packer("p", "n", EMITTER, first, names_ids)
+    packed = []
+    if observed is not None:
+        taken, tallies = taken_by(observed, reader.kinds, sample)
+        assert set(tallies) == {TallyKey(place, replay, window) for place, replay, _, _, window, *_ in left_out}
+        packed = list(packer.pack(taken, reader.kinds, partitions, sample))
+    for at, record in enumerate(packed, start=1):
+        block = decode_block(record.value)
+        place = block.checkpoint.removeprefix("n.")
+        assert (block.pipeline, block.emitter, block.seq, block.partitions) == ("p", EMITTER, at, partitions)
+        assert record.key == f"p/{block.window_start}".encode()
+        assert record.increment.key == TallyKey(place, block.replay, block.window_start)
+        assert record.increment.sample == block.sample == sample
+        assert record.increment.lag_sketch.bins() == Sketch.of(block.lag_ms).bins()
+        assert record.increment.beacons == block.count == record.increment.lag_sketch.count > 0
+        assert record.increment.id_sum % 2**64 == sum(block.id_hash.tolist()) % 2**64
+        assert {partition_of(value, partitions) for value in block.id_hash.tolist()} == {record.partition}
+        is_first = first and place == "in"
+        assert (block.event_offset_ms is not None) == is_first
+        assert (block.message_ids is not None) == (is_first and names_ids)
+        if is_first and names_ids:
+            assert block.message_ids is not None
+            raws = unpack_ids(block.message_ids, range(block.count))
+            assert [raw.decode() for raw in raws] == [names[value] for value in block.id_hash.tolist()]
+        crcs = [None] * block.count if block.payload_crc is None else block.payload_crc.tolist()
+        for value, lag, crc in zip(block.id_hash.tolist(), block.lag_ms.tolist(), crcs, strict=True):
+            found[place, block.replay, block.reason, crc, block.window_start, names[value], lag] += 1
+    assert without_lag(found) == without_lag(expected)
+    assert lags_ms(found) == pytest.approx(lags_ms(expected), rel=1e-6, abs=1e-3)
+
+
+def without_lag(beacons_: Counter[Any]) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for (*name, _), count in beacons_.items():
+        found[tuple(name)] += count
+    return found
+
+
+def lags_ms(beacons_: Counter[Any]) -> list[float]:
+    return [
+        lag
+        for (*_, lag), count in sorted(beacons_.items(), key=lambda each: (str(each[0][:-1]), each[0][-1]))
+        for _ in range(count)
+    ]
+
+
+def read(given_: list[tuple[Any, ...]], *, first: bool = False) -> list[Any]:
+    reader = BeaconReader(keep_ids=first)
+    observed = reader.read([value for beacon in given_ for value in beacon], NOW_MS, RefusedBeacons())
+    assert observed is not None
+    return [decode_block(each.value) for each in Packer("p", "n", EMITTER, first).pack(observed, reader.kinds, 1)]
+
+
+def test_no_block_holds_more_than_8192_beacons() -> None:
+    blocks = read([("in", f"m{i}", NOW_MS, NOW_MS * 10**6, None) for i in range(MAX_BLOCK_BEACONS + 1)])
+    assert [block.count for block in blocks] == [MAX_BLOCK_BEACONS, 1]
+
+
+def test_blocks_with_long_names_stay_below_a_megabyte() -> None:
+    blocks = read([("in", f"{i:0255}", NOW_MS, NOW_MS * 10**6, None) for i in range(MAX_BLOCK_BEACONS)], first=True)
+    assert max(len(block.message_ids) for block in blocks) <= 512 * 1024
+    assert sum(block.count for block in blocks) == MAX_BLOCK_BEACONS
+
+
+def test_a_clock_in_nanoseconds_loses_nothing_to_float_arithmetic() -> None:
+    (block,) = read([("in", "m", NOW_MS, NOW_MS * 10**6 + 1_500_001, None)])
+    assert block.lag_ms[0] == np.float32(1.500001)
+
+
+def test_more_reasons_than_anybody_tells_apart_go_by_one_name() -> None:
+    given_ = [("dead", f"m{i}", NOW_MS, NOW_MS * 10**6, Extras(reason=f"error {i}")) for i in range(100)]
+    assert len({block.reason for block in read(given_)}) == 65
+
+
+def test_datetimes_and_milliseconds_name_the_same_window() -> None:
+    when = datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+    blocks = read(
+        [("in", "m", time, NOW_MS * 10**6, None) for time in (when, NOW_MS, float(NOW_MS), when + timedelta(0))]
+    )
+    assert [(block.window_start, block.count) for block in blocks] == [(NOW_MS // 60_000 * 60, 4)]

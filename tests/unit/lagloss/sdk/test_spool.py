@@ -1,0 +1,339 @@
+"""The spool on a real disk: whatever happens to process, disk and files, each beacon is sent once or counted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Container
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lagloss import Emitter, MemoryOutlet
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.sdk.account import Account
+from lagloss.sdk.buffer import BeaconBuffer
+from lagloss.sdk.flush import Drain
+from lagloss.sdk.packing import BeaconReader, Packer
+from lagloss.sdk.shipper import EmitterIdentity, Shipper
+from lagloss.sdk.spool.directory import SpoolDirectory
+from lagloss.sdk.spool.frames import frame, frames
+from lagloss.sdk.spool.journal import Head
+from lagloss.sdk.spool.recovery import REPORTS_SKIPPED, SpoolRecovery
+from lagloss.sdk.spool.spool import Spool
+from lagloss.wire.format import BeaconBlock, EmitterReport, Tally, decode_block, decode_report
+from tests.unit.lagloss.sdk.test_emitter_turns import wait_for
+
+NOW_MS = time.time_ns() // 1_000_000
+START_S = NOW_MS // 60_000 * 60
+Place = tuple[str, int]
+"""Checkpoint and window."""
+
+
+class Life:
+    """A process of a node, turn by turn, and its spool; what it puts in is remembered."""
+
+    def __init__(
+        self, below: Path, log: MemoryOutlet, *, max_bytes: int = 1 << 30, resumes: bool = False, final: bool = True
+    ) -> None:
+        self.log = log
+        self.identity = EmitterIdentity("clicks", "mid", os.urandom(16), "host:1", NOW_MS - 5_000, resumes)
+        self.directory = SpoolDirectory.made(below, "clicks", "mid", self.identity.emitter)
+        self.account = Account("mid", final=final)
+        self.errors: list[Exception] = []
+        head = Head(self.identity, final)
+        self.spool = Spool(self.directory, head, self.account, self.errors.append, segment_bytes=3_000)
+        self.shipper = Shipper(self.identity, log, self.account)
+        self.intake = BeaconBuffer()
+        packer = Packer("clicks", "mid", self.identity.emitter, first=False)
+        self.drain = Drain(self.intake, BeaconReader(keep_ids=False), packer, self.errors.append)
+        self.now_ms = NOW_MS
+        self.durable: Counter[Place] = Counter()
+        self.fleeting: Counter[Place] = Counter()
+        self.reported: dict[Place, int] = {}
+
+    def observe(self, beacons: int, windows_ago: int) -> None:
+        start_s = START_S - 60 * windows_ago
+        for number in range(beacons):
+            self.intake.buffer.extend(("in", f"{self.drain.taken}-{number}", start_s * 1000, NOW_MS * 10**6, None))
+
+    def put(self) -> bool:
+        self.now_ms += 1_000
+        flush = self.drain.take(self.now_ms, (), 8, 1 << 32)
+        is_durable = self.spool.put(flush, self.shipper.report_seq)
+        for block in flush.blocks:
+            put_in = self.durable if is_durable else self.fleeting
+            put_in[f"mid.{block.increment.key.place}", block.increment.key.window_start] += block.increment.beacons
+        return is_durable
+
+    def ship(self, *, report: bool = True) -> bool:
+        flush = self.spool.head()
+        if flush is None:
+            return False
+        positions = self.shipper.ship(flush)
+        assert positions is not None
+        self.spool.shipped(flush, positions)
+        if (report or self.spool.wants_report) and self.shipper.report():
+            self.spool.reported(self.shipper.report_seq)
+        return True
+
+    def die(self) -> None:
+        self.spool.close(settled=False)
+
+
+def settle(below: Path, log: MemoryOutlet) -> None:
+    for found in SpoolDirectory.abandoned(below, "clicks", "mid"):
+        identity = EmitterIdentity(*found.owner, "unknown", 0)
+        assert SpoolRecovery(found.path, identity, log, lambda: False).settle()
+        found.remove()
+
+
+def blocks_once(log: MemoryOutlet, emitter: bytes) -> list[BeaconBlock]:
+    """The emitter's blocks as the aggregator counts them."""
+    blocks = [decode_block(value) for value in log.values(BEACONS)]
+    return list({block.seq: block for block in blocks if block.emitter == emitter}.values())
+
+
+def reports(log: MemoryOutlet, emitter: bytes) -> list[EmitterReport]:
+    found = [decode_report(value) for value in log.values(REPORTS)]
+    return [report for report in found if report.emitter == emitter]
+
+
+def newest(log: MemoryOutlet, emitter: bytes) -> dict[Place, Tally]:
+    return {(tally.checkpoint, tally.window_start): tally for r in reports(log, emitter) for tally in r.tallies}
+
+
+def in_log(log: MemoryOutlet, emitter: bytes) -> Counter[Place]:
+    found: Counter[Place] = Counter()
+    for block in blocks_once(log, emitter):
+        found[block.checkpoint, block.window_start] += block.count
+    return found
+
+
+def assert_ranges_cover_the_blocks(log: MemoryOutlet, emitter: bytes, tallied: Container[Place]) -> None:
+    places: Counter[int] = Counter()
+    seen: dict[int, bool] = {}
+    tallies = newest(log, emitter)
+    for topic, partition, _, value in log.records:
+        if topic != BEACONS:
+            continue
+        offset = places[partition]
+        places[partition] += 1
+        block = decode_block(value)
+        if block.emitter == emitter and (block.checkpoint, block.window_start) in tallied:
+            ranges = tallies[block.checkpoint, block.window_start].ranges
+            covered = any(r.partition == partition and r.first <= offset <= r.last for r in ranges)
+            seen[block.seq] = seen.get(block.seq, False) or covered
+    assert all(seen.values())
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("observe"), st.integers(1, 40), st.integers(0, 3)),
+        st.tuples(st.just("put")),
+        st.tuples(st.just("ship"), st.booleans()),
+        st.tuples(st.just("disk"), st.booleans()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=50)
+@given(STEPS)
+def test_after_a_crash_at_any_time_what_was_flushed_is_in_the_log_once_and_in_the_tallies(
+    steps: list[tuple[object, ...]],
+) -> None:
+    with tempfile.TemporaryDirectory() as below:
+        log = MemoryOutlet()
+        life = Life(Path(below), log)
+        broken = False
+        real_write = os.write
+
+        def write(descriptor: int, data: bytes) -> int:
+            if broken:
+                raise OSError(errno.ENOSPC, "no space left on device")
+            return real_write(descriptor, data)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("lagloss.sdk.spool.segment.os.write", write)
+            patch.setattr("lagloss.sdk.spool.spool.RETRY_S", 0.0)
+            for step in steps:
+                match step:
+                    case ("observe", int(beacons), int(windows_ago)):
+                        life.observe(beacons, windows_ago)
+                    case ("put",) if life.spool.has_room:
+                        life.put()
+                    case ("ship", bool(report)):
+                        life.ship(report=report)
+                    case ("disk", bool(broken)):
+                        pass
+        before = newest(log, life.identity.emitter)
+        life.die()
+        is_known = bool(list(life.directory.path.glob("*.log")))
+        settle(Path(below), log)
+        emitter = life.identity.emitter
+        found, tallies = in_log(log, emitter), newest(log, emitter)
+        for place, beacons in found.items():
+            assert life.durable[place] <= beacons <= life.durable[place] + life.fleeting[place]
+            assert not is_known or tallies[place].beacons == beacons
+        assert set(life.durable) <= set(tallies)
+        assert set(life.durable) <= set(found)
+        assert all(tally.dropped == 0 for tally in tallies.values())
+        assert all(tallies[place].beacons >= tally.beacons for place, tally in before.items())
+        assert_ranges_cover_the_blocks(log, emitter, life.durable)
+        told = reports(log, emitter)
+        assert [report.seq for report in told] == sorted({report.seq for report in told})
+        assert not is_known or told[-1].closed
+        assert not list(Path(below).iterdir())
+
+
+@settings(max_examples=50)
+@given(st.integers(0, 2**32))
+def test_a_damaged_byte_costs_one_block_at_most_and_that_is_counted(seed: int) -> None:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as below:
+        log = MemoryOutlet()
+        life = Life(Path(below), log)
+        for _ in range(chance.randrange(1, 12)):
+            life.observe(chance.randrange(1, 60), chance.randrange(3))
+            life.put()
+            if chance.random() < 0.4:
+                life.ship(report=chance.random() < 0.5)
+        emitter = life.identity.emitter
+        final_before = max((report.final_through for report in reports(log, emitter)), default=0)
+        files = [file for file in sorted(life.directory.path.iterdir()) if file.stat().st_size]
+        at_life = chance.random() < 0.5
+        if files:
+            file = chance.choice(files)
+            data = bytearray(file.read_bytes())
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+            file.write_bytes(data)
+        if at_life:
+            while life.ship():
+                pass
+            assert not any(isinstance(error, AssertionError) for error in life.errors)
+        life.die()
+        settle(Path(below), log)
+        found, tallies = in_log(log, emitter), newest(log, emitter)
+        last = reports(log, emitter)[-1]
+        for place, beacons in life.durable.items():
+            told = tallies.get(place)
+            # Either the numbers tell what is missing, or the window is no longer claimed to be complete.
+            is_exact = told is not None and found[place] + told.dropped == beacons and told.beacons == found[place]
+            assert is_exact or last.final_through < place[1] + 60, (place, beacons, found[place], told, final_before)
+
+
+def test_frames_are_found_again_around_any_damage() -> None:
+    data = b"".join(frame(b"B", bytes([n]) * 50) for n in range(5))
+    for at in range(len(data)):
+        damaged = data[:at] + bytes([data[at] ^ 0x40]) + data[at + 1 :]
+        whole = [bytes(found.payload)[0] for found in frames(damaged)]
+        assert whole == [n for n in range(5) if n != at // (len(data) // 5)]
+
+
+def test_the_closing_report_leaves_the_last_minute_unsure_but_not_where_the_host_observes_it_again(
+    tmp_path: Path,
+) -> None:
+    for resumes in (False, True):
+        log = MemoryOutlet()
+        life = Life(tmp_path, log, resumes=resumes)
+        life.observe(3, windows_ago=2)
+        life.put()
+        life.ship()
+        life.die()
+        settle(tmp_path, log)
+        last = reports(log, life.identity.emitter)[-1]
+        assert last.closed
+        assert last.seq > REPORTS_SKIPPED
+        if resumes:
+            assert (last.sent_at, last.final_through) == (life.now_ms, life.now_ms // 1000)
+        else:
+            assert last.final_through == START_S - 120
+            assert last.sent_at <= life.now_ms + 60_000
+
+
+def test_the_account_of_one_that_was_never_final_is_not_so_once_it_is_settled(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    life = Life(tmp_path, log, resumes=True, final=False)
+    life.observe(3, windows_ago=0)
+    life.put()
+    life.die()
+    settle(tmp_path, log)
+    (last,) = reports(log, life.identity.emitter)
+    assert (last.closed, last.final_through, [tally.beacons for tally in last.tallies]) == (True, 0, [3])
+
+
+def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_with_all_it_observed(
+    tmp_path: Path,
+) -> None:
+    log = MemoryOutlet(down=True)
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path) as dead:
+        dead.taken_in("m", NOW_MS)
+        mark = dead.mark()
+        dead.nudge()
+        wait_for(lambda: dead.acknowledged(mark))
+        dead.taken_in("n", NOW_MS)
+        assert not dead.close(timeout_s=1)
+    log.down = False
+    assert log.records == []
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path):
+        wait_for(lambda: bool(reports(log, dead.id)))
+    assert sum(block.count for block in blocks_once(log, dead.id)) == 2
+    (last,) = reports(log, dead.id)
+    assert (last.closed, [(tally.beacons, tally.dropped) for tally in last.tallies]) == (True, [(2, 0)])
+    assert last.final_through * 1000 >= NOW_MS - 1000
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spool_takes_what_memory_has_no_room_for_and_stops_at_its_size(tmp_path: Path) -> None:
+    log = MemoryOutlet(down=True)
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path, max_buffered=10, spool_bytes=4_000) as emitter:
+        observed = 0
+        while emitter.stats().spooled_bytes < 4_000:
+            observed += sum(emitter.taken_in(f"m{observed}", NOW_MS) for _ in range(10))
+            mark = emitter.mark()
+            emitter.nudge()
+            wait_for(lambda mark=mark: emitter.acknowledged(mark))  # type: ignore[misc]
+        refused = sum(not emitter.taken_in("m", NOW_MS) for _ in range(25))
+        assert refused >= 15
+        log.down = False
+        assert emitter.flush()
+        stats = emitter.stats()
+        assert (stats.dropped, stats.sent) == (refused, observed + 25 - refused)
+        assert stats.spooled_bytes < 20_000
+    (tally,) = newest(log, emitter.id).values()
+    assert (tally.beacons, tally.dropped) == (stats.sent, stats.dropped)
+
+
+def test_a_directory_that_cannot_be_written_leaves_the_host_with_memory(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    log = MemoryOutlet()
+    with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path / "file") as emitter:
+        assert emitter.taken_in("m", NOW_MS)
+        assert emitter.flush()
+        assert emitter.stats().sent == 1
+        assert emitter.stats().errors >= 1
+    assert len(caplog.records) <= 2
+    assert reports(log, emitter.id)[-1].closed
+
+
+def test_two_processes_of_a_node_share_a_directory_and_nobody_takes_a_living_one_for_dead(tmp_path: Path) -> None:
+    log = MemoryOutlet()
+    with (
+        Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path) as one,
+        Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path) as other,
+    ):
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 2)
+        assert list(SpoolDirectory.abandoned(tmp_path, "clicks", "mid")) == []
+        assert one.flush()
+        assert other.flush()
+        assert not any(report.closed for report in [*reports(log, one.id), *reports(log, other.id)])
+    assert not list(tmp_path.iterdir())

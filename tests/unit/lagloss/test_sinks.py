@@ -1,0 +1,108 @@
+"""Batches and Spark tasks: what they tell of many messages at once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from lagloss import Emitter, MemoryOutlet
+from lagloss.broker.topics import BEACONS, REPORTS
+from lagloss.identity import Identity
+from lagloss.sink import batch
+from lagloss.spark import SparkObservation, observe_partition
+from lagloss.wire.format import decode_block, decode_report
+
+NOW_MS = time.time_ns() // 1_000_000
+
+
+def counts(log: MemoryOutlet) -> Counter[str]:
+    blocks = [decode_block(value) for value in log.values(BEACONS)]
+    return sum((Counter({block.checkpoint: block.count}) for block in blocks), Counter())
+
+
+def test_all_messages_of_a_batch_are_out_at_its_end_and_in_hand_until_then() -> None:
+    log = MemoryOutlet()
+    with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
+        emitter.taken_in("a", NOW_MS)
+        with batch(emitter, [("a", NOW_MS)], to="mail") as messages:
+            messages.take("b", NOW_MS)
+            assert emitter._intake.in_hand_since() is not None
+        assert emitter._intake.in_hand_since() is None
+    assert counts(log) == {"warehouse.in": 2, "warehouse.out:mail": 2}
+
+
+def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
+    log = MemoryOutlet()
+    with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
+        again = Identity("a", NOW_MS, "again")
+        again.tell(emitter.taken_in)
+        with batch(emitter, [again]) as messages:
+            messages.take("b", NOW_MS, "again")
+            messages.take("c", NOW_MS)
+    replays = Counter[tuple[str, str | None]]()
+    for block in map(decode_block, log.values(BEACONS)):
+        replays[block.checkpoint, block.replay] += block.count
+    assert replays == {(at, why): n for at in ("warehouse.in", "warehouse.out") for why, n in (("again", 2), (None, 1))}
+
+
+def test_none_of_a_batch_that_raises_is_out() -> None:
+    log = MemoryOutlet()
+    with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
+        with suppress(OSError), batch(emitter) as messages:
+            messages.take("a", NOW_MS)
+            raise OSError("refused")
+        assert emitter._intake.in_hand_since() is None
+    assert counts(log) == {"warehouse.in": 1}
+
+
+@pytest.mark.parametrize("as_given", [int, lambda ms: datetime.fromtimestamp(ms / 1000, UTC)])
+def test_a_spark_task_passes_its_rows_on_unchanged_and_closes_its_emitter(as_given: Callable[[int], Any]) -> None:
+    log, when = MemoryOutlet(), as_given(time.time_ns() // 1_000_000)
+    rows = [
+        pa.RecordBatch.from_pydict({"id": ["a", None, "b"], "time": [when] * 3}),
+        pa.RecordBatch.from_pydict({"id": ["c"], "time": [when]}),
+    ]
+    observation = SparkObservation(
+        "orders", "load", "filtered", "id", "time", None, reason="old", options={"outlet": lambda: log}
+    )
+    assert list(observe_partition(observation, rows)) == rows
+    assert counts(log) == {"load.filtered": 3}
+    assert decode_report(log.values(REPORTS)[-1]).closed
+    lags = [lag for value in log.values(BEACONS) for lag in decode_block(value).lag_ms.tolist()]
+    assert max(map(abs, lags)) < 60_000
+
+
+def test_a_spark_task_that_is_stopped_in_between_closes_its_emitter() -> None:
+    log = MemoryOutlet()
+    rows = [pa.RecordBatch.from_pydict({"id": ["a"], "time": [NOW_MS]})] * 2
+    task = observe_partition(
+        SparkObservation("orders", "load", "out", "id", "time", None, options={"outlet": lambda: log}), rows
+    )
+    next(task)
+    task.close()
+    assert counts(log) == {"load.out": 1}
+    assert decode_report(log.values(REPORTS)[-1]).closed
+
+
+def test_importing_lagloss_imports_neither_fastapi_nor_pyspark() -> None:
+    code = (
+        "import sys, lagloss, lagloss.kafka, lagloss.asgi; print({'fastapi', 'starlette', 'pyspark'} & {*sys.modules})"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"
+
+
+def test_beacons_over_http_without_their_extra_say_how_to_get_it() -> None:
+    code = (
+        "import sys; sys.modules['httpx'] = None; from lagloss import Emitter; Emitter('a', 'b', collector='http://c')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "beacons over HTTP need httpx: run `pip install 'lagloss[http]'`" in done.stderr

@@ -1,0 +1,142 @@
+"""`spec.alerts` and `metadata.labels`: what is accepted, what the defaults are, and what a refusal names."""
+
+from __future__ import annotations
+
+import pytest
+
+from alerting.rules import rules_of
+from lagloss_server.errors import BadDefinition
+from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.definition import Definition, as_document, parse_definition
+
+HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks, labels: {team: checkout}}\nspec:\n"
+NODES = HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n"
+ALERTS = NODES + "  alerts:\n"
+EVERYTHING = (
+    ALERTS
+    + """    runbook: https://wiki.example/lagloss
+    resolveAfter: 2
+    upstream: [orders]
+    loss: {breaches: 1, of: 1, atOnce: 0.5, minMessages: 10, ticketOver: 30m, severity: warning}
+    lag:
+      - {breaches: 2, of: 3}
+      - {checkpoint: b.out, target: 3s}
+      - {node: a, target: 500ms}
+      - {link: {from: a, to: b}, target: 1s}
+    onTime: {target: 0.9}
+    staleness: off
+    budget: on
+    blind: {breaches: 5, of: 10, severity: warning}
+    duplicates: on
+    deadLetters: {max: 0.5}
+    pendingAge: {max: 5m}
+    negativeLag: {}
+"""
+)
+
+
+def alerts(text: str) -> Alerts:
+    return parse_definition(text).spec.alerts
+
+
+def test_defaults_are_those_of_the_docs() -> None:
+    found = alerts(NODES)
+    assert found == Alerts()
+    assert found.loss is not None
+    assert (found.loss.breaches, found.loss.of, found.loss.at_once, found.loss.min_messages) == (2, 3, 0.05, 500)
+    assert [lag.name for lag in found.lag] == ["lag"]
+    assert found.blind is not None
+    assert (found.blind.breaches, found.blind.of, found.resolve_after) == (3, 5, 3)
+    off = (found.duplicates, found.dead_letters, found.pending_age, found.negative_lag)
+    assert off == (None,) * 4
+
+
+def test_the_rules_have_their_names_and_those_that_are_off_are_not_there() -> None:
+    budgets = [f"budget/{objective}/{span}" for objective in ("loss", "on-time") for span in ("1h", "6h", "3d")]
+    blind = ["blind/closing", "blind/evidence", "blind/reports"]
+    default = [*blind, "loss", "loss/ticket", "lag", "on-time", "staleness", *budgets]
+    assert [rule.name for rule in rules_of(parse_definition(NODES))] == default
+    lags = ["lag", "lag/checkpoint/b.out", "lag/node/a", "lag/link/a->b"]
+    quality = ["duplicates", "dead-letters", "pending-age", "negative-lag"]
+    everything = [*blind, "loss", "loss/ticket", *lags, "on-time", *budgets, *quality]
+    assert [rule.name for rule in rules_of(parse_definition(EVERYTHING))] == everything
+    names = ("loss", "lag", "onTime", "staleness", "budget", "blind")
+    silent = ALERTS + "".join(f"    {name}: off\n" for name in names)
+    assert rules_of(parse_definition(silent)) == []
+
+
+def test_a_budget_follows_its_objective_and_a_target_of_everything_leaves_none() -> None:
+    def budgets(text: str) -> set[str]:
+        names = (rule.name for rule in rules_of(parse_definition(text)))
+        return {name.split("/")[1] for name in names if name.startswith("budget/")}
+
+    assert budgets(ALERTS + "    loss: off\n") == {"on-time"}
+    assert budgets(ALERTS + "    onTime: off\n") == {"loss"}
+    assert budgets(ALERTS + "    onTime: {target: 1}\n") == {"loss"}
+    assert budgets(NODES + "  sla: {loss: {max: 0}}\n") == {"on-time"}
+
+
+def test_no_rule_is_inhibited_by_itself_or_by_one_that_is_judged_after_it() -> None:
+    names = [rule.name for rule in rules_of(parse_definition(EVERYTHING))]
+    for rule in rules_of(parse_definition(EVERYTHING)):
+        assert set(rule.inhibited_by) <= set(names[: names.index(rule.name)])
+
+
+@pytest.mark.parametrize("text", [NODES, EVERYTHING, ALERTS + "    lag: off\n    loss: off\n    duplicates: {}\n"])
+def test_a_stored_definition_reads_back_equal(text: str) -> None:
+    definition = parse_definition(text)
+    assert Definition.model_validate(as_document(definition)) == definition
+
+
+def test_a_definition_that_was_stored_before_there_were_rules_has_the_defaults() -> None:
+    document = as_document(parse_definition(NODES))
+    del document["spec"]["alerts"], document["metadata"]["labels"]
+    old = Definition.model_validate(document)
+    assert (old.spec.alerts, old.metadata.labels) == (Alerts(), {})
+
+
+def test_labels_are_kept() -> None:
+    assert parse_definition(NODES).metadata.labels == {"team": "checkout"}
+
+
+@pytest.mark.parametrize(
+    ("lines", "line", "expected"),
+    [
+        ("    loss: {breaches: 4}\n", 9, "expected breaches to be at most of (3), found 4"),
+        ("    loss:\n      breaches: 2\n      of: 61\n", 11, "less than or equal to 60"),
+        ("    loss:\n      breaches: 0\n", 10, "greater than or equal to 1"),
+        ("    loss: {ticketOver: 2d}\n", 9, "expected a duration from 1m to 1d"),
+        ("    loss:\n", 9, "expected on, off or the rule's settings, found nothing"),
+        ("    loss: maybe\n", 9, "valid dictionary"),
+        ("    loss: {minMesages: 1}\n", 9, "minMesages"),
+        ("    loss: {severity: page}\n", 9, "'critical' or 'warning'"),
+        ("    lag:\n", 9, "expected on, off or a list of lag rules, found nothing"),
+        ("    lag:\n      - {}\n      - node: nowhere\n        target: 1s\n", 11, "found nowhere"),
+        ("    lag:\n      - {}\n      - checkpoint: a.out:b\n        target: 1s\n", 11, "found a.out:b"),
+        ("    lag:\n      - target: 1s\n        link: {from: b, to: a}\n", 11, "found b->a"),
+        ("    lag:\n      - node: a\n", 10, "expected a target"),
+        ("    lag:\n      - target: 1s\n", 10, "sla.lag.target"),
+        ("    lag:\n      - {node: a, checkpoint: b.in, target: 1s}\n", 10, "found checkpoint and node"),
+        ("    lag:\n      - node: a\n        target: 0s\n", 11, "expected a duration above 0"),
+        ("    lag:\n      - {}\n      - {of: 4}\n", 11, "found lag twice"),
+        ("    onTime: {target: 0}\n", 9, "greater than 0"),
+        ("    onTime: {target: 95}\n", 9, "less than or equal to 1"),
+        ("    pendingAge:\n      max: 15m\n", 10, "expected less than maxWait"),
+        ("    negativeLag: {max: 0ms}\n", 9, "expected a duration above 0"),
+        ("    duplicates: {max: -1}\n", 9, "greater than 0"),
+        ("    upstream:\n      - orders\n      - clicks\n", 11, "found clicks itself"),
+        ("    runbook: javascript:alert(1)\n", 9, "match pattern"),
+        ("    resolveAfter: 0\n", 9, "greater than or equal to 1"),
+    ],
+)
+def test_a_refusal_names_line_and_expectation(lines: str, line: int, expected: str) -> None:
+    with pytest.raises(BadDefinition) as refused:
+        parse_definition(ALERTS + lines, "clicks.yaml")
+    assert str(refused.value).startswith(f"clicks.yaml:{line}: ")
+    assert expected in str(refused.value)
+
+
+@pytest.mark.parametrize("label", ["severity: high", "1st: a", "team: 5", 'team: "a\\nb"'])
+def test_labels_that_are_not_free_or_not_text_are_refused(label: str) -> None:
+    with pytest.raises(BadDefinition, match=r"clicks.yaml:3: metadata.labels"):
+        parse_definition(NODES.replace("team: checkout", label), "clicks.yaml")

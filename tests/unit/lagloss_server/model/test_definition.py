@@ -1,0 +1,89 @@
+"""Definitions: what is accepted, and that every refusal names file, line and expectation."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from lagloss_server.errors import BadDefinition
+from lagloss_server.model.definition import Definition, as_document, load_definition, parse_definition
+from lagloss_server.model.graph import Graph
+from pipeline_under_test.topology import CONSUMERS, DEFINITION, PIPELINE, group_of
+
+HEAD = "apiVersion: lagloss/v1\nkind: Pipeline\nmetadata: {name: clicks}\nspec:\n"
+GOOD = HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b}\n"
+
+
+def test_defaults_are_those_of_the_docs() -> None:
+    spec = parse_definition(GOOD).spec
+    assert (spec.grace, spec.max_wait, spec.sla.loss.max) == (60_000, 900_000, 0.01)
+    assert (spec.sla.lag.percentile, spec.sla.lag.target, spec.sla.staleness.max) == (95, 5_000, 300_000)
+
+
+def test_a_stored_definition_reads_back_equal() -> None:
+    definition = parse_definition(GOOD + "  grace: 90s\n  maxWait: 1h\n")
+    assert Definition.model_validate(as_document(definition)) == definition
+
+
+def test_a_node_may_name_its_consumer_group_and_so_may_a_retrier() -> None:
+    nodes = "  nodes:\n    - {name: a, retries: r, group: shop.a}\n    - {name: r, group: shop.r}\n"
+    assert parse_definition(HEAD + nodes).groups == {"a": "shop.a", "r": "shop.r"}
+    assert parse_definition(GOOD).groups == {}
+
+
+def test_naming_a_group_makes_no_node_another() -> None:
+    before, after = (Graph(parse_definition(text)) for text in (GOOD, GOOD.replace("{name: b}", "{name: b, group: g}")))
+    assert before.same_node(after, "b")
+
+
+def test_the_reference_pipeline_names_the_groups_that_its_nodes_read_in() -> None:
+    assert load_definition(DEFINITION).groups == {node: group_of(PIPELINE, node) for node in CONSUMERS}
+
+
+@pytest.mark.parametrize(("share", "ids"), [("1", 2**32), ("0.1", 429_496_729), ("0.5", 2**31), ("1e-30", 1)])
+def test_a_sample_is_told_as_that_share_of_all_hashes_and_never_as_none(share: str, ids: int) -> None:
+    assert parse_definition(f"{GOOD}  sample: {share}\n").sample == ids
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        (GOOD + "  graze: 60s\n", 8, "graze"),
+        (GOOD + "  grace: 60\n", 8, "expected a duration"),
+        (GOOD + "  grace: soon\n", 8, "expected a duration"),
+        (GOOD + "  sla:\n    loss: {max: 2}\n", 9, "less than or equal to 1"),
+        (GOOD + "  sample: 0\n", 8, "greater than 0"),
+        (GOOD + "  sample: 10%\n", 8, "valid number"),
+        (HEAD + "  nodes:\n    - {name: a, to: [b]}\n    - {name: b, to: [a]}\n", 4, "expected no cycles"),
+        (HEAD + "  nodes:\n    - {name: a}\n    - {name: b}\n", 4, "exactly one node without incoming link"),
+        (HEAD + "  nodes:\n    - {name: a, to: [x]}\n", 4, "found x"),
+        (HEAD + "  nodes:\n    - {name: a, to: [b], copy: all}\n    - {name: b}\n", 4, "several next nodes"),
+        (HEAD + "  nodes:\n    - {name: a.b}\n", 6, "match pattern"),
+        (HEAD + "  nodes:\n    - {name: a}\n    - {name: a}\n", 4, "found a twice"),
+        (HEAD + "  nodes:\n    - {name: a, groop: g}\n", 6, "groop"),
+        (HEAD + "  nodes:\n    - {name: a, group: ''}\n", 6, "match pattern"),
+        (HEAD + "  nodes:\n    - {name: a, to: [b], group: g}\n    - {name: b, group: g}\n", 4, "found g at several"),
+        (HEAD + "  nodes: [{name: a\n", 6, "expected YAML"),
+        ("[]", 1, "Input should be"),
+        ("", 1, "Input should be"),
+    ],
+)
+def test_refusal_names_line_and_expectation(text: str, line: int, expected: str) -> None:
+    with pytest.raises(BadDefinition) as refused:
+        parse_definition(text, "clicks.yaml")
+    assert str(refused.value).startswith(f"clicks.yaml:{line}: ")
+    assert expected in str(refused.value)
+
+
+def test_more_than_200_checkpoints_are_refused() -> None:
+    names = [f"n{at}" for at in range(51)]
+    nodes = "".join(f"    - {{name: {a}, to: [{b}]}}\n" for a, b in itertools.pairwise(names))
+    with pytest.raises(BadDefinition, match="at most 200 checkpoints, found 204"):
+        parse_definition(HEAD + "  nodes:\n" + nodes + f"    - {{name: {names[-1]}}}\n")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadDefinition, match="expected a readable"):
+        load_definition(tmp_path / "none.yaml")

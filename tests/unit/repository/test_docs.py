@@ -1,0 +1,273 @@
+"""What operators and newcomers read names what is there: metrics, settings, reasons, commands, targets, files."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import typer.main
+import yaml
+from pydantic import BaseModel
+
+from aggregator.metrics import AggregatorMetrics
+from alerting.cli.main import app as alerts_app
+from alerting.config import AlertingFile
+from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
+from alerting.metrics import AlertingMetrics
+from collector.metrics import CollectorMetrics
+from dashboard.reports.cli import app as report_app
+from dashboard.reports.send import app as reports_app
+from lagloss.wire.format import BadReason
+from lagloss_server.cli.main import app
+from lagloss_server.incidents import receiver_check as rehearsal
+from lagloss_server.incidents.runbooks import KINDS
+from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.definition import Definition, Metadata, PipelineSpec, parse_definition
+from lagloss_server.model.nodes import NodeSpec
+from lagloss_server.settings import ENV_PREFIX, Settings
+from lagloss_server.yaml_files import parse_yaml
+
+ROOT = Path(__file__).resolve().parents[3]
+RUNBOOKS = ROOT / "lagloss_server/incidents/runbooks"
+FOLDERS = [path for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")]
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in folder.rglob("*.md"))])
+PACKAGES = ("lagloss", "lagloss_server", "collector", "aggregator", "alerting", "dashboard", "pipeline_under_test")
+LINK = re.compile(r"!?\[([^\]]*)\]\(([^)\s]+)\)")
+
+
+def page(path: str) -> str:
+    return (ROOT / path).read_text("utf-8")
+
+
+def table_rows(text: str) -> set[str]:
+    """What stands as code in the first column of the page's tables."""
+    return {
+        name for cell in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE) for name in re.findall(r"`([^`]+)`", cell)
+    }
+
+
+def exposed_metrics() -> set[str]:
+    """The names as /metrics shows them."""
+    registries = (AggregatorMetrics().registry, CollectorMetrics().registry, AlertingMetrics().registry)
+    families = [family for registry in registries for family in registry.collect()]
+    return {family.name + ("_total" if family.type == "counter" else "") for family in families}
+
+
+def environment_variables() -> set[str]:
+    """Every setting, and what else the code reads."""
+    fields = {f"{ENV_PREFIX}{name}".upper() for name in Settings.model_fields}
+    texts = [path.read_text("utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    return fields | {name for text in texts for name in re.findall(r"LAGLOSS_[A-Z]+(?:_[A-Z]+)*\b", text)}
+
+
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
+def defined_names(path: Path, *kinds: type[ast.AST]) -> set[str]:
+    nodes = ast.walk(ast.parse(path.read_text("utf-8")))
+    return {n.name for n in nodes if isinstance(n, DEFINITIONS) and isinstance(n, kinds or DEFINITIONS)}
+
+
+def commands_of(group: Any, prefix: str = "") -> dict[str, set[str]]:
+    """The options of every command, by its words: `alerts list`. Groups of commands are in it, without options."""
+    found: dict[str, set[str]] = {}
+    for name, command in group.commands.items():
+        apart = typer.main.get_command(APART[name]) if name in APART else command
+        found[prefix + name] = {option for parameter in apart.params for option in parameter.opts}
+        if hasattr(apart, "commands"):
+            found |= commands_of(apart, f"{prefix}{name} ")
+    return found
+
+
+APART = {"alerts": alerts_app, "reports": reports_app, "report": report_app}
+"""Commands that are command lines of their own: see `lagloss_server.cli.main`."""
+COMMANDS = commands_of(typer.main.get_command(app))
+GROUPS = {name for name in COMMANDS for other in COMMANDS if other.startswith(f"{name} ")}
+
+
+def command_in(words: str) -> str:
+    """The command that these words begin with."""
+    one, two = words.split()[:1], words.split()[:2]
+    return " ".join(two if " ".join(two) in COMMANDS else one)
+
+
+def code_in(text: str) -> list[str]:
+    """What a page shows as code: fenced and indented blocks, and spans."""
+    fenced = re.compile(r"^ *```.*?\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
+    rest = fenced.sub("", text)
+    return fenced.findall(text) + re.findall(r"^ {4}.+", rest, re.MULTILINE) + re.findall(r"`([^`\n]+)`", rest)
+
+
+def example_definition() -> tuple[str, Definition]:
+    (text,) = re.findall(r"^```yaml\n(.*?)^```$", page("docs/definition.md"), re.MULTILINE | re.DOTALL)
+    return text, parse_definition(text, "definition.md")
+
+
+def keys_of(model: type[BaseModel]) -> Iterator[str]:
+    """The keys that YAML may have for this model, those of models in it by a path; the alerting rules are one key."""
+    for name, field in model.model_fields.items():
+        key, inner = field.alias or name, field.annotation
+        if isinstance(inner, type) and issubclass(inner, BaseModel) and inner is not Alerts:
+            yield from (f"{key}.{below}" for below in keys_of(inner))
+        else:
+            yield key
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors that a page's headings get."""
+    headings = re.findall(r"^#+ (.+)$", path.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_operations_tells_every_metric_and_no_other() -> None:
+    told = {name for name in table_rows(page("docs/operations.md")) if name.startswith("lagloss_")}
+    assert told == exposed_metrics()
+
+
+def test_operations_tells_every_setting_and_no_other() -> None:
+    told = {name for name in table_rows(page("docs/operations.md")) if name.startswith(ENV_PREFIX)}
+    assert told == environment_variables()
+
+
+def test_closing_tells_every_reason_for_a_bad_record_and_no_other() -> None:
+    assert table_rows(page("docs/closing.md").split("## Bad records")[1]) == set(get_args(BadReason))
+
+
+def test_the_command_line_page_has_every_command_and_no_other() -> None:
+    rows = {row for row in table_rows(page("docs/command-line.md")) if row.startswith("lagloss ")}
+    assert {command_in(row.removeprefix("lagloss ")) for row in rows} == COMMANDS.keys() - GROUPS
+
+
+def test_the_definition_page_shows_a_definition_of_defaults() -> None:
+    text, shown = example_definition()
+    given = yaml.safe_load(text)
+    assert shown.name == "orders"
+    assert shown == Definition.model_validate({**given, "spec": {"nodes": given["spec"]["nodes"]}})
+
+
+def test_the_definition_page_has_every_key_with_its_default_and_no_other() -> None:
+    _, keys, nodes, *_ = re.split(r"^## ", page("docs/definition.md"), flags=re.MULTILINE)
+    assert table_rows(keys) == {f"metadata.{key}" for key in keys_of(Metadata)} | {
+        f"spec.{key}" for key in keys_of(PipelineSpec)
+    }
+    assert table_rows(nodes) == set(keys_of(NodeSpec))
+    given = yaml.safe_load(example_definition()[0])
+    for key, default in re.findall(r"^\| `(spec\.[\w.]+)` \| ([\d.]+\w*) \|", keys, re.MULTILINE):
+        assert default == str(functools.reduce(lambda part, name: part[name], key.split("."), given)), key
+
+
+def test_every_kind_of_incident_has_a_runbook_that_alerting_leads_to_and_no_other() -> None:
+    told = page("docs/alerting.md")
+    assert sorted(path.stem for path in RUNBOOKS.glob("*.md")) == sorted(KINDS)
+    assert set(re.findall(r"\[`?([a-z-]+)`?\]\(\.\./lagloss_server/incidents/runbooks/\1\.md\)", told)) == set(KINDS)
+    assert re.findall(r"^\| \[`([a-z-]+)`\]", told, re.MULTILINE) == list(KINDS)
+
+
+def test_alerting_shows_a_body_with_the_keys_that_a_test_has() -> None:
+    (text,) = re.findall(r"^```json\n(.*?)^```$", page("docs/alerting.md"), re.MULTILINE | re.DOTALL)
+    shown, sent = json.loads(text), rehearsal.body("ann", 0)
+    assert list(shown) == list(sent)
+    for part in ("incident", "breach", "windows", "links", "commands"):
+        assert list(shown[part]) == list(sent[part])
+
+
+def test_alerting_shows_rules_and_an_alerting_file_that_can_be_used() -> None:
+    rules, file = re.findall(r"^```yaml\n(.*?)^```$", page("docs/alerting.md"), re.MULTILINE | re.DOTALL)
+    shown = Alerts.model_validate(yaml.safe_load(rules)["spec"]["alerts"])
+    assert parse_yaml(AlertingFile, file, "alerting.md").receivers[0].name == "on-call"
+    # what is shown of rules without a place of their own are the defaults, as the page says
+    defaults = Alerts()
+    for rule in ("loss", "staleness", "budget", "blind", "duplicates", "dead_letters", "pending_age", "negative_lag"):
+        assert getattr(shown, rule) == getattr(defaults, rule), rule
+    assert (shown.lag[0], shown.resolve_after) == (defaults.lag[0], defaults.resolve_after)
+
+
+def test_the_alerting_file_of_the_examples_shows_every_transport_and_can_be_used() -> None:
+    text = page("examples/alerting.yaml")
+    receivers = parse_yaml(AlertingFile, text, "examples/alerting.yaml").receivers
+    assert [receiver.kind for receiver in receivers] == ["webhook"]
+    switched_on = re.sub("^#(?! )|^#(?=  )", "", text, flags=re.MULTILINE)
+    file = parse_yaml(AlertingFile, switched_on, "examples/alerting.yaml")
+    assert sorted(receiver.kind for receiver in file.receivers) == sorted(KINDS_OF_RECEIVERS)
+    assert file.fallback
+    assert file.maintenance
+
+
+def test_every_term_of_the_glossary_leads_to_a_page_and_to_a_class_that_exists() -> None:
+    rows = [row.split(" | ") for row in re.findall(r"^\| (?!term)(\w.*) \|$", page("docs/glossary.md"), re.MULTILINE)]
+    assert len(rows) > 50
+    for term, _, to_page, to_class in rows:
+        ((_, where),) = LINK.findall(to_page)
+        ((name, module),) = LINK.findall(to_class)
+        assert (ROOT / "docs" / where.partition("#")[0]).is_file(), term
+        assert name.strip("`") in defined_names(ROOT / "docs" / module, ast.ClassDef), term
+
+
+def test_the_map_of_the_tree_has_every_folder_and_no_other() -> None:
+    top, *packages = page("CONTRIBUTING.md").split("## The tree")[1].split("## Recipes")[0].split("\nInside ")
+    folders = {f"{folder.name}/" for folder in FOLDERS if folder.name not in ("build", "dist", "__pycache__")}
+    assert {row for row in table_rows(top) if row.endswith("/")} == folders
+    for package, inside in zip(("lagloss", "lagloss_server"), packages, strict=True):
+        found = {
+            f"{path.name}/" if path.is_dir() else path.stem
+            for path in (ROOT / package).iterdir()
+            if not path.name.startswith("_") and (path.is_dir() or path.suffix == ".py")
+        }
+        assert set(re.findall(r"`(\w+/?)`", inside)) - {f"{package}/"} == found
+
+
+def test_the_index_of_the_documentation_has_every_page() -> None:
+    linked = {target.partition("#")[0] for _, target in LINK.findall(page("docs/README.md"))}
+    assert {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"} <= linked
+
+
+def test_the_index_of_decisions_has_every_one_in_order_with_its_title() -> None:
+    pages = sorted((ROOT / "decisions").glob("[0-9]*.md"))
+    titles = [re.match(r"# (\d+)\. (.+)\n", page.read_text("utf-8")) for page in pages]
+    expected = [f"{title[1]}. [{title[2]}]({page.name})" for title, page in zip(titles, pages, strict=True) if title]
+    assert re.findall(r"^\d+\. .+$", page("decisions/README.md"), re.MULTILINE) == expected
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_runbook_has_all_its_parts_in_their_order(kind: str) -> None:
+    parts = re.findall(r"^## (.+)$", page(f"lagloss_server/incidents/runbooks/{kind}.md"), re.MULTILINE)
+    assert parts == [
+        "What it means", "Is it real?", "Look first", "Likely causes", "What to do", "Escalate",
+        "Silence", "How it ends",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_names_commands_and_options_that_exist(path: Path) -> None:
+    for words in re.findall(r"^\s*lagloss ([a-z].*)", "\n".join(code_in(path.read_text("utf-8"))), re.MULTILINE):
+        command = command_in(words)
+        assert command in COMMANDS, words
+        assert set(re.findall(r"--[a-z][a-z-]*", words)) <= COMMANDS[command] | {"--help"}, words
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_page_names_make_targets_that_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", page("Makefile"), re.MULTILINE))
+    assert set(re.findall(r"(?:`|^)make ([a-z-]+)", path.read_text("utf-8"), re.MULTILINE)) <= targets
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_of_a_page_lead_somewhere(path: Path) -> None:
+    for text, link in LINK.findall(path.read_text("utf-8")):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        found = (path.parent / target).resolve() if target else path
+        assert found.exists(), link
+        assert found.is_relative_to(ROOT), link
+        if anchor:
+            assert anchor in anchors(found), link
+        if found.suffix == ".py" and re.fullmatch(r"`\w+`", text):
+            assert text.strip("`") in defined_names(found), f"{text} in {link}"

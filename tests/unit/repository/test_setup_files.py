@@ -1,0 +1,193 @@
+"""The files that set-up and packaging rest on: Makefile, locks, compose file, metadata, changelog."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+import lagloss
+
+ROOT = Path(__file__).parents[3]
+TARGETS = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+LOCKS = ("requirements.txt", "requirements-dev.txt", "deploy/requirements.txt")
+WHEELS = ("lagloss", "lagloss-server")
+CHECKOUT = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+DATA_SUFFIXES = {
+    ".LICENSE", ".avsc", ".css", ".html", ".j2", ".jinja", ".js", ".lock", ".mako", ".md", ".typed", ".xml", ".yaml",
+}  # fmt: skip
+
+
+def test_make_help_lists_every_target_in_one_line_each() -> None:
+    done = subprocess.run(
+        ["make", "--no-print-directory", "help"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert [line.split()[1] for line in done.stdout.splitlines()] == TARGETS
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_a_lock_pins_every_package_with_a_hash(name: str) -> None:
+    blocks = re.split(r"\n(?=[a-z])", (ROOT / name).read_text(), flags=re.IGNORECASE)
+    pins = [block for block in blocks if not block.startswith("#")]
+    assert len(pins) > 50
+    for pin in pins:
+        assert re.match(r"[A-Za-z0-9_.\[\]-]+==\S+", pin), pin
+        assert "--hash=sha256:" in pin, pin
+
+
+@pytest.mark.parametrize("name", [*LOCKS, "lagloss_server/ops/jars.lock"])
+def test_a_lock_holds_no_address_and_no_path_of_a_machine(name: str) -> None:
+    text = (ROOT / name).read_text()
+    assert "://" not in text
+    assert "find-links" not in text
+    assert "index-url" not in text
+    assert not re.search(r"(^|\s)/\w", text)
+
+
+def test_the_changelog_has_the_packages_version_as_its_newest_release_below_unreleased() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert headings[0] == "[Unreleased]"
+    assert re.fullmatch(rf"\[{re.escape(lagloss.__version__)}\] - \d{{4}}-\d\d-\d\d", headings[1])
+
+
+def test_the_package_says_the_licence_that_the_repository_holds() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    for name in project["license-files"]:
+        assert "Apache License\n                           Version 2.0" in (ROOT / name).read_text()
+
+
+def test_the_hooks_of_pre_commit_are_valid_and_need_no_network() -> None:
+    name = ".pre-commit-config.yaml"
+    subprocess.run([sys.executable, "-m", "pre_commit", "validate-config", name], cwd=ROOT, check=True)
+    repos = yaml.safe_load((ROOT / name).read_text())["repos"]
+    assert [repo["repo"] for repo in repos] == ["local"]
+    assert {hook["language"] for hook in repos[0]["hooks"]} <= {"system", "pygrep"}
+
+
+def test_all_locks_hold_the_same_versions() -> None:
+    run_time, development, image = (
+        set(re.findall(r"^[A-Za-z0-9_.\[\]-]+==[^ ;\\]+", (ROOT / name).read_text(), re.MULTILINE)) for name in LOCKS
+    )
+    assert image < run_time < development
+
+
+def test_the_locks_of_the_checkout_are_made_of_all_that_the_wheels_need() -> None:
+    variable = re.search(r"^RUN_TIME := (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert variable is not None
+    locked = set(variable[1].split())
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    assert locked == groups.keys() - {"dev"}
+    for name in WHEELS:
+        wheel = tomllib.loads((ROOT / "packaging" / name / "pyproject.toml").read_text())
+        taken = wheel["tool"]["hatch"]["metadata"]["hooks"]["custom"]
+        assert {taken["dependencies"], *taken["extras"]} <= locked
+
+
+def test_every_folder_of_code_lies_in_one_wheel() -> None:
+    included: list[str] = []
+    for name in WHEELS:
+        wheel = tomllib.loads((ROOT / "packaging" / name / "pyproject.toml").read_text())
+        included += wheel["tool"]["hatch"]["build"]["targets"]["wheel"]["force-include"]
+    checkout = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    assert sorted(included) == sorted(
+        f"../../{folder}" for folder in [*checkout["packages"], "migrations", "scenarios"]
+    )
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, zipfile.ZipFile]:
+    """Both wheels by name, built with the locked hatchling."""
+    folder = tmp_path_factory.mktemp("dist")
+    for name in WHEELS:
+        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", folder]
+        subprocess.run(command, cwd=ROOT / "packaging" / name, check=True, capture_output=True)
+    return {name: zipfile.ZipFile(next(folder.glob(f"{name.replace('-', '_')}-*.whl"))) for name in WHEELS}
+
+
+def test_wheels_hold_code_and_what_it_reads_and_nothing_else(wheels: dict[str, zipfile.ZipFile]) -> None:
+    for name, wheel in wheels.items():
+        files = [Path(file) for file in wheel.namelist() if ".dist-info/" not in file]
+        top = {file.parts[0] for file in files}
+        assert top == ({"lagloss"} if name == "lagloss" else set(CHECKOUT["packages"]) - {"lagloss"})
+        assert not [file for file in files if {"tests", "__pycache__"} & set(file.parts) or file.name.startswith(".")]
+        assert {file.suffix for file in files if file.suffix != ".py"} <= DATA_SUFFIXES
+        for folder in top:
+            tree = {file for file in (ROOT / folder).rglob("*") if file.is_file() and "__pycache__" not in file.parts}
+            elsewhere = {file for file in files if {"migrations", "library"} & set(file.parts)}
+            assert {ROOT / file for file in files if file.parts[0] == folder} - {
+                ROOT / file for file in elsewhere
+            } == tree
+
+
+def test_wheels_say_what_they_need_once_each(wheels: dict[str, zipfile.ZipFile]) -> None:
+    needs: dict[str, list[str]] = {}
+    for name, wheel in wheels.items():
+        (path,) = (file for file in wheel.namelist() if file.endswith("/METADATA"))
+        text = wheel.read(path).decode()
+        assert f"\nVersion: {lagloss.__version__}\n" in text
+        needs[name] = re.findall(r"^Requires-Dist: ([\w-]+)", text, re.MULTILINE)
+        without_extra = re.findall(r"^Requires-Dist: ([\w-]+)[^;\n]*$", text, re.MULTILINE)
+        if name == "lagloss":
+            assert without_extra == ["confluent-kafka", "fastavro", "numpy", "xxhash"]
+        else:
+            assert f"Requires-Dist: lagloss=={lagloss.__version__}\n" in text
+    assert all(len(set(names)) == len(names) for names in needs.values())
+
+
+def test_the_compose_file_keeps_each_record_on_three_brokers() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    brokers = [name for name in compose["services"] if name.startswith("kafka-")]
+    assert len(brokers) == 3
+    for name in brokers:
+        settings = compose["services"][name]["environment"]
+        assert (settings["KAFKA_DEFAULT_REPLICATION_FACTOR"], settings["KAFKA_MIN_INSYNC_REPLICAS"]) == (3, 2)
+    assert {"aggregator", "alerting", "dashboard", "collector", "postgres"} <= set(compose["services"])
+
+
+def test_the_compose_file_follows_the_compose_specification() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    done = subprocess.run([*command, "docker-compose.yml"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_compose_file_names_only_services_and_volumes_that_it_declares() -> None:
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    for name, service in compose["services"].items():
+        assert set(service.get("depends_on", ())) <= set(compose["services"]), name
+        mounts = [mount.split(":")[0] for mount in service.get("volumes", ())]
+        assert {mount for mount in mounts if "/" not in mount} <= set(compose["volumes"]), name
+
+
+def test_every_service_of_the_compose_file_has_a_health_check_on_its_port_and_a_stage_of_the_image() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    stages = set(re.findall(r"^FROM \S+ AS (\w+)$", (ROOT / "deploy" / "Dockerfile").read_text(), re.MULTILINE))
+    ports = {"aggregator": "METRICS", "alerting": "ALERTING", "collector": "COLLECTOR", "dashboard": "DASHBOARD"}
+    for name, service in services.items():
+        if name == "prepare":  # runs once and ends
+            continue
+        assert service["healthcheck"]["test"], name
+        if name in ports:
+            port = service["environment"][f"LAGLOSS_{ports[name]}_PORT"]
+            assert service["healthcheck"]["test"][-1] == f"http://127.0.0.1:{port}/healthz"
+            assert service["build"]["target"] in stages
+            assert (service["build"]["target"] == "aggregator") == (name == "aggregator")
+
+
+def test_the_public_address_of_the_dashboard_is_a_setting_of_the_compose_file() -> None:
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    for name in ("alerting", "dashboard"):
+        assert services[name]["environment"]["LAGLOSS_DASHBOARD_URL"].startswith("${LAGLOSS_DASHBOARD_URL:-")
+
+
+def test_the_image_copies_files_that_exist() -> None:
+    lines = (ROOT / "deploy" / "Dockerfile").read_text().splitlines()
+    copied = [line.split()[1] for line in lines if line.startswith("COPY ") and "--from" not in line]
+    assert copied
+    assert all((ROOT / name).exists() for name in copied)

@@ -1,0 +1,55 @@
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PACKAGES = ("lagloss", "lagloss_server", "aggregator", "collector", "alerting", "dashboard", "pipeline_under_test")
+BANNED = re.compile(r"(?<![a-z`])(told|nobody|somebody)(?![a-z])", re.IGNORECASE)
+
+
+def _trees(package: str) -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted((ROOT / package).rglob("*.py")):
+        yield str(path.relative_to(ROOT)), ast.parse(path.read_text())
+
+
+def _words(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and text of each name that is bound, and of each docstring: of a module, class or attribute."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield node.lineno, node.name
+            case ast.arg():
+                yield node.lineno, node.arg
+            case ast.Name(ctx=ast.Store()):
+                yield node.lineno, node.id
+            case ast.Attribute(ctx=ast.Store()):
+                yield node.lineno, node.attr
+            case ast.alias(asname=str(name)):
+                yield node.lineno, name
+            case ast.Expr(ast.Constant(str(text))):
+                yield node.lineno, text
+
+
+def test_each_public_class_has_a_name_of_its_own() -> None:
+    places = defaultdict(list)
+    for package in PACKAGES:
+        for path, tree in _trees(package):
+            for node in tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    places[node.name].append(path)
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_names_and_docstrings_avoid_words_that_hide_the_subject(package: str) -> None:
+    found = [
+        f"{path}:{line}: {word.group()}"
+        for path, tree in _trees(package)
+        for line, text in _words(tree)
+        if (word := BANNED.search(text))
+    ]
+    assert found == [], "\n".join(found)
