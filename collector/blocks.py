@@ -12,27 +12,22 @@ import numpy as np
 
 from collector.log_writer import MAX_RECORD_BYTES, RecordToWrite
 from lagloss.broker.topics import BEACONS, REPORTS
-from lagloss.sdk.packing import AHEAD_S, KEPT_S
+from lagloss.wire.checks import check_content, check_report, window_problem
 from lagloss.wire.format import (
-    MAX_BLOCK_BEACONS,
-    MAX_NAME_BYTES,
-    SAMPLE_ALL,
     WINDOW_S,
     BadRecord,
     BeaconBlock,
     EmitterReport,
+    Fault,
     block_key,
     decode_block,
     decode_report,
     encode_report,
-    name_fits,
     partition_of,
     partitions_of,
 )
 from lagloss_server.net.problem_details import Problem
 
-MAX_PARTITIONS: Final = 1 << 16
-"""What a block may be made for; a topic has far fewer."""
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -89,22 +84,20 @@ def _decoded(position: int, value: bytes) -> BeaconBlock:
 
 def _check(position: int, block: BeaconBlock) -> None:
     """Refuse what the aggregator would set aside, while its sender can still react."""
-    now_s = time.time()
-    labels = (block.pipeline, block.checkpoint, block.replay or "", block.reason or "")
-    if not all(map(name_fits, labels)):
-        raise _bad(position, None, f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
-    if not 1 <= block.count <= MAX_BLOCK_BEACONS:
-        raise _bad(position, "count", f"expected 1 to {MAX_BLOCK_BEACONS} beacons")
-    if not 1 <= block.partitions <= MAX_PARTITIONS:
-        raise _bad(position, "partitions", f"expected 1 to {MAX_PARTITIONS}")
-    if not 1 <= block.sample <= SAMPLE_ALL:
-        raise _bad(position, "sample", f"expected 1 to {SAMPLE_ALL}")
-    if block.window_start % WINDOW_S or not now_s - KEPT_S - WINDOW_S <= block.window_start <= now_s + AHEAD_S:
+    try:
+        check_content(block)
+    except BadRecord as bad:
+        fault = _fault(bad)
+        raise _bad(position, fault.field, fault.expected) from None
+    if window_problem(block.window_start, int(time.time() * 1000)) is not None:
         raise _bad(position, "window_start", "expected epoch seconds, a multiple of 60, within the last 7 days")
-    if not np.isfinite(block.lag_ms).all():
-        raise _bad(position, "lag_ms", "expected finite lags")
     if np.unique(partitions_of(block.id_hash, block.partitions)).size > 1:
         raise _bad(position, "id_hash", f"expected ids of one partition of {block.partitions}")
+
+
+def _fault(bad: BadRecord) -> Fault:
+    assert bad.fault is not None  # as both checks promise
+    return bad.fault
 
 
 def _bad(position: int, field: str | None, detail: str) -> Problem:
@@ -115,25 +108,21 @@ def read_report(body: bytes) -> EmitterReport:
     """Return the report in Avro bytes; a Problem (422) where they are none."""
     try:
         return decode_report(body)
-    except (BadRecord, OverflowError) as bad:  # a sketch's keys may not fit an int32
+    except BadRecord as bad:
         raise Problem(422, "Bad report", f"expected an emitter report: {bad}") from None
 
 
-def check_report(report: EmitterReport) -> None:
-    """Return whether this report can be followed; a Problem (422) that names field and, of a tally or lane, its
-    position."""
-    texts = {report.pipeline, report.node, report.host}
-    if not all(map(name_fits, texts)):
-        raise Problem(422, "Bad report", f"expected names of at most {MAX_NAME_BYTES} bytes without NUL")
-    named = {
-        "tallies": [tally.checkpoint for tally in report.tallies],
-        "progress": [progress.checkpoint for progress in report.progress],
-    }
-    for field, checkpoints in named.items():
-        for at, checkpoint in enumerate(checkpoints):
-            if not checkpoint.startswith(f"{report.node}."):
-                detail = f"expected a checkpoint of {report.node}, found {checkpoint}"
-                raise Problem(422, "Bad report", detail, position=at, field=field)
+def accept_report(report: EmitterReport) -> None:
+    """Refuse a report that the aggregator would set aside, while its sender can still react.
+
+    Raises:
+        Problem: 422 that names field and, of a tally or lane, its position.
+    """
+    try:
+        check_report(report)
+    except BadRecord as bad:
+        fault = _fault(bad)
+        raise Problem(422, "Bad report", fault.expected, position=fault.position, field=fault.field) from None
     for at, tally in enumerate(report.tallies):
         if tally.window_start % WINDOW_S or tally.window_start < 0:
             detail = "expected a window_start in epoch seconds, a multiple of 60"

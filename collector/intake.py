@@ -7,7 +7,7 @@ import time
 from fastapi import FastAPI, Request, Response
 from pydantic import ValidationError
 
-from collector.blocks import check_report, read_blocks, read_report, report_record
+from collector.blocks import accept_report, read_blocks, read_report, report_record
 from collector.bodies import MAX_BATCH_BYTES, MAX_BLOCKS_BYTES
 from collector.models import Accepted, IntakeJson, ReportJson, Written, invalid
 from collector.services import BINARY, JSON, CollectorServices, body_document, json_answer, media_type
@@ -86,7 +86,7 @@ class BeaconIntake:
         kind = media_type(request, REPORT_TYPE, JSON)
         async with services.bodies.read(request, MAX_BATCH_BYTES) as body:
             report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
-            check_report(report)
+            accept_report(report)
             await services.access.pipeline(caller, report.pipeline)
             await services.writer.put([report_record(report)])
         return json_answer({"accepted": 0}, 202)

@@ -21,6 +21,7 @@ from aggregator.kernel.plan import WindowPlan
 from lagloss.wire.format import F32, SAMPLE_ALL, U32, U64, unpack_ids
 from lagloss.wire.sketch import Sketch
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.message_ids import readable_id
 from lagloss_server.rules.arithmetic import is_unsettled
 from lagloss_server.rules.facts import MAX_NAMES, CheckpointFacts, MissingId, Pattern, WindowFacts
 
@@ -292,7 +293,7 @@ def _names(columns: Iterable[tuple[Column, Found]], wanted: Ints, n: int) -> dic
             first, last = np.searchsorted(places, (start, start + count)).tolist()
             mine = places[first:last]
             raw = unpack_ids(packed, (mine - start).tolist())
-            names |= {row_at[at]: name.decode("utf-8", "replace") for at, name in zip(mine.tolist(), raw, strict=True)}
+            names |= {row_at[at]: readable_id(name) for at, name in zip(mine.tolist(), raw, strict=True)}
     return names
 
 

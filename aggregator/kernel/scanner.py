@@ -14,7 +14,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from aggregator.kernel.compiled import compiled
-from lagloss.wire.format import BLOCK_SCHEMA, SAMPLE_ALL
+from lagloss.wire.format import BLOCK_SCHEMA, MAX_BLOCK_BEACONS, MAX_NAME_BYTES, MAX_PARTITIONS, SAMPLE_ALL
+from lagloss.wire.sketch import MAX_LAG_MS
 
 U8 = npt.NDArray[np.uint8]
 I64 = npt.NDArray[np.int64]
@@ -26,6 +27,8 @@ FIELDS = (
     "ids", "lags", "offsets", "names", "names_size", "crcs",
 )  # fmt: skip
 """What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
+MAX_EXPONENT = 127 + int(MAX_LAG_MS).bit_length() - 1
+"""Of a float32: the exponent of MAX_LAG_MS, a power of two."""
 _HEADER = np.frombuffer(BLOCK_SCHEMA.newest.header, np.uint8)
 
 
@@ -49,7 +52,7 @@ class Bytes:
 @dataclass(frozen=True)
 class Headers:
     """The headers of a batch's blocks, an array a field; `good` says where a row can be taken as it is: a live block
-    that is whole, whose texts are plain ASCII, whose key is its own, and whose lags are finite."""
+    that is whole, whose texts are plain ASCII, whose key is its own, and whose numbers are in range."""
 
     data: U8
     good: npt.NDArray[np.bool_]
@@ -104,6 +107,12 @@ def _is_ascii(data: U8, start: Int, size: Int) -> bool:
 
 
 @compiled
+def _is_plain(data: U8, start: Int, size: Int) -> bool:
+    """Return whether a text is short, plain ASCII and without NUL."""
+    return size <= MAX_NAME_BYTES and _is_ascii(data, start, size) and bool((data[start : start + size] != 0).all())
+
+
+@compiled
 def _is_key(keys: U8, start: Int, end: Int, data: U8, pipeline: Int, size: Int, window_start: Int) -> bool:
     """Return whether a key is `pipeline/window_start`, the number in plain decimal."""
     if end - start < size + 2 or keys[start + size] != 0x2F or window_start < 0:
@@ -121,12 +130,12 @@ def _is_key(keys: U8, start: Int, end: Int, data: U8, pipeline: Int, size: Int, 
 
 
 @compiled
-def _are_finite(data: U8, start: Int, count: Int) -> bool:
-    """Return whether none of these float32 has the exponent of infinity or NaN."""
-    odd = False
+def _are_lags(data: U8, start: Int, count: Int) -> bool:
+    """Return whether each of these float32 is below MAX_LAG_MS = 2^48, by its exponent; infinity and NaN are not."""
+    largest = 0
     for at in range(start + 3, start + 4 * count, 4):
-        odd |= data[at] & 0x7F == 0x7F and data[at - 1] & 0x80 != 0
-    return not odd
+        largest = max(largest, (data[at] & 0x7F) << 1 | data[at - 1] >> 7)
+    return largest < MAX_EXPONENT
 
 
 @compiled
@@ -186,7 +195,9 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
         if at < 0:
             continue
         crcs, crcs_size, at = _optional(data, at, end)
-        if at != end or replay >= 0 or partitions < 1 or sample < 1 or sample > SAMPLE_ALL:
+        if at != end or replay >= 0 or seq < 0 or count < 1 or count > MAX_BLOCK_BEACONS:
+            continue
+        if partitions < 1 or partitions > MAX_PARTITIONS or sample < 1 or sample > SAMPLE_ALL:
             continue
         if ids_size != 8 * count or lags_size != 4 * count:
             continue
@@ -194,13 +205,13 @@ def _scan(data: U8, starts: Any, keys: U8, key_starts: Any, header: U8, good: An
             continue
         if names >= 0 and _count_ids(data, names, names_size) != count:
             continue
-        if reason >= 0 and not _is_ascii(data, reason, reason_size):
+        if reason >= 0 and not _is_plain(data, reason, reason_size):
             continue
         if not _is_ascii(data, checkpoint, checkpoint_size) or not _is_ascii(data, pipeline, pipeline_size):
             continue
         if not _is_key(keys, key_starts[row], key_starts[row + 1], data, pipeline, pipeline_size, window_start):
             continue
-        if not _are_finite(data, lags, count):
+        if not _are_lags(data, lags, count):
             continue
         good[row] = True
         found[0, row], found[1, row], found[2, row], found[3, row] = checkpoint, checkpoint_size, emitter, seq

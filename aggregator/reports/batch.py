@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from aggregator.reports.undeclared import Name, UndeclaredNames, fits_the_tables, is_strange, strange_names
-from lagloss.wire.checks import tally_problem
-from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress, Tally, decode_report
+from aggregator.reports.undeclared import Name, UndeclaredNames, is_strange, strange_names
+from lagloss.wire.checks import read_report, window_problem
+from lagloss.wire.format import BadReason, BadRecord, EmitterReport, Progress, Tally
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
 
@@ -61,12 +61,9 @@ class ReportBatch:
         """
         self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
         try:
-            report = decode_report(record.value)
+            report = read_report(record.value)
         except BadRecord as bad:
             self._set_aside(record, bad.reason)
-            return
-        if not fits_the_tables(report):
-            self._set_aside(record, "header_invalid")
             return
         if report.pipeline not in known and not self._admit(record, report, Name("pipeline", report.pipeline)):
             return
@@ -113,7 +110,7 @@ class ReportBatch:
             self.lanes[key] = (progress, record, report.emitter)
 
     def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
-        reason = tally_problem(tally, record.appended_ms)
+        reason = window_problem(tally.window_start, record.appended_ms)
         if reason is not None:
             self._set_aside(record, reason)
             return

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from lagloss.wire.format import EmitterReport, Progress, Tally, name_fits
+from lagloss.wire.format import Progress, Tally
 from lagloss_server.model.graph import node_of
 
 Kind = Literal["pipeline", "checkpoint", "replay", "lane"]
@@ -90,11 +90,3 @@ def is_strange(checkpoint: str, known: frozenset[str]) -> bool:
         return False
     node, _, side = checkpoint.partition(".")
     return side != "out" or all(node_of(name) != node for name in known)
-
-
-def fits_the_tables(report: EmitterReport) -> bool:
-    """Return whether PostgreSQL can hold the texts: none too long for an index, none with a NUL."""
-    texts = {report.pipeline, report.node, report.host}
-    texts |= {text for progress in report.progress for text in (progress.checkpoint, progress.lane)}
-    texts |= {text for tally in report.tallies for text in (tally.checkpoint, tally.replay or "")}
-    return all(map(name_fits, texts))

@@ -9,9 +9,10 @@ from sqlalchemy import select
 
 from dashboard.queries.window_cache import OpenLog
 from lagloss.errors import KafkaUnreachable
-from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, hash_id, signed64
+from lagloss.wire.format import SAMPLE_ALL, WINDOW_S, signed64
 from lagloss_server.errors import NotConfigured, NotEnoughData
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.message_ids import hashes_of
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.message_trace import Search, SearchLimit, Trail, read_trail, search
 from lagloss_server.rules.arithmetic import missing_places
@@ -132,12 +133,6 @@ def _names_window(known: MissingMessage, where: Where) -> bool:
     if where.goes_on:
         return False
     return where.around_s is None or known.window_start_s <= where.around_s < known.window_start_s + WINDOW_S
-
-
-def hashes_of(asked: str) -> list[int]:
-    """Return the hash of an id, and the hash that it may itself be."""
-    is_hex = len(asked) == 16 and set(asked.lower()) <= set("0123456789abcdef")
-    return [hash_id(asked), *([int(asked, 16)] if is_hex else [])]
 
 
 def _known_missing(store: Store, pipeline: str, ids: list[int], around_s: float | None) -> tuple[MissingMessage, ...]:

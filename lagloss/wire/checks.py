@@ -1,27 +1,46 @@
-"""Which records of the log count: the checks of a block, a tally and the window that either names.
+"""Validation of records: which blocks and reports are good, and why the others are quarantined.
 
-Closing, `diff`, `matrix` and the search for a message all judge by these. docs/closing.md lists the reasons.
+The collector, closing, `diff`, `matrix` and the search for a message all judge by these. docs/closing.md lists the
+reasons.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container
-from typing import Any
+from collections.abc import Container, Iterable
+from typing import Any, Final
 
 import numpy as np
 
 from lagloss.wire.format import (
     MAX_AHEAD_MS,
+    MAX_BLOCK_BEACONS,
+    MAX_COUNT,
+    MAX_LABEL_CHARS,
+    MAX_LABELS,
+    MAX_NAME_BYTES,
+    MAX_PARTITIONS,
+    MAX_TIME_MS,
     RETENTION_MS,
     SAMPLE_ALL,
     WINDOW_S,
     BadReason,
     BadRecord,
     BeaconBlock,
+    EmitterReport,
+    Fault,
+    Progress,
     Tally,
     block_key,
     decode_block,
+    decode_report,
+    name_fits,
 )
+from lagloss.wire.sketch import MAX_LAG_MS
+
+_NAME: Final = f"expected at most {MAX_NAME_BYTES} bytes of UTF-8 without NUL"
+_COUNT: Final = f"expected 0 to {MAX_COUNT}"
+_TIME: Final = "expected epoch ms until year 9999"
+_MAX_LONG: Final = (1 << 63) - 1
 
 
 def check_block(
@@ -50,14 +69,31 @@ def check_block(
         raise
     _check_place(key, appended_ms, block.pipeline, block.window_start, pipelines)
     if checkpoints is not None and block.checkpoint not in checkpoints:
-        problem: BadReason = "unknown_checkpoint"
-    elif not 1 <= block.sample <= SAMPLE_ALL or block.partitions < 1:
-        problem = "header_invalid"
-    elif not np.isfinite(block.lag_ms).all():
-        problem = "lag_not_finite"
-    else:
-        return block
-    raise BadRecord(problem, block.pipeline, block.checkpoint, block.window_start)
+        raise BadRecord("unknown_checkpoint", block.pipeline, block.checkpoint, block.window_start)
+    check_content(block)
+    return block
+
+
+def check_content(block: BeaconBlock) -> None:
+    """Check every name and number of a block but its window.
+
+    Raises:
+        BadRecord: header_invalid or lag_not_finite, with whose block it is and what is wrong.
+    """
+
+    def demand(holds: bool, field: str, expected: str, reason: BadReason = "header_invalid") -> None:
+        if not holds:
+            fault = Fault(field, expected)
+            raise BadRecord(reason, block.pipeline, block.checkpoint, block.window_start, fault)
+
+    for field in ("pipeline", "checkpoint", "replay", "reason"):
+        demand(name_fits(getattr(block, field) or ""), field, _NAME)
+    demand(block.seq >= 0, "seq", "expected a number that grows from 0")
+    demand(1 <= block.count <= MAX_BLOCK_BEACONS, "count", f"expected 1 to {MAX_BLOCK_BEACONS} beacons")
+    demand(1 <= block.partitions <= MAX_PARTITIONS, "partitions", f"expected 1 to {MAX_PARTITIONS}")
+    demand(1 <= block.sample <= SAMPLE_ALL, "sample", f"expected 1 to {SAMPLE_ALL}")
+    lags_fit = bool((np.abs(block.lag_ms) < MAX_LAG_MS).all())  # NaN is not less
+    demand(lags_fit, "lag_ms", f"expected finite lags of less than {MAX_LAG_MS:.0f} ms", "lag_not_finite")
 
 
 def _check_place(
@@ -67,18 +103,78 @@ def _check_place(
         raise BadRecord("key_mismatch")
     if pipeline not in pipelines:
         raise BadRecord("unknown_pipeline")
-    problem = _window_problem(window_start_s, appended_ms)
+    problem = window_problem(window_start_s, appended_ms)
     if problem is not None:
         raise BadRecord(problem)
 
 
-def tally_problem(tally: Tally, appended_ms: int) -> BadReason | None:
-    """Return why a tally of a report appended at this time (epoch ms) has to be set aside; None if it counts."""
-    problem = _window_problem(tally.window_start, appended_ms)
-    return problem or (None if 1 <= tally.sample <= SAMPLE_ALL else "header_invalid")
+def read_report(value: bytes | None) -> EmitterReport:
+    """Return the report of a record of the reports topic. Windows of its tallies may still be out of reach: see
+    `window_problem`.
+
+    Raises:
+        BadRecord: the record has to be set aside.
+    """
+    report = decode_report(value or b"")
+    check_report(report)
+    return report
 
 
-def _window_problem(window_start_s: int, appended_ms: int) -> BadReason | None:
+def check_report(report: EmitterReport) -> None:
+    """Check every name, number and time of a report, but the windows of its tallies. Clocks may be wrong, so a time may
+    be any that a date can show.
+
+    Raises:
+        BadRecord: header_invalid, with what is wrong.
+    """
+    for field in ("pipeline", "node", "host"):
+        _demand(name_fits(getattr(report, field)), field, _NAME)
+    _demand(0 <= report.seq <= _MAX_LONG, "seq", "expected a number that grows from 0")
+    for field in ("started_at", "sent_at"):
+        _demand(0 <= getattr(report, field) <= MAX_TIME_MS, field, _TIME)
+    _demand(0 <= report.final_through * 1000 <= MAX_TIME_MS, "final_through", "expected epoch seconds until year 9999")
+    _demand(_are_labels(report.labels.items()), "labels", f"expected {MAX_LABELS} of {MAX_LABEL_CHARS} characters each")
+    for at, progress in enumerate(report.progress):
+        _check_progress(report.node, progress, at)
+    for at, tally in enumerate(report.tallies):
+        _check_tally(report.node, tally, at)
+
+
+def _check_progress(node: str, progress: Progress, at: int) -> None:
+    _check_checkpoint(node, progress.checkpoint, "progress", at)
+    _demand(name_fits(progress.lane), "progress", f"lane: {_NAME}", at)
+    _demand(0 <= progress.until <= MAX_TIME_MS, "progress", f"until: {_TIME}", at)
+
+
+def _check_tally(node: str, tally: Tally, at: int) -> None:
+    _check_checkpoint(node, tally.checkpoint, "tallies", at)
+    _demand(name_fits(tally.replay or ""), "tallies", f"replay: {_NAME}", at)
+    _demand(1 <= tally.sample <= SAMPLE_ALL, "tallies", f"sample: expected 1 to {SAMPLE_ALL}", at)
+    for field in ("beacons", "payload_bytes", "dropped"):
+        _demand(0 <= getattr(tally, field) <= MAX_COUNT, "tallies", f"{field}: {_COUNT}", at)
+    _demand(tally.lag_sketch.is_sound(MAX_COUNT), "tallies", "lag_sketch: expected keys and counts in range", at)
+    for place in tally.ranges:
+        fits = 0 <= place.partition < MAX_PARTITIONS and 0 <= place.first <= place.last <= _MAX_LONG
+        _demand(fits, "tallies", "ranges: expected a partition and offsets, first <= last", at)
+
+
+def _check_checkpoint(node: str, checkpoint: str, field: str, at: int) -> None:
+    fits = checkpoint.startswith(f"{node}.") and name_fits(checkpoint)
+    _demand(fits, field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", at)
+
+
+def _are_labels(labels: Iterable[tuple[str, str]]) -> bool:
+    texts = [text for label in labels for text in label]
+    return len(texts) <= 2 * MAX_LABELS and all(len(text) <= MAX_LABEL_CHARS and name_fits(text) for text in texts)
+
+
+def _demand(holds: bool, field: str, expected: str, position: int | None = None) -> None:
+    if not holds:
+        raise BadRecord("header_invalid", fault=Fault(field, expected, position))
+
+
+def window_problem(window_start_s: int, appended_ms: int) -> BadReason | None:
+    """Return why a record appended at this time (epoch ms) may not name this window; None if it may."""
     if window_start_s % WINDOW_S or window_start_s < 0:
         return "window_invalid"
     if is_in_reach(window_start_s * 1000, appended_ms):

@@ -36,6 +36,14 @@ BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
 REPORT_TYPE: Final = "application/vnd.lagloss.report"
 """Media types of blocks and reports over HTTP."""
 MAX_BLOCK_BEACONS: Final = 8192
+MAX_PARTITIONS: Final = 1 << 16
+"""What a block may be made for, and where a tally may say that blocks lie; a topic has far fewer."""
+MAX_COUNT: Final = (1 << 53) - 1
+"""Of beacons or bytes: what JSON and a double hold exactly, and sums of a thousand of which a signed long holds."""
+MAX_TIME_MS: Final = 253_402_300_799_999
+"""The end of the year 9999: what dates in Python and PostgreSQL can show."""
+MAX_LABELS: Final = 20
+MAX_LABEL_CHARS: Final = 100
 RETENTION_MS: Final = 7 * 24 * 3_600_000
 """How long the topics keep a record, and how far a window's start may lie behind the append time of the record that
 names it, in ms."""
@@ -63,7 +71,8 @@ BadReason = Literal[
 class BadRecord(ValueError):
     """A record that cannot be used: {reason}.
 
-    `pipeline`, `checkpoint` and `window_start` say whose it was, where that much could be read.
+    `pipeline`, `checkpoint` and `window_start` say whose it was, where that much could be read. `fault` says what in it
+    is outside its range.
     """
 
     def __init__(
@@ -72,12 +81,23 @@ class BadRecord(ValueError):
         pipeline: str | None = None,
         checkpoint: str | None = None,
         window_start: int | None = None,
+        fault: Fault | None = None,
     ) -> None:
-        super().__init__(reason)
+        super().__init__(reason if fault is None else f"{reason}: {fault.field}: {fault.expected}")
         self.reason: BadReason = reason
         self.pipeline = pipeline
         self.checkpoint = checkpoint
         self.window_start = window_start
+        self.fault = fault
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Which field of a record is wrong, what was expected there, and the place in the list of a report's parts."""
+
+    field: str
+    expected: str
+    position: int | None = None
 
 
 @dataclass(slots=True)
@@ -222,8 +242,11 @@ REPORT_SCHEMA: Final = _Schema("emitter_report.avsc", "emitter_report_v2.avsc")
 
 
 def name_fits(text: str) -> bool:
-    """Return whether this may be a name, lane or replay."""
-    return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
+    """Return whether this may be a name, lane or replay: UTF-8 (no half of a surrogate pair) of bounded size."""
+    try:
+        return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
+    except UnicodeEncodeError:
+        return False
 
 
 def hash_id(message_id: str) -> int:
@@ -410,9 +433,16 @@ def decode_report(value: bytes | memoryview) -> EmitterReport:
     """Decode the report in a record's value.
 
     Raises:
-        BadRecord: not_avro or unknown_fingerprint.
+        BadRecord: not_avro, unknown_fingerprint, or header_invalid for numbers that no array can hold.
     """
     raw = REPORT_SCHEMA.decode(value)
+    try:
+        return _report_of(raw)
+    except OverflowError as error:
+        raise BadRecord("header_invalid", fault=Fault("tallies", "expected numbers in range")) from error
+
+
+def _report_of(raw: dict[str, Any]) -> EmitterReport:
     return EmitterReport(
         **{
             **raw,

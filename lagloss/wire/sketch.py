@@ -16,8 +16,14 @@ RELATIVE_ACCURACY = 0.01
 GAMMA = (1 + RELATIVE_ACCURACY) / (1 - RELATIVE_ACCURACY)
 LN_GAMMA = math.log(GAMMA)
 ZERO_MS = 0.001
+MAX_LAG_MS = float(1 << 48)
+"""Of either sign: 8,900 years. More is no clock fault but a broken number."""
 """Lags of at most this many milliseconds, either way, share the bin with key 0."""
 KEY_OFFSET = 10_000
+MIN_KEY = KEY_OFFSET + math.ceil(math.log(ZERO_MS) / LN_GAMMA)
+"""Of the smallest lag that is not zero."""
+MAX_KEY = KEY_OFFSET + math.ceil(math.log(MAX_LAG_MS) / LN_GAMMA)
+"""Of the largest lag."""
 
 
 def bin_keys(lag_ms: npt.NDArray[np.floating]) -> npt.NDArray[np.int32]:
@@ -88,6 +94,12 @@ class Sketch:
     @property
     def count(self) -> int:
         return int(self.counts.sum())
+
+    def is_sound(self, max_count: int) -> bool:
+        """Return whether every bin is one that a lag can fall into, with a count of 0 to `max_count`."""
+        size = np.abs(self.keys.astype(np.int64))
+        in_range = (size >= MIN_KEY) & (size <= MAX_KEY) | (size == 0)
+        return bool(in_range.all() and (self.counts >= 0).all() and (self.counts <= max_count).all())
 
     def quantile_ms(self, q: float) -> float | None:
         """Return the lag, in ms, of the item of rank floor(q * (n - 1)), counted from 0; None if there are no lags."""

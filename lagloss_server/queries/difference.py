@@ -10,6 +10,7 @@ import numpy as np
 from lagloss.wire.format import share_of
 from lagloss_server.errors import UnknownCheckpoint
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.message_ids import unescape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window
@@ -36,7 +37,7 @@ class Difference:
             "to": self.target,
             "window_start": rfc3339(self.window_start_s),
             "count": self.count,
-            "message_ids": list(self.message_ids),
+            "message_ids": list(map(unescape_id, self.message_ids)),
         }
         return {
             **found,

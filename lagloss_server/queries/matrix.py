@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from rich.table import Column, Table
 
-from lagloss.wire.format import F32, U64, hash_id, share_of
+from lagloss.wire.format import F32, U64, share_of
 from lagloss_server import format as fmt
 from lagloss_server.model.graph import Graph, Place
+from lagloss_server.model.message_ids import hashes_of, unescape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
@@ -46,7 +47,7 @@ class MatrixMessage:
     def document(self) -> dict[str, Any]:
         event_time = {} if self.event_time_ms is None else {"event_time": rfc3339(self.event_time_ms / 1000)}
         return {
-            "message_id": self.message_id,
+            "message_id": unescape_id(self.message_id),
             **event_time,
             "checkpoints": self.lags_ms,
             "missing_at": list(self.missing_at),
@@ -243,8 +244,7 @@ class Presence:
 
     def _matches(self, rows: _Ints, text: str) -> _Bools:
         """Names are made for these rows only while they are looked at."""
-        hexed = int(text, 16) if len(text) == 16 and set(text.lower()) <= set("0123456789abcdef") else None
         wanted, ids = text.casefold(), self.ids[rows]
         named = np.array([wanted in name.casefold() for name in self.found.names(ids)], bool)
-        exact = np.isin(ids, np.array([one for one in (hash_id(text), hexed) if one is not None], np.uint64))
+        exact = np.isin(ids, np.array(hashes_of(text), np.uint64))
         return named | exact

@@ -18,6 +18,7 @@ from sqlalchemy import func, select
 
 from lagloss.wire.format import WINDOW_S, BeaconBlock, OffsetRange, block_key, partition_of, unpack_ids
 from lagloss_server.model.graph import node_of
+from lagloss_server.model.message_ids import readable_id, unescape_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.offset_ranges import Watermarks, clamp, merge_ranges
@@ -82,7 +83,7 @@ class Trail:
     def document(self) -> dict[str, Any]:
         return {
             "id_hash": f"{self.id_hash:016x}",
-            "message_id": self.message_id,
+            "message_id": None if self.message_id is None else unescape_id(self.message_id),
             "window_start": rfc3339(self.window_start_s),
             "event_time": None if self.event_ms is None else rfc3339(self.event_ms / 1000),
             "beacons": [beacon.document() for beacon in self.beacons],
@@ -208,7 +209,7 @@ def _named(hits: Iterable[tuple[BeaconBlock, int]]) -> tuple[int | None, str | N
         if block.event_offset_ms is not None:
             event_ms = block.window_start * 1000 + int(block.event_offset_ms[row])
         if block.message_ids is not None:
-            name = unpack_ids(block.message_ids, [row])[0].decode("utf-8", "replace")
+            name = readable_id(unpack_ids(block.message_ids, [row])[0])
     return event_ms, name
 
 

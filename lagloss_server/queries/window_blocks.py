@@ -18,6 +18,7 @@ from lagloss.wire.checks import check_block
 from lagloss.wire.format import SAMPLE_ALL, U64, BadRecord, BeaconBlock, OffsetRange, block_key, id_starts
 from lagloss_server.errors import NotEnoughData
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.message_ids import readable_id
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog, LogRecord
 from lagloss_server.queries.emitters import last_words, read_emitters
@@ -63,7 +64,7 @@ class WindowBlocks:
     def _name(self, place: int) -> str:
         block, start = place >> 32, place & 0xFFFF_FFFF
         packed = self._naming[block]
-        return packed[start + 1 : start + 1 + packed[start]].decode("utf-8", "replace")
+        return readable_id(packed[start + 1 : start + 1 + packed[start]])
 
     @cached_property
     def _naming(self) -> list[bytes]:

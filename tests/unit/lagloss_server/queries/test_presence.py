@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, hash_id, pack_ids
 from lagloss_server.model.graph import Graph
+from lagloss_server.model.message_ids import escape_id
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks
 from lagloss_server.rules.arithmetic import missing_places
@@ -115,4 +116,4 @@ def test_names_are_those_that_the_first_checkpoint_told(names: list[str], data: 
     ]  # fmt: skip
     found = WindowBlocks(GRAPH, START_S, {GRAPH.first: blocks}, SAMPLE_ALL)
     wanted = np.array([hash_id(name) for name in names], np.uint64)
-    assert found.names(wanted) == [name if name in told else f"{hash_id(name):016x}" for name in names]
+    assert found.names(wanted) == [escape_id(name) if name in told else f"{hash_id(name):016x}" for name in names]
