@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import get_args
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -98,6 +98,12 @@ class AggregatorMetrics:
             registry=self.registry,
         )
 
+        self._set_aside = Gauge(
+            "lagloss_set_aside",
+            "Windows, roll-ups and consumer groups that failed and were set aside alone",
+            ["kind"],
+            registry=self.registry,
+        )
         self.rollups_dirty = Gauge(
             "lagloss_rollups_dirty", "Hours and days marked for a new roll-up", registry=self.registry
         )
@@ -131,6 +137,11 @@ class AggregatorMetrics:
 
         for server in get_args(Server):
             self._waiting.labels(server).set_function(functools.partial(seconds, server))
+
+    def set_aside_by(self, counts: Callable[[], Mapping[str, int]]) -> None:
+        """Set the callback that returns how many items of each kind are set aside whenever the metrics are read."""
+        for kind in counts():
+            self._set_aside.labels(kind).set_function(lambda kind=kind: counts()[kind])  # type: ignore[misc]
 
     def window(self, result: WindowResult, revision: int) -> None:
         """Count a result that a closing made, a first or a changed one."""

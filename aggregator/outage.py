@@ -1,4 +1,8 @@
-"""Trouble: which server is away when something fails that a later try may do, and since when."""
+"""Outages: which server is away when something fails that a later try may do, and since when.
+
+An outage concerns everything: nothing is followed or closed until it is over. What fails for another reason concerns
+only itself, and is set aside alone (set_aside.py).
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,60 @@ import re
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+import psycopg
 from confluent_kafka import KafkaException
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from aggregator.reports.consumer import DatabaseRestored
 from lagloss_server.model.window_result import rfc3339
 
-Server = Literal["kafka", "postgresql", "spark", "lease"]
-"""What is waited for; the lease is what another aggregator holds."""
+Server = Literal["kafka", "postgresql", "spark", "lease", "aggregator"]
+"""What is waited for; the lease is what another aggregator holds, the aggregator a fault of its own."""
 
 
 class LeaseHeld(Exception):
     """Another aggregator works."""
 
 
-TRANSIENT: Final = (
-    DBAPIError,
-    DatabaseRestored,
-    KafkaException,
-    PySparkException,
-    Py4JJavaError,
-    ConnectionError,
-    TimeoutError,
+class DatabaseRestored(RuntimeError):
+    """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
+
+
+_SERVER_STATES: Final = ("08", "40", "53", "57", "58")
+"""Classes of SQLSTATE: connection, rollback (deadlock, serialisation), resources (disk full, too many connections),
+intervention (statement time-out, shutdown), system error."""
+_SERVER_CODES: Final = ("25006", "42501", "42703", "42P01", "55P03")
+"""Others that are the same for every window: a stand-by that only reads, rights, a column or table that is not there
+(tables are behind, or being restored), a lock that was not to be had."""
+_AWAY_IN_SPARK: Final = re.compile(
+    r"org\.apache\.kafka\.common\.errors\.(?!Serialization|CorruptRecord|InvalidRecord|RecordTooLarge)"
+    r"|org\.apache\.kafka\.common\.KafkaException: Failed to (?:construct|create)"
+    r"|java\.(?:net|nio\.channels)\.\w+Exception|java\.util\.concurrent\.TimeoutException"
+    r"|No space left on device|ExecutorLostFailure|SparkContext (?:was|has been) shut ?down|SparkContext was stopped"
+    r"|psycopg\.(?:Operational|Interface)Error|sqlalchemy\.exc\.(?:Operational|Interface)Error|DatabaseRestored"
 )
-"""What a later try may do."""
+"""What a message of Spark's holds where a server or a machine is away, and the read or the batch is not to blame."""
+
+
+def is_outage(error: BaseException) -> bool:
+    """Return whether a later try may do what failed: the connection to a server broke, a lock or a time ran out, a disk
+    is full. Anything else will fail again in the same way."""
+    if isinstance(error, DBAPIError):
+        return error.connection_invalidated or _is_outage_of_postgresql(error.orig)
+    if isinstance(error, PySparkException | Py4JJavaError):
+        return _AWAY_IN_SPARK.search(str(error)) is not None
+    return isinstance(
+        error, DatabaseRestored | LeaseHeld | KafkaException | PoolTimeout | ConnectionError | TimeoutError | OSError
+    )
+
+
+def _is_outage_of_postgresql(error: BaseException | None) -> bool:
+    state = getattr(error, "sqlstate", None)
+    if state is None:  # the client's own: it has no connection, or it refuses a value
+        return isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return state[:2] in _SERVER_STATES or state in _SERVER_CODES
 
 
 _CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.[\w.]+: [^\n]*")
@@ -55,11 +87,13 @@ class Outage:
 
 
 def outage_of(error: BaseException, now_s: float) -> Outage:
-    """Attribute a TRANSIENT error to a server. Spark passes on the errors of its tasks and of its stream of reports."""
+    """Attribute an error to a server. Spark passes on the errors of its tasks and of its stream of reports."""
     message = str(error)
     if isinstance(error, LeaseHeld):
         return Outage("lease", message, now_s)
-    server: Server = "spark"
+    server: Server = (
+        "spark" if is_outage(error) or isinstance(error, PySparkException | Py4JJavaError) else "aggregator"
+    )
     if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in message or "DatabaseRestored" in message:
         server = "postgresql"
     elif isinstance(error, KafkaException) or "org.apache.kafka" in message:

@@ -22,10 +22,11 @@ from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
-from aggregator.outage import TRANSIENT, LeaseHeld, Outage, outage_of
+from aggregator.outage import LeaseHeld, Outage, is_outage, outage_of
 from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
+from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
@@ -77,11 +78,12 @@ class Aggregator:
             while not stop.is_set():
                 try:
                     self._work(spark, stop)
-                except TRANSIENT as error:
+                except Exception as error:  # an outage, or a fault of ours that concerns more than one window
                     check_session(spark)
                     trouble = self._wait_for(error)
                     pause_s = min(max(IDLE_S, time.time() - trouble.since_s), MAX_PAUSE_S)  # so it doubles
-                    log.warning("waiting", server=trouble.server, trouble=trouble.text, pause_s=round(pause_s, 1))
+                    facts = {"server": trouble.server, "trouble": trouble.text, "pause_s": round(pause_s, 1)}
+                    log.warning("waiting", **facts, exc_info=None if is_outage(error) else error)
                     stop.wait(pause_s)
         finally:
             spark.stop()
@@ -94,7 +96,7 @@ class Aggregator:
 
     def _note_outage(self, _kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         """Record the outage before anything is closed: stopping a stream takes up to a call's time-out to a broker."""
-        if isinstance(error, TRANSIENT):
+        if error is not None and is_outage(error):
             self._wait_for(error)
 
     def _work(self, spark: SparkSession, stop: threading.Event) -> None:
@@ -115,11 +117,13 @@ class Aggregator:
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
-            closer = Closer(store.engine, watch, reader, beacons, self.metrics, self.settings.verify_share)
+            failures = SetAside(store.engine)
+            self.metrics.set_aside_by(failures.counts)
+            closer = Closer(store.engine, watch, reader, beacons, self.metrics, failures, self.settings.verify_share)
             retention = Retention(store.engine, closer, watch, self.metrics, self.settings)
             announcer = stack.enter_context(closing(SampleAnnouncer(bootstrap, self._sampling)))
             upkeep, catchup = (
-                MaintenanceLoop(store.engine, closer, watch, retention, self.metrics, announcer),
+                MaintenanceLoop(store.engine, closer, watch, retention, self.metrics, failures, announcer),
                 Catchup(),
             )
             lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics)

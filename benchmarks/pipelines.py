@@ -17,6 +17,7 @@ from aggregator.kernel.spark_reader import BlockReader
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
+from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.wire.format import (
     BeaconBlock,
@@ -69,7 +70,7 @@ def run(pipelines: int = PIPELINES) -> None:
             reader = BlockReader(spark, kafka.bootstrap, BEACONS, PARTITIONS)
             metrics = AggregatorMetrics()
             watch = DefinitionRegistry(store.engine, store, metrics)
-            closer = Closer(store.engine, watch, reader, beacons, metrics)
+            closer = Closer(store.engine, watch, reader, beacons, metrics, SetAside(store.engine))
             began = time.perf_counter()
             watch.refresh()
             print(f"{pipelines:,} pipelines of {MESSAGES} messages a minute; first sight {_since(began)}")

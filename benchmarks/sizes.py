@@ -22,6 +22,7 @@ from aggregator.kernel.spark_reader import BlockReader
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
+from aggregator.set_aside import SetAside
 from benchmarks.closing import everything, read_plan
 from benchmarks.traffic import NODES, chain, send
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
@@ -120,7 +121,7 @@ def _proven_sizes(windows: int = 200) -> None:
         reader = BlockReader(None, kafka.bootstrap, BEACONS, PARTITIONS)  # type: ignore[arg-type]
         metrics = AggregatorMetrics()
         watch = DefinitionRegistry(store.engine, store, metrics)
-        closer = Closer(store.engine, watch, reader, beacons, metrics)
+        closer = Closer(store.engine, watch, reader, beacons, metrics, SetAside(store.engine))
         watch.refresh()
         for at, size in enumerate(PROVEN_SIZES):
             mine = [("bench", first_s + 60 * (windows * at + minute)) for minute in range(windows)]

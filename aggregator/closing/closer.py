@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 
 import structlog
 from sqlalchemy import Engine
@@ -13,7 +14,7 @@ from aggregator.closing import unfinished
 from aggregator.closing import window_store as closings
 from aggregator.closing.audit import Audit, advanced, unseen
 from aggregator.closing.definitions import DefinitionRegistry
-from aggregator.closing.judge import JudgementContext, close, looks_whole, nothing_missing
+from aggregator.closing.judge import JudgementContext, close, fail, looks_whole, nothing_missing
 from aggregator.closing.prover import Prover
 from aggregator.closing.report_state import Windows, load_report_state, newest_with_beacons, read_sketches
 from aggregator.closing.silence import SilenceWatch
@@ -21,13 +22,16 @@ from aggregator.closing.window_store import Closing
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import BlockReader, Reading
 from aggregator.metrics import AggregatorMetrics
+from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.wire.format import block_key
+from lagloss_server.model.window_result import rfc3339
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.emitters import last_words
 from lagloss_server.queries.offset_ranges import clamp, merge_ranges
 from lagloss_server.rules.arithmetic import CutInsidePattern, horizon
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.tally_proof import proven_facts
+from lagloss_server.store.store import read_basis
 
 log = structlog.get_logger()
 
@@ -50,6 +54,7 @@ class Closer:
         reader: BlockReader,
         beacons: BeaconLog,
         metrics: AggregatorMetrics,
+        failures: SetAside,
         verify_share: float = 0.0,
     ) -> None:
         self.reader = reader
@@ -57,6 +62,7 @@ class Closer:
         self._watch = watch
         self._beacons = beacons
         self._metrics = metrics
+        self._failures = failures
         self._audit = Audit(engine, beacons)
         self._prover = Prover(engine, beacons, metrics, verify_share)
         self._silence = SilenceWatch(engine)
@@ -81,9 +87,26 @@ class Closer:
         return False
 
     def close_windows(self, windows: Windows, now_ms: int, *, from_log: bool = False) -> int:
-        """Prove or read, judge and commit these windows; how many beacons were read. `from_log`: read them all."""
+        """Prove or read, judge and commit these windows; set aside alone what cannot be closed. Return how many beacons
+        were read. `from_log`: read them all."""
         if not windows:
             return 0
+        return isolate(
+            windows,
+            lambda some: self._close_together(some, now_ms, from_log=from_log),
+            lambda window, error: self._set_aside(window, error, now_ms),
+        )
+
+    def _set_aside(self, window: tuple[str, int], error: Exception, now_ms: int) -> None:
+        """Make this window `unknown` for the reason `failed` (rule 16), to be tried again later."""
+        self._failures.put(_item(window), error)
+        pipeline, start = window
+        with self._engine.begin() as connection:
+            closing = fail(pipeline, start, self._watch.versions[pipeline], read_basis(connection), now_ms)
+            made = closings.commit(connection, [closing])
+        self._committed([closing], made)
+
+    def _close_together(self, windows: Windows, now_ms: int, *, from_log: bool) -> int:
         self.seal_gone()
         with self._engine.connect() as connection:
             states = unfinished.read_states(connection, windows)
@@ -180,6 +203,7 @@ class Closer:
                 self._audit.record(connection, reading, position or {})
                 self._audit.count_windows(connection, facts)
             made = closings.commit(connection, found)
+            self._failures.done(connection, [_item(closing.window) for closing in found])
         self._committed(found, made)
         return len(made)
 
@@ -254,11 +278,19 @@ class Closer:
         ][:WINDOWS_AT_ONCE]
         if not over:
             return
-        known = self._known(over, caught_up_ms)
-        proven = self._proven(known, over)
-        self._close(known, sorted(proven), proven)
-        for window in set(over) - proven:
+        isolate(
+            over,
+            lambda some: self._close_together_early(some, caught_up_ms, now_ms),
+            lambda window, _: self._watch.schedules[window[0]].tried_early(window[1], now_ms, read=False),
+        )
+
+    def _close_together_early(self, windows: Windows, caught_up_ms: int, now_ms: int) -> int:
+        known = self._known(windows, caught_up_ms)
+        proven = self._proven(known, windows)
+        read = self._close(known, sorted(proven), proven)
+        for window in set(windows) - proven:
             self._try_reading_early(known, window, now_ms)
+        return read
 
     def _try_reading_early(self, known: JudgementContext, window: tuple[str, int], now_ms: int) -> None:
         """Read a window that tallies do not prove, if it looks whole; keep the result only if nothing is missing."""
@@ -279,15 +311,23 @@ class Closer:
         """Judge again windows whose deadline has passed, or whose emitters fell silent or came back: no block is read,
         unless a cut falls inside a pattern."""
         schedules = self._watch.schedules
+        self.close_windows([_window(item) for item in self._failures.due("window", caught_up_ms)], caught_up_ms)
         windows = {(name, start) for name, schedule in schedules.items() for start in schedule.to_judge(caught_up_ms)}
-        touched = [window for window in self._silence.touched(caught_up_ms) if window[0] in schedules]
-        if not windows and not touched:
+        windows |= {window for window in self._silence.touched(caught_up_ms) if window[0] in schedules}
+        windows = {window for window in windows if _item(window) not in self._failures}
+        if not windows:
             return
         with self._engine.connect() as connection:
-            states = unfinished.read_states(connection, sorted({*windows, *touched}))
+            states = unfinished.read_states(connection, sorted(windows))
         batch = sorted(window for window, state in states.items() if state == "closed")[:WINDOWS_AT_ONCE]
-        if not batch:
-            return
+        if batch:
+            isolate(
+                batch,
+                lambda some: self._judge_together(some, caught_up_ms),
+                lambda window, error: self._set_aside(window, error, caught_up_ms),
+            )
+
+    def _judge_together(self, batch: Windows, caught_up_ms: int) -> int:
         known = self._with_newest(self._known(batch, caught_up_ms), batch)
         found, straddled = [], []
         with self._engine.begin() as connection:
@@ -300,4 +340,12 @@ class Closer:
                     straddled.append(window)
             made = closings.commit(connection, found)
         self._committed(found, made)
-        self.close_windows(straddled, caught_up_ms)
+        return self.close_windows(straddled, caught_up_ms)
+
+
+def _item(window: tuple[str, int]) -> Item:
+    return Item("window", window[0], rfc3339(window[1]))
+
+
+def _window(item: Item) -> tuple[str, int]:
+    return item.pipeline, int(datetime.fromisoformat(item.name).timestamp())

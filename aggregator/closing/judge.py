@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from aggregator.closing.report_state import ReportState
 from aggregator.closing.window_store import Closing, Missing
@@ -108,6 +108,22 @@ def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: Wi
         deadline=_deadline(graph, result, evidence),
         history=is_history(evidence),
         log_start=_log_start(known.reports.ranges[pipeline, window_start_s]),
+    )
+
+
+def fail(pipeline: str, window_start_s: int, versions: Versions, basis: int, now_ms: int) -> Closing:
+    """Make the closing of a window that cannot be closed: unknown, because it failed (rule 16). It counts nothing."""
+    nothing = Evidence(window_start_s, now_ms, emitters=(), tallies=(), lanes=())
+    result = judge(versions.at(window_start_s), WindowFacts(), nothing)
+    return Closing(
+        result=replace(result, verdict="unknown", reasons=("failed",)),
+        facts=WindowFacts(),
+        missing=[],
+        basis=basis,
+        judged_at=now_ms,
+        deadline=None,
+        history=False,
+        log_start=[],
     )
 
 

@@ -131,6 +131,8 @@ class _Task:
                 take_block(self.windows, self.plan, record["appended_ms"], keys[row], record["value"])
             except BadRecord as bad:
                 yield from self._bad(bad.reason, record)
+            except Exception:  # a fault of ours, which no record may turn against all windows
+                yield from self._bad("failed", record)
 
     def end(self) -> Iterator[Part]:
         """Everything that is still held."""

@@ -14,6 +14,8 @@ from sqlalchemy import Connection, Engine, delete, func, select
 from sqlalchemy.dialects.postgresql import insert
 
 from aggregator.closing import rollup_marks
+from aggregator.outage import is_outage
+from aggregator.set_aside import Item, SetAside
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, period_of
 from lagloss_server.store.schema import core as tables
@@ -25,9 +27,9 @@ ROUND_S = 0.5
 MARKS_PER_ROUND = 200
 
 
-def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
-    """Compute the marked roll-ups that have settled, oldest change first; return how many were computed, and how many
-    are marked now, settled or not."""
+def roll_up(engine: Engine, now_ms: int, failures: SetAside) -> tuple[int, int]:
+    """Compute the marked roll-ups that have settled, oldest change first; set aside alone what cannot be computed.
+    Return how many were computed, and how many are marked now, settled or not."""
     marks, ends, done = tables.RollupDirtyRow, time.monotonic() + ROUND_S, 0
     with engine.connect() as connection:
         settled = connection.execute(
@@ -37,8 +39,17 @@ def roll_up(engine: Engine, now_ms: int) -> tuple[int, int]:
             .limit(MARKS_PER_ROUND)
         ).all()
     for pipeline, period, start in settled:
-        with engine.begin() as connection:
-            _restate(connection, pipeline, cast("Period", period), start, now_ms)
+        item = Item("rollup", pipeline, f"{period}/{start}")
+        if failures.retry_at.get(item, now_ms) > now_ms:
+            continue
+        try:
+            with engine.begin() as connection:
+                _restate(connection, pipeline, cast("Period", period), start, now_ms)
+                failures.done(connection, [item])
+        except Exception as error:
+            if is_outage(error):
+                raise
+            failures.put(item, error)
         done += 1
         if time.monotonic() >= ends:
             break

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import structlog
 from sqlalchemy import Engine, select, update
 
 from aggregator.closing import unfinished
@@ -18,9 +19,13 @@ from aggregator.maintenance import rollups
 from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.metrics import AggregatorMetrics
+from aggregator.outage import is_outage
+from aggregator.set_aside import SetAside
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import make_days_ahead
+
+log = structlog.get_logger()
 
 AUDIT_EVERY_S = 30
 """Interval of the audit of blocks that no closing read, for keys that no good block has."""
@@ -38,13 +43,20 @@ is."""
 class PeriodicTask:
     """Something to be done every so often."""
 
+    name: str
     every_s: float
     do: Callable[[int], None]
     done_at: float = -math.inf
 
     def do_if_due(self, caught_up_ms: int) -> None:
+        """Do it if its time has come. A failure that is no outage costs this round of it, and nothing else."""
         if time.monotonic() - self.done_at >= self.every_s:
-            self.do(caught_up_ms)
+            try:
+                self.do(caught_up_ms)
+            except Exception as error:
+                if is_outage(error):
+                    raise
+                log.exception("maintenance failed", task=self.name)
             self.done_at = time.monotonic()
 
 
@@ -58,21 +70,23 @@ class MaintenanceLoop:
         watch: DefinitionRegistry,
         retention: Retention,
         metrics: AggregatorMetrics,
+        failures: SetAside,
         announcer: SampleAnnouncer | None = None,
     ) -> None:
         self._engine = engine
         self._closer = closer
         self._watch = watch
         self._metrics = metrics
+        self._failures = failures
         self._chores = [
-            PeriodicTask(AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
-            PeriodicTask(SEAL_EVERY_S, lambda _: closer.seal_gone()),
-            PeriodicTask(ROLL_UP_EVERY_S, self.roll_up),
-            PeriodicTask(RETAIN_EVERY_S, retention.round),
-            PeriodicTask(DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
+            PeriodicTask("audit", AUDIT_EVERY_S, lambda _: closer.read_nothing_new(), time.monotonic()),
+            PeriodicTask("seal", SEAL_EVERY_S, lambda _: closer.seal_gone()),
+            PeriodicTask("roll up", ROLL_UP_EVERY_S, self.roll_up),
+            PeriodicTask("retain", RETAIN_EVERY_S, retention.round),
+            PeriodicTask("days ahead", DAYS_AHEAD_EVERY_S, lambda _: make_days_ahead(engine, time.time())),
         ]
         if announcer is not None:
-            self._chores.append(PeriodicTask(ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
+            self._chores.append(PeriodicTask("announce", ANNOUNCE_EVERY_S, lambda _: self.announce_samples(announcer)))
 
     def tick(self, caught_up_ms: int) -> bool:
         """Run one round; return whether a request was answered."""
@@ -83,7 +97,7 @@ class MaintenanceLoop:
 
     def roll_up(self, now_ms: int) -> None:
         """Run one round of roll-ups."""
-        done, waiting = rollups.roll_up(self._engine, now_ms)
+        done, waiting = rollups.roll_up(self._engine, now_ms, self._failures)
         self._metrics.rollups.inc(done)
         self._metrics.rollups_dirty.set(waiting)
 

@@ -59,11 +59,11 @@ class ReportBatch:
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         """
-        self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
+        self._pass(record)
         try:
             report = read_report(record.value)
         except BadRecord as bad:
-            self._set_aside(record, bad.reason)
+            self.quarantine(record, bad.reason)
             return
         if report.pipeline not in known and not self._admit(record, report, Name("pipeline", report.pipeline)):
             return
@@ -72,7 +72,7 @@ class ReportBatch:
         tallies = [found for found in report.tallies if self._keeps(record, report, found, here)]
         stranger = _stranger(report, known)
         if stranger is not None:
-            self._set_aside(record, stranger)
+            self.quarantine(record, stranger)
         account = (report.pipeline, report.emitter)
         newest, appended_at = self.emitters.get(account, (report, 0))
         self.emitters[account] = (
@@ -89,13 +89,18 @@ class ReportBatch:
         for tally in tallies:
             self._take_tally(record, report, tally)
 
-    def _set_aside(self, record: ReportRecord, reason: BadReason) -> None:
+    def quarantine(self, record: ReportRecord, reason: BadReason) -> None:
+        """Count a record, or a part of it, as bad by its first reason."""
+        self._pass(record)
         self.bad.setdefault((record.partition, record.offset), (record, reason))
+
+    def _pass(self, record: ReportRecord) -> None:
+        self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
 
     def _admit(self, record: ReportRecord, report: EmitterReport, name: Name) -> bool:
         if self.strangers.admit(name, report.emitter, record.appended_ms):
             return True
-        self._set_aside(record, "too_many_names")
+        self.quarantine(record, "too_many_names")
         return False
 
     def _keeps(self, record: ReportRecord, report: EmitterReport, part: Tally | Progress, here: frozenset[str]) -> bool:
@@ -112,7 +117,7 @@ class ReportBatch:
     def _take_tally(self, record: ReportRecord, report: EmitterReport, tally: Tally) -> None:
         reason = window_problem(tally.window_start, record.appended_ms)
         if reason is not None:
-            self._set_aside(record, reason)
+            self.quarantine(record, reason)
             return
         key = (report.pipeline, tally.window_start, report.emitter, tally.checkpoint, tally.replay or "")
         before = self.tallies.get(key)

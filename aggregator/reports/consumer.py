@@ -22,8 +22,10 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, text, tup
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from aggregator import quarantine
+from aggregator.outage import DatabaseRestored
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
 from aggregator.reports.undeclared import Name, UndeclaredNames
+from aggregator.set_aside import isolate
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
@@ -42,10 +44,6 @@ STRANGERS_FOR_S = 86_400
 
 PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
 """Time that the stream waits for a broker, during which it cannot be stopped; Kafka's default is a minute."""
-
-
-class DatabaseRestored(RuntimeError):
-    """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
 
 
 def hold_follower(connection: Connection) -> None:
@@ -81,11 +79,18 @@ class ReportConsumer:
         return found
 
     def follow(self, records: Iterable[ReportRecord], known: Checkpoints) -> int:
-        """Take a batch of records in, in log order; those already followed are passed over. How many were new.
+        """Take a batch of records in; those already followed are passed over. How many were new.
+
+        A record that cannot be followed, for whatever reason but an outage, is quarantined as `failed`.
 
         Raises:
             DatabaseRestored: the records between the database's position and these would never be followed.
         """
+        ordered = sorted(records, key=lambda record: (record.partition, record.offset))
+        return isolate(ordered, lambda some: self._follow(some, known), self._quarantine)
+
+    def _follow(self, records: Sequence[ReportRecord], known: Checkpoints) -> int:
+        """Follow records in one transaction, which come in order in each partition."""
         with self.engine.begin() as connection:
             hold_follower(connection)
             followed_to = _read_positions(connection)
@@ -98,6 +103,17 @@ class ReportConsumer:
             self._write(connection, followed, basis=sum(positions.values()))
         self._reached, self._strangers = positions, followed.strangers
         return len(fresh)
+
+    def _quarantine(self, record: ReportRecord, error: Exception) -> None:
+        """Pass over a record that cannot be followed."""
+        log.error("report failed", partition=record.partition, offset=record.offset, exc_info=error)
+        with self.engine.begin() as connection:
+            hold_follower(connection)
+            failed = ReportBatch(strangers=self._known_strangers(connection))
+            failed.quarantine(record, "failed")
+            positions = {**_read_positions(connection), **failed.positions}
+            self._write(connection, failed, basis=sum(positions.values()))
+        self._reached, self._strangers = positions, failed.strangers
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):

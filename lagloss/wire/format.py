@@ -64,6 +64,7 @@ BadReason = Literal[
     "window_ahead",
     "window_too_old",
     "too_many_names",
+    "failed",
 ]
 """Why a record of the log is set aside; the same names in the quarantine table, /metrics and `doctor`."""
 

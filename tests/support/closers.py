@@ -17,6 +17,7 @@ from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.consumer import ReportConsumer, following
+from aggregator.set_aside import SetAside
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -67,7 +68,9 @@ class Driven:
         """The same with another closer, which has not looked at anything yet."""
         metrics = AggregatorMetrics()
         watch = DefinitionRegistry(self.store.engine, self.store, metrics)
-        closer = Closer(self.store.engine, watch, self.closer.reader, self.beacons, metrics)
+        closer = Closer(
+            self.store.engine, watch, self.closer.reader, self.beacons, metrics, SetAside(self.store.engine)
+        )
         return replace(self, watch=watch, closer=closer, metrics=metrics)
 
 
@@ -80,7 +83,7 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     metrics = AggregatorMetrics()
     watch = DefinitionRegistry(store.engine, store, metrics)
     watch.refresh()
-    closer = Closer(store.engine, watch, reader, logs[0], metrics)
+    closer = Closer(store.engine, watch, reader, logs[0], metrics, SetAside(store.engine))
     try:
         with following(spark, bootstrap, follower, logs[1].partitions(), lambda: watch.checkpoints):
             yield Driven(store, watch, closer, metrics, follower, *logs)

@@ -310,6 +310,18 @@ class QuarantineCountRow(Base):
     count: Mapped[int]
 
 
+class SetAsideRow(Base):
+    __tablename__ = "set_aside"
+    __table_args__ = {"comment": "Work that failed for a reason that waiting does not mend. Writer: aggregator."}
+
+    kind: Mapped[str] = mapped_column(primary_key=True, comment="window, rollup or group")
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    item: Mapped[str] = mapped_column(primary_key=True, comment="the window's start, PERIOD/START, or the group")
+    error: Mapped[str] = mapped_column(comment="the first line of it")
+    failed_at: Mapped[int] = mapped_column(comment="epoch ms, of the last try")
+    tries: Mapped[int] = mapped_column(Integer)
+
+
 class AuditedRow(Base):
     __tablename__ = "audited"
     __table_args__ = {"comment": "Next offset of the beacons topic whose key nobody looked at yet. Writer: closer."}

@@ -26,6 +26,7 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.reports.batch import ReportRecord
 from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.topic_recreation import notice_recreated_topics
+from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS
 from lagloss.wire.format import (
     BeaconBlock,
@@ -301,7 +302,7 @@ def test_a_sink_that_is_steadily_two_minutes_late_for_an_hour_costs_few_revision
     log, reports = LogInMemory(), list[ReportRecord]()
     reader, metrics = Recording(log), AggregatorMetrics()
     watch = DefinitionRegistry(store.engine, store, metrics)
-    closer = Closer(store.engine, watch, reader, log, metrics)  # type: ignore[arg-type]
+    closer = Closer(store.engine, watch, reader, log, metrics, SetAside(store.engine))  # type: ignore[arg-type]
     follower = ReportConsumer(store.engine, "reports", "one")
     start_s = 1_780_000_020
     start_ms, end_ms = start_s * 1000, (start_s + HOUR * 60) * 1000

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+
+import psycopg
 import pytest
 from confluent_kafka import KafkaError, KafkaException
+from psycopg import errors
 from pyspark.errors import StreamingQueryException
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DataError, DBAPIError, InternalError, OperationalError, ProgrammingError
 
 from aggregator.metrics import AggregatorMetrics
-from aggregator.outage import TRANSIENT, Outage, outage_of
-from aggregator.reports.consumer import DatabaseRestored
+from aggregator.outage import DatabaseRestored, Outage, is_outage, outage_of
 
 STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
 
@@ -17,21 +20,63 @@ STREAM = "[STREAM_FAILED] Query [id = 1] terminated with exception: "
 @pytest.mark.parametrize(
     ("error", "server"),
     [
-        (OperationalError("SELECT 1", {}, Exception("connection refused")), "postgresql"),
+        (OperationalError("SELECT 1", {}, psycopg.OperationalError("connection refused")), "postgresql"),
         (DatabaseRestored("PostgreSQL knows reports up to {}"), "postgresql"),
         (KafkaException(KafkaError(KafkaError._TIMED_OUT)), "kafka"),
         (StreamingQueryException(STREAM + "org.apache.kafka.common.errors.TimeoutException"), "kafka"),
         (StreamingQueryException(STREAM + "(psycopg.OperationalError) connection refused"), "postgresql"),
         (
-            StreamingQueryException(STREAM + "aggregator.reports.consumer.DatabaseRestored: PostgreSQL knows"),
+            StreamingQueryException(STREAM + "aggregator.outage.DatabaseRestored: PostgreSQL knows"),
             "postgresql",
         ),
         (ConnectionRefusedError("py4j"), "spark"),
     ],
 )
 def test_an_error_is_some_servers_trouble(error: Exception, server: str) -> None:
-    assert isinstance(error, TRANSIENT)
+    assert is_outage(error)
     assert outage_of(error, 0).server == server
+
+
+def of_postgresql(kind: type[DBAPIError], error: Exception) -> DBAPIError:
+    return kind("INSERT", {}, error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_postgresql(OperationalError, errors.DeadlockDetected()),
+        of_postgresql(OperationalError, errors.SerializationFailure()),
+        of_postgresql(OperationalError, errors.LockNotAvailable()),
+        of_postgresql(OperationalError, errors.QueryCanceled()),
+        of_postgresql(OperationalError, errors.DiskFull()),
+        of_postgresql(OperationalError, errors.AdminShutdown()),
+        of_postgresql(InternalError, errors.ReadOnlySqlTransaction()),
+        of_postgresql(ProgrammingError, errors.UndefinedTable()),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+    ids=lambda error: type(getattr(error, "orig", error)).__name__,
+)
+def test_what_passes_by_itself_is_waited_for(error: Exception) -> None:
+    assert is_outage(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        of_postgresql(DataError, psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")),
+        of_postgresql(DataError, errors.NumericValueOutOfRange()),
+        of_postgresql(DataError, errors.UntranslatableCharacter()),
+        of_postgresql(OperationalError, errors.ProgramLimitExceeded()),
+        of_postgresql(ProgrammingError, errors.SyntaxError()),
+        StreamingQueryException(STREAM + "AttributeError: 'NoneType' object has no attribute 'x'"),
+        StreamingQueryException(STREAM + "org.apache.kafka.common.errors.CorruptRecordException: crc"),
+        IndexError("index 0 is out of bounds"),
+        OverflowError("Python integer out of bounds"),
+    ],
+    ids=lambda error: type(getattr(error, "orig", error)).__name__,
+)
+def test_what_fails_again_in_the_same_way_is_no_outage(error: Exception) -> None:
+    assert not is_outage(error)
 
 
 def test_of_a_long_message_the_cause_is_told() -> None:

@@ -21,6 +21,7 @@ from aggregator.maintenance.retention import CONSUMER_LAG, HISTORY, NAMES, TALLY
 from aggregator.maintenance.rollups import SETTLE_MS
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
+from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import Progress
 from lagloss_server.queries.beacon_log import BeaconLog
@@ -67,7 +68,7 @@ def pruned(spark: SparkSession, kafka_bootstrap: str, store: Store) -> Iterator[
     beacons = BeaconLog(kafka_bootstrap, BEACONS)
     engine, metrics = store.engine, AggregatorMetrics()
     watch = DefinitionRegistry(engine, store, metrics)
-    closer = Closer(engine, watch, BlockReader(spark, kafka_bootstrap, BEACONS, 8), beacons, metrics)
+    closer = Closer(engine, watch, BlockReader(spark, kafka_bootstrap, BEACONS, 8), beacons, metrics, SetAside(engine))
     retention = Retention(engine, closer, watch, metrics, Settings())
     yield Pruned(store=store, watch=watch, closer=closer, metrics=metrics, retention=retention)
     beacons.close()

@@ -12,6 +12,7 @@ from sqlalchemy.exc import OperationalError
 from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
 from aggregator.maintenance.rollups import SETTLE_MS
+from aggregator.set_aside import SetAside
 from lagloss_server.rules.rollup import Period, period_of
 from lagloss_server.store.store import DAY_S, Store
 from tests.integration.lagloss_server.store.test_migrations import config
@@ -29,7 +30,7 @@ def stored(store: Store) -> Stored:
 
 
 def roll_up(stored: Stored, now_ms: int) -> int:
-    return rollups.roll_up(stored.store.engine, now_ms)[0]
+    return rollups.roll_up(stored.store.engine, now_ms, SetAside(stored.store.engine))[0]
 
 
 def totals(stored: Stored, period: Period = "hour") -> list[tuple[int, int, int]]:
@@ -82,14 +83,14 @@ def test_a_closing_that_changes_nothing_costs_no_computation(stored: Stored) -> 
     roll_up(stored, SETTLED_MS)
     roll_up(stored, DAY_SETTLED_MS)
     stored.close(W, now_ms=DAY_SETTLED_MS)
-    assert rollups.roll_up(stored.store.engine, 10 * DAY_SETTLED_MS) == (0, 0)
+    assert rollups.roll_up(stored.store.engine, 10 * DAY_SETTLED_MS, SetAside(stored.store.engine)) == (0, 0)
 
 
 def test_a_closing_that_is_rolled_back_leaves_no_mark(stored: Stored) -> None:
     with stored.store.engine.begin() as connection:
         closings.commit(connection, [closing(W, 100, 0, 10, 0, NOW_MS)])
         connection.rollback()
-    assert rollups.roll_up(stored.store.engine, SETTLED_MS) == (0, 0)
+    assert rollups.roll_up(stored.store.engine, SETTLED_MS, SetAside(stored.store.engine)) == (0, 0)
 
 
 def test_a_computation_that_is_killed_before_its_commit_is_done_by_the_next_round(stored: Stored) -> None:

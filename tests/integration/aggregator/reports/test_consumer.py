@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from sqlalchemy import func, select
 
 from aggregator import quarantine
+from aggregator.outage import DatabaseRestored
 from aggregator.reports.batch import ReportRecord
-from aggregator.reports.consumer import DatabaseRestored, ReportConsumer
+from aggregator.reports.consumer import ReportConsumer
 from aggregator.reports.undeclared import LIMITS
 from lagloss.wire.format import MAX_NAME_BYTES, EmitterReport, Progress, Tally, encode_report
 from lagloss.wire.sketch import Sketch

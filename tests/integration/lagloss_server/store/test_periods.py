@@ -14,6 +14,7 @@ from sqlalchemy import delete, insert, select, update
 
 from aggregator.closing import window_store as closings
 from aggregator.maintenance import rollups
+from aggregator.set_aside import SetAside
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.rules.rollup import Period, Rollup, period_of
 from lagloss_server.store.periods import coverage, first_known, hour_edges, series, total
@@ -42,7 +43,7 @@ class World:
 
 def roll_up_all(store: Store) -> None:
     now_ms = LATER_MS
-    while rollups.roll_up(store.engine, now_ms)[1]:
+    while rollups.roll_up(store.engine, now_ms, SetAside(store.engine))[1]:
         now_ms += rollups.SETTLE_MS + 1
 
 

@@ -1,0 +1,116 @@
+"""Work set aside: what fails for a reason that waiting does not mend is put away alone, and everything else goes on.
+
+A window, an hour to roll up, or a consumer group that is set aside is named in the table `set_aside`, in /healthz, by
+`lagloss doctor` and on the health page, counted in a metric, and tried again at the next start, after an hour, and by
+`lagloss recompute`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Literal, NamedTuple, TypeVar
+
+import structlog
+from sqlalchemy import Connection, Engine, delete, select, tuple_
+from sqlalchemy.dialects.postgresql import insert
+
+from aggregator.outage import is_outage
+from lagloss_server.store.schema import core as tables
+
+log = structlog.get_logger()
+
+RETRY_MS = 3_600_000
+ERROR_CHARS = 500
+
+Kind = Literal["window", "rollup", "group"]
+T = TypeVar("T")
+
+
+class Item(NamedTuple):
+    """What was set aside: the window's start or the period's (`hour/1795250400`), or the name of the group."""
+
+    kind: Kind
+    pipeline: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.pipeline}/{self.name}"
+
+
+def isolate(items: Sequence[T], work: Callable[[Sequence[T]], int], set_aside: Callable[[T, Exception], None]) -> int:
+    """Do `work` on all items together; return the sum of what it returns.
+
+    Where that fails, but not for an outage, do it on each half, and so on until the item that fails is alone: it is
+    passed to `set_aside`, and the others are done. n items of which one fails take 2 log2(n) calls more.
+
+    Raises:
+        Exception: an outage, or whatever `set_aside` raises.
+    """
+    try:
+        return work(items)
+    except Exception as error:
+        if is_outage(error):
+            raise
+        if len(items) == 1:
+            set_aside(items[0], error)
+            return 0
+    middle = len(items) // 2
+    return isolate(items[:middle], work, set_aside) + isolate(items[middle:], work, set_aside)
+
+
+class SetAside:
+    """The items that are set aside now, in memory and in their table, of which this is the only writer."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        table = tables.table_of(tables.SetAsideRow)
+        with engine.connect() as connection:
+            rows = connection.execute(select(table.c.kind, table.c.pipeline, table.c.item)).all()
+        self.retry_at: dict[Item, int] = {Item(row.kind, row.pipeline, row.item): 0 for row in rows}
+        """When each is tried again (epoch ms); those of an earlier start at once."""
+
+    def __contains__(self, item: Item) -> bool:
+        return item in self.retry_at
+
+    def names(self) -> list[str]:
+        return sorted(map(str, self.retry_at))
+
+    def due(self, kind: Kind, now_ms: int) -> list[Item]:
+        """Return the items to be tried again now."""
+        return sorted(item for item, at_ms in self.retry_at.items() if item.kind == kind and at_ms <= now_ms)
+
+    def put(self, item: Item, error: BaseException) -> None:
+        """Set an item aside, with the first line of what went wrong."""
+        now_ms = int(time.time() * 1000)
+        log.error("set aside", kind=item.kind, pipeline=item.pipeline, item=item.name, exc_info=error)
+        row = {"kind": item.kind, "pipeline": item.pipeline, "item": item.name, "failed_at": now_ms, "tries": 1}
+        row["error"] = _first_line(error)
+        table = tables.table_of(tables.SetAsideRow)
+        upsert = insert(table).values(row)
+        changed = {"failed_at": now_ms, "error": row["error"], "tries": table.c.tries + 1}
+        with self._engine.begin() as connection:
+            connection.execute(upsert.on_conflict_do_update(index_elements=list(table.primary_key), set_=changed))
+        self.retry_at[item] = now_ms + RETRY_MS
+
+    def done(self, connection: Connection, items: Collection[Item]) -> None:
+        """Forget those of these items that were set aside, in the transaction that did them."""
+        found = [item for item in items if item in self.retry_at]
+        if found:
+            table = tables.table_of(tables.SetAsideRow)
+            connection.execute(delete(table).where(tuple_(table.c.kind, table.c.pipeline, table.c.item).in_(found)))
+            for item in found:
+                del self.retry_at[item]
+                log.info("no longer set aside", kind=item.kind, pipeline=item.pipeline, item=item.name)
+
+    def counts(self) -> dict[str, int]:
+        found: dict[str, int] = {"window": 0, "rollup": 0, "group": 0}
+        for item in self.retry_at:
+            found[item.kind] += 1
+        return found
+
+
+def _first_line(error: BaseException) -> str:
+    text = f"{type(error).__name__}: {error}".replace("\0", r"\x00")
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[0][:ERROR_CHARS]
