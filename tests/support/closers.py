@@ -42,6 +42,7 @@ class Driven:
     watch: DefinitionRegistry
     closer: Closer
     metrics: AggregatorMetrics
+    failures: SetAside
     follower: ReportConsumer
     beacons: BeaconLog
     reports: BeaconLog
@@ -62,16 +63,15 @@ class Driven:
         """What is done beside closing."""
         engine = self.store.engine
         retention = Retention(engine, self.closer, self.watch, self.metrics, Settings())
-        return MaintenanceLoop(engine, self.closer, self.watch, retention, self.metrics)
+        return MaintenanceLoop(engine, self.closer, self.watch, retention, self.metrics, self.failures)
 
     def another(self) -> Driven:
         """The same with another closer, which has not looked at anything yet."""
         metrics = AggregatorMetrics()
         watch = DefinitionRegistry(self.store.engine, self.store, metrics)
-        closer = Closer(
-            self.store.engine, watch, self.closer.reader, self.beacons, metrics, SetAside(self.store.engine)
-        )
-        return replace(self, watch=watch, closer=closer, metrics=metrics)
+        failures = SetAside(self.store.engine)
+        closer = Closer(self.store.engine, watch, self.closer.reader, self.beacons, metrics, failures)
+        return replace(self, watch=watch, closer=closer, metrics=metrics, failures=failures)
 
 
 @contextmanager
@@ -83,10 +83,11 @@ def driven(spark: SparkSession, bootstrap: str, store: Store, beacons: str, repo
     metrics = AggregatorMetrics()
     watch = DefinitionRegistry(store.engine, store, metrics)
     watch.refresh()
-    closer = Closer(store.engine, watch, reader, logs[0], metrics, SetAside(store.engine))
+    failures = SetAside(store.engine)
+    closer = Closer(store.engine, watch, reader, logs[0], metrics, failures)
     try:
         with following(spark, bootstrap, follower, logs[1].partitions(), lambda: watch.checkpoints):
-            yield Driven(store, watch, closer, metrics, follower, *logs)
+            yield Driven(store, watch, closer, metrics, failures, follower, *logs)
     finally:
         for log in logs:
             log.close()

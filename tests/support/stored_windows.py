@@ -116,6 +116,7 @@ def closing(start_s: int, messages: int, lost: int, lag_ms: float, basis: int, n
         clock_skew_ms=0,
         lost=Interval(lost, lost),
         on_time_share=(messages - lost) / messages if messages else None,
+        on_time_of=messages,
         e2e_lag_ms=Lags.of(lags["snk.out"]),
         checkpoints=tuple(
             CheckpointResult(name, count, count, 0, 0, Lags.of(lags[name])) for name, count in counts.items()

@@ -18,13 +18,20 @@ from pyspark.sql import SparkSession
 from sqlalchemy import select
 
 from aggregator import quarantine
+from aggregator.closing import closer as closing
+from aggregator.closing.judge import JudgementContext
+from aggregator.closing.window_store import Closing
 from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
+from aggregator.set_aside import RETRY_MS, Item
 from lagloss.broker.topics import BEACONS, REPORTS, create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import BeaconBlock, block_key, encode_block, hash_id
 from lagloss_server.model.definition import Definition, parse_definition
+from lagloss_server.model.message_ids import escape_id
+from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.recompute import recompute
 from lagloss_server.queries.difference import difference
+from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
@@ -299,3 +306,64 @@ def test_tallies_are_the_newest_of_each_account(chain: Chain) -> None:
             select(tally.beacons).where(tally.pipeline == chain.name, tally.checkpoint == "src.in")
         ).scalars()
         assert list(counts) == [600]
+
+
+def test_a_lost_message_may_be_called_anything(chain: Chain) -> None:
+    odd = ["padded\0\0", "two\nlines", "\x1b[2J", '\'; DROP TABLE "window"; --', "\u202egnp.exe", r"C:\x00", "😀" * 63]
+    chain.send("src", "in", [*IDS, *odd])
+    chain.send("src", "out", [*IDS, *odd])
+    for node in ("mid", "snk"):
+        for side in ("in", "out"):
+            chain.send(node, side, IDS)
+    send_all(chain, window=1)
+    chain.settle()
+    chain.close(0)
+    assert (chain.window()["verdict"], chain.window()["lost"]) == ("loss", {"min": len(odd), "max": len(odd)})
+    stored = {found.message_id for found in chain.store.missing(chain.name, chain.start_s)}
+    assert stored == set(map(escape_id, odd))
+    found = difference(chain.store, chain.parts.beacons, chain.name, chain.start_s, "src.out", "mid.in")
+    assert set(found.document()["message_ids"]) == set(odd)
+
+
+def test_a_window_that_cannot_be_closed_is_set_aside_alone_and_tried_again(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for window in range(4):
+        send_all(chain, window)
+    chain.settle()
+    whole = closing.close
+
+    def broken(known: JudgementContext, pipeline: str, start_s: int, facts: WindowFacts) -> Closing:
+        if start_s == chain.start_s + 60:
+            raise IndexError("index 0 is out of bounds")
+        return whole(known, pipeline, start_s, facts)
+
+    monkeypatch.setattr(closing, "close", broken)
+    chain.close(0, 1, 2)
+    assert [(chain.window(at)["verdict"], chain.window(at)["reasons"]) for at in range(3)] == [
+        ("loss", []),
+        ("unknown", ["failed"]),
+        ("loss", []),
+    ]
+    item = Item("window", chain.name, rfc3339(chain.start_s + 60))
+    assert item in chain.parts.failures
+    with chain.store.engine.connect() as connection:
+        row = connection.execute(select(tables.table_of(tables.SetAsideRow))).one()
+    assert (row.kind, row.pipeline, row.item) == item
+    assert (row.error, row.tries) == ("IndexError: index 0 is out of bounds", 1)
+
+    def work(after_ms: int = 0) -> tuple[bool, bool]:
+        """Return whether the window failed, and whether it is set aside."""
+        now_ms = int(time.time() * 1000) + after_ms
+        while again.closer.tick(now_ms, now_ms):
+            pass
+        return "failed" in chain.window(1)["reasons"], item in again.failures
+
+    again = chain.parts.another()  # the next start
+    assert work() == (True, True)
+    monkeypatch.undo()
+    assert work() == (True, True)  # only after an hour
+    assert work(RETRY_MS) == (False, False)
+    assert chain.window(1)["lost"]["max"] == 10
+    with chain.store.engine.connect() as connection:
+        assert connection.execute(select(tables.table_of(tables.SetAsideRow))).all() == []
