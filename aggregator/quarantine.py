@@ -17,7 +17,7 @@ KEPT_AN_HOUR = 1_000
 """Rows kept per topic, reason and hour (of the server's clock); more bad records are only counted."""
 HOUR_S = 3_600
 
-BadRow = tuple[int, int, BadReason, bytes]
+BadRow = tuple[int, int, BadReason, bytes | None]
 """A bad record: (partition, offset, reason, value)."""
 
 

@@ -20,7 +20,7 @@ class ReportRecord:
     partition: int
     offset: int
     appended_ms: int
-    value: bytes
+    value: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
