@@ -76,7 +76,7 @@ class Emitters:
         self.waiting_beacons += len(batch.seen)
         waiting = _Waiting(served.emitter.mark(), len(batch.seen), asyncio.get_running_loop().create_future())
         served.waiting.append(waiting)
-        served.emitter.nudge()
+        served.emitter.request_flush()
         if served.watcher is None or served.watcher.done():
             served.watcher = asyncio.create_task(self._watch(served))
         try:
