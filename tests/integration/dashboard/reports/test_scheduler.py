@@ -129,7 +129,7 @@ def test_a_recipient_that_is_put_off_gets_it_later_and_the_others_not_again(stor
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)
     due, outcome, attempts, error = runs(store)[-1]
     assert (due, outcome, attempts) == (MONDAY, None, 1)
-    assert error == f"1 of 2 recipients do not have it: {BOB}: 450 4.2.0 greylisted"
+    assert error == f"1 of 2 recipients were not reached: {BOB}: 450 4.2.0 greylisted"
 
     mailbox.answers = {}
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)  # another process
@@ -156,7 +156,7 @@ def test_a_refusal_for_good_is_kept_with_its_error(store: Store, mailbox: Mailbo
     weekly = scheduler(store, reports(mailbox))
     weekly.look(MONDAY + SOON_S)
     weekly.look(MONDAY + SOON_S)
-    error = f"1 of 1 recipients do not have it: {ADA}: 550 5.1.1 no such user"
+    error = f"1 of 1 recipients were not reached: {ADA}: 550 5.1.1 no such user"
     assert runs(store)[-1] == (MONDAY, "failed", 1, error)
 
 
@@ -169,7 +169,7 @@ def test_what_is_put_off_for_a_day_is_given_up(store: Store, mailbox: Mailbox) -
     _, outcome, attempts, error = runs(store)[-1]
     assert (outcome, attempts) == ("failed", 2)
     assert error is not None
-    assert error.startswith("given up after 2 attempts in a day; the last: 1 of 1 recipients do not have it")
+    assert error.startswith("given up after 2 attempts in a day; the last: 1 of 1 recipients were not reached")
 
 
 def test_a_dashboard_that_dies_between_claim_and_mail_leaves_it_to_the_next(store: Store, mailbox: Mailbox) -> None:
