@@ -156,7 +156,7 @@ def windows(
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
     from lagloss_server.cli.windows_table import windows_table
-    from lagloss_server.model.window_document import contract_document
+    from lagloss_server.model.window_result import contract_document
     from lagloss_server.rules.sla import breaches
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))

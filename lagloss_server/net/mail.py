@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret
 from lagloss_server.net.smtp import TIMEOUT_S, Reply, SmtpLogin, SmtpServer
 

@@ -6,8 +6,6 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from lagloss_server.net.backoff import backoff_s
-
 GIVE_UP_AFTER_S: Final = 86_400.0
 """Age at which an undelivered message is given up."""
 
@@ -41,3 +39,12 @@ class TryLater:
 
 
 Outcome = Sent | Refused | TryLater
+
+
+def backoff_s(attempts: int, chance: float, first_s: float = 1.0, longest_s: float = 300.0) -> float:
+    """Return the pause before the next attempt, in s.
+
+    Doubles with each attempt, from `first_s` to `longest_s`, times 0.75 to 1.25 (`chance` in [0, 1)), so that receivers
+    are not hit in step.
+    """
+    return min(first_s * 2.0 ** min(attempts - 1, 20), longest_s) * (0.75 + chance / 2)

@@ -15,9 +15,8 @@ from typing import Final, Literal
 
 from lagloss_server.net.addresses import resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Refused, TryLater
-from lagloss_server.net.redaction import Redactor
+from lagloss_server.net.sanitize import Redactor, one_line
 from lagloss_server.net.tls import add_ca_file
 
 TIMEOUT_S: Final = 30.0

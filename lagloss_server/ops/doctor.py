@@ -26,8 +26,8 @@ from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.java import find_java
 from lagloss_server.settings import Settings
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import MIGRATIONS
-from lagloss_server.store.store import engine_for
 
 Verdict = Literal["ok", "warn", "fail"]
 

@@ -1,4 +1,4 @@
-"""Recomputation: requests it from the running aggregator and waits for its answer."""
+"""Recomputation by the running aggregator: request it, and wait for the answer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from lagloss_server.errors import NotEnoughData, ServerNotReady
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.settings import Settings
+from lagloss_server.store import recompute_requests
 from lagloss_server.store.store import Store
 
 ANSWER_TIMEOUT_S = 3_600
@@ -30,15 +31,15 @@ def recompute(settings: Settings, store: Store, pipeline: str, from_s: int, to_s
         NotEnoughData: there is no closed window in the range.
     """
     check_aggregator(settings)
-    request = store.request_recompute(pipeline, from_s, to_s)
+    request = recompute_requests.add(store, pipeline, from_s, to_s)
     asked = seen = time.monotonic()
-    while (answer := store.recompute_answer(request)) is None:
+    while (answer := recompute_requests.answer_to(store, request)) is None:
         now = time.monotonic()
         if now - asked > ANSWER_TIMEOUT_S:
             raise ServerNotReady(
                 server="the aggregator", detail=f"no answer within {ANSWER_TIMEOUT_S} s", log="its own"
             )
-        say(_progress_text(store.recompute_progress(request)))
+        say(_progress_text(recompute_requests.progress_of(store, request)))
         try:
             check_aggregator(settings)
             seen = now

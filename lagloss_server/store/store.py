@@ -1,23 +1,18 @@
-"""PostgreSQL as every part reads it: definitions, windows and missing messages. Writers keep their own statements."""
+"""Definitions, windows and missing messages in PostgreSQL, read for all parts. Writers keep their own statements."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Engine,
     Row,
     Select,
-    Table,
-    create_engine,
     exists,
     func,
-    make_url,
     select,
     text,
     tuple_,
@@ -25,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy.orm import aliased
 
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
 from lagloss.wire.sketch import Sketch
@@ -35,58 +30,8 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
 from lagloss_server.rules.rollup import Period, Rollup
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import core as tables
-
-WINDOWS_CHANNEL = "lagloss_windows"
-"""NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
-ALERTS_CHANNEL = "lagloss_alerts"
-"""NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
-DAY_S = 86_400
-
-
-_PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
-"""A host that has vanished without a word is noticed within half a minute, unless the URL says otherwise."""
-
-
-def engine_for(database_url: str) -> Engine:
-    """Return an engine on psycopg 3 for a plain `postgresql://` URL."""
-    url = make_url(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
-    return create_engine(
-        url.update_query_dict({**_PATIENCE, **url.query}),
-        pool_pre_ping=True,
-        json_serializer=lambda value: json.dumps(value, separators=(",", ":")),
-    )
-
-
-def day_label(day: int) -> str:
-    """Return how the name of a day's partition ends; `day` counts from the epoch."""
-    return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
-
-
-def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
-    """Make the day partitions that rows of these windows go to. A new one locks its table to the transaction's end; see
-    `make_days_ahead`."""
-    for day in sorted({start // DAY_S for start in window_starts_s}):
-        for table in tables.PARTITIONED:
-            _make_day(connection, table, day)
-
-
-def make_days_ahead(engine: Engine, now_s: float) -> None:
-    """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
-    by transactions that hold other locks, which a reader of several tables could meet in a deadlock."""
-    for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
-        for table in tables.PARTITIONED:
-            with engine.begin() as connection:
-                _make_day(connection, table, day)
-
-
-def _make_day(connection: Connection, table: Table, day: int) -> None:
-    connection.execute(
-        text(
-            f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
-            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,28 +265,6 @@ class Store:
                 select(window.c.state).where(window.c.pipeline == pipeline, window.c.window_start == window_start_s)
             ).scalar_one_or_none()
         return state == "sealed"
-
-    def request_recompute(self, pipeline: str, from_s: int, to_s: int) -> int:
-        """Ask the closer to close windows again; the request's number."""
-        with self.engine.begin() as connection:
-            request = insert(tables.RecomputeRequestRow).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
-            return int(connection.execute(request.returning(tables.RecomputeRequestRow.id)).scalar_one())
-
-    def recompute_answer(self, request: int) -> dict[str, Any] | None:
-        """Return the closer's answer; None while it works."""
-        return self._of_request(request, tables.RecomputeRequestRow.answer)
-
-    def recompute_progress(self, request: int) -> dict[str, Any] | None:
-        """Return how far the closer has come: at least the numbers of windows `done` and `of`; None before its first
-        round."""
-        return self._of_request(request, tables.RecomputeRequestRow.progress)
-
-    def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
-        with self.engine.connect() as connection:
-            found: dict[str, Any] | None = connection.execute(
-                select(column).where(tables.RecomputeRequestRow.id == request)
-            ).scalar_one()
-        return found
 
     def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
         """Return windows that have tallies but no result yet, from the tallies alone."""

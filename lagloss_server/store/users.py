@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert
 from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.model.roles import Role
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import SessionRow, UserRow
+from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
 
 LOCAL_LOGIN: Final = "local"

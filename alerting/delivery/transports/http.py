@@ -19,9 +19,8 @@ from alerting.delivery.transports.dns_pinning import PinnedNetwork
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.addresses import Resolver, is_public, resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
-from lagloss_server.net.redaction import Redactor
+from lagloss_server.net.sanitize import Redactor, one_line
 from lagloss_server.net.tls import add_ca_file
 
 TIMEOUT_S: Final = 10.0

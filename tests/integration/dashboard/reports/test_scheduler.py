@@ -16,12 +16,11 @@ from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.runs import Runs
 from dashboard.reports.schedule_file import ReportsFile
 from dashboard.reports.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
-from lagloss_server.net.backoff import backoff_s
-from lagloss_server.net.outcome import GIVE_UP_AFTER_S
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S, backoff_s
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.reports import ReportRunRow
+from lagloss_server.store.schema.dashboard import ReportRunRow
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.support.kafka_log import wait_for

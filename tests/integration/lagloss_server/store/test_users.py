@@ -18,7 +18,7 @@ from lagloss_server.cli.main import app
 from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import UserRow
+from lagloss_server.store.schema.dashboard import UserRow
 from lagloss_server.store.store import Store
 
 PASSWORD = "correct horse battery"

@@ -1,10 +1,11 @@
-"""Redaction of secrets in texts, in any encoding that the other side may use."""
+"""Sanitizing of texts from other hosts: secrets redacted, in any encoding, and control characters removed."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+import unicodedata
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -13,6 +14,9 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 HIDDEN: Final = "***"
 _SHORTEST_PART: Final = 4
 """Parts of an address shorter than this (`/v2`, `?a=1`) are no secrets; redacting them would make texts unreadable."""
+
+_TURNING: Final = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the text direction, and so could disguise the following text."""
 
 
 class Redactor:
@@ -51,3 +55,15 @@ def _forms(needle: str) -> Iterator[str]:
     for text in (needle, unquote(needle)):
         escaped = json.dumps(text)[1:-1]
         yield from (text, quote(text, safe=""), quote(text), escaped, escaped.replace("/", "\\/"), html.escape(text))
+
+
+def one_line(value: object, limit: int) -> str:
+    """Return at most `limit` characters, without line breaks and other control characters."""
+    text = str(value)[: 2 * limit + 100]  # enough: only white space gets shorter, and this need not be exact
+    kept = "".join(" " if _controls(character) else character for character in text)
+    kept = " ".join(kept.split())
+    return kept if len(kept) <= limit else kept[: limit - 1].rstrip() + "…"
+
+
+def _controls(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _TURNING
