@@ -32,13 +32,13 @@ from lagloss.wire.format import (
 from lagloss_server.net.problem_details import Problem
 
 MAX_PARTITIONS: Final = 1 << 16
-"""What a block may be made for; a topic has far fewer."""
+"""Bound of a block's number of partitions; a topic has far fewer."""
 _LENGTH: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block as it came, and what it holds."""
+    """A block as received, and its content."""
 
     value: bytes
     content: BeaconBlock

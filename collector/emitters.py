@@ -1,4 +1,4 @@
-"""The collector's own emitters, for clients that pass no counts: one a pipeline and node, a bounded number of them."""
+"""The collector's own emitters, for clients that pass no counts: one per pipeline and node, in bounded number."""
 
 from __future__ import annotations
 

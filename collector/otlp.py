@@ -39,7 +39,7 @@ Value = str | int | float | bool | None
 
 @dataclass(slots=True)
 class Rejected:
-    """Messaging spans that make no beacon: how many, and what was wrong with the first."""
+    """Messaging spans that make no beacon: their number, and the error of the first."""
 
     spans: int = 0
     first: str = ""

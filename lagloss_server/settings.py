@@ -1,4 +1,4 @@
-"""All settings of lagloss, in one frozen class, read once at start.
+"""Settings of lagloss, in one frozen class, read once at start.
 
 An environment variable `LAGLOSS_…` wins over the endpoints of a running `lagloss up`, which win over the default here.
 """

@@ -66,7 +66,7 @@ class Drain:
         self.sampled_out = 0
         """Beacons that a sample left out."""
         self.unplaced = 0
-        """Beacons of no window at all."""
+        """Beacons that belong to no window."""
         self._is_blind = False
 
     def take(self, now_ms: int, progress: tuple[Progress, ...] | None, partitions: int, sample: int) -> Flush:

@@ -162,7 +162,7 @@ class Observed:
 
 @dataclass(slots=True)
 class RefusedBeacons:
-    """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window at all."""
+    """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window."""
 
     dropped: dict[TallyKey, int] = field(default_factory=dict)
     unplaced: int = 0

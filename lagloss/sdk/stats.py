@@ -18,7 +18,7 @@ class EmitterStats:
     sampled_out: int
     """Left out because the pipeline is sampled."""
     dropped: int
-    """Of a known window, and not sent; the tallies count them, too. Updated by the flushing thread."""
+    """Not sent, of a known window; counted in tallies, too. Updated by the flushing thread."""
     refused: int
     """At the first node, with an event time out of bounds; and any after `close`."""
     unplaced: int

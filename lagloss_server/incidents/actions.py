@@ -1,4 +1,4 @@
-"""What people do about incidents: acknowledge one, silence some for a while, end a silence.
+"""Actions on incidents: acknowledge one, silence some for a while, end a silence.
 
 Each is one transaction that notifies the leading alerter, which notifies the receivers.
 """

@@ -25,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 def _switched(value: object) -> object:
-    """`off` is None, `on` takes the defaults; nothing at all is neither."""
+    """Convert `off` to None, and `on` to the defaults; reject an empty value."""
     if value is None:
         raise ValueError("expected on, off or the rule's settings, found nothing")
     if value is True:
@@ -131,7 +131,7 @@ class StalenessAlert(Strict):
 
 
 class BudgetAlert(Strict):
-    """How fast the error budgets of loss and on-time share burn; spans and severities are fixed."""
+    """Burn rates of the error budgets of loss and on-time share; spans and severities are fixed."""
 
     min_messages: Count = Field(default=500, alias="minMessages")
 
@@ -161,7 +161,7 @@ class DeadLettersAlert(_OutOf):
 
 
 class PendingAgeAlert(Strict):
-    """How long the oldest pending message has waited."""
+    """Age of the oldest pending message."""
 
     max: PositiveMs = 300_000
     severity: Severity = "warning"

@@ -130,7 +130,7 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
     """Return the definition in this YAML text.
 
     Raises:
-        BadDefinition: with file (`source`), line and what was expected.
+        BadDefinition: with file (`source`), line and expectation.
     """
     return parse_yaml(Definition, text, source)
 

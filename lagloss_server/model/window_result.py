@@ -16,7 +16,7 @@ Proof = Literal["beacons", "tallies"]
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """From what is certain to what cannot be ruled out, in messages."""
+    """Bounds in messages: those that are certain, and those that cannot be ruled out."""
 
     min: int
     max: int
@@ -185,7 +185,7 @@ def is_settled(window: WindowDocument) -> bool:
 
 
 def losses_by_place(window: WindowDocument) -> dict[str, tuple[int, int]]:
-    """Losses at nodes and links, named `node N` and `link A->B`: least and most."""
+    """Return the losses at nodes and links, named `node N` and `link A->B`: least and most."""
     found = {f"node {node['name']}": node["lost"] for node in window["nodes"]}
     found |= {f"link {link['from']}->{link['to']}": link["lost"] for link in window["links"]}
     return {place: (lost["min"], lost["max"]) for place, lost in found.items() if lost and lost["max"]}

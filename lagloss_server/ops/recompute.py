@@ -58,7 +58,7 @@ def _progress_text(progress: dict[str, Any] | None) -> str:
 
 
 def check_aggregator(settings: Settings) -> None:
-    """Raise ServerNotReady if the aggregator, if its address is known, does not answer at all."""
+    """Raise ServerNotReady if the aggregator, if its address is known, does not answer."""
     if not settings.aggregator_url:
         return
     try:

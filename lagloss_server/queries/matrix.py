@@ -110,7 +110,7 @@ def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_
 
 @dataclass(frozen=True)
 class Presence:
-    """Who was where in a window's blocks: what every selection of messages is made from. A row is a position in `ids`.
+    """Messages and checkpoints of a window's blocks, from which selections are made. A row is a position in `ids`.
 
     Of several beacons of a message at a checkpoint the earliest live one gives its lag, a replayed one only where there
     is no live one.
@@ -129,7 +129,7 @@ class Presence:
 
     @cached_property
     def ids(self) -> U64:
-        """All ids, ascending."""
+        """Ids of all messages, ascending."""
         return np.unique(np.concatenate([np.empty(0, np.uint64), *self.at.values()]))
 
     @cached_property

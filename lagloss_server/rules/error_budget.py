@@ -30,7 +30,7 @@ Status = Literal["met", "missed", "unproven", "none"]
 """`none`: there was no message to judge."""
 Counts = TypeVar("Counts", int, npt.NDArray[np.int64])
 Share = dict[str, float]
-"""Of a budget, `min` and `max`: spent or left, which is below 0 where more than all of it is spent."""
+"""Bounds `min` and `max` of a budget, spent or left; left is below 0 if more than all of it is spent."""
 FOREVER_S: Final = 1 << 40
 
 
@@ -72,7 +72,7 @@ def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a pipeline promised in windows with from <= start < to (epoch s), by that version of its definition.
+    """Objectives of a pipeline in windows with from <= start < to (epoch s), by that version of its definition.
 
     `loss_max`: share of messages that may be lost; `on_time_min`: share that has to be delivered within `lag_ms`.
     """
@@ -143,8 +143,8 @@ def _promise(target: Target) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of the `allowed` messages that may be bad, what is `used`: at least what is bad for certain; at most all that
-    cannot be ruled out, and with it every message of minutes without a verdict. Nothing unknown counts as good."""
+    """Use of the `allowed` bad messages: at least those that are bad for certain; at most all that cannot be ruled out,
+    with every message of minutes without a verdict. Nothing unknown counts as good."""
 
     allowed: float
     used: Interval

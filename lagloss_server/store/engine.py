@@ -12,7 +12,7 @@ ALERTS_CHANNEL = "lagloss_alerts"
 """NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
 
 _PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
-"""A host that has vanished without a word is noticed within half a minute, unless the URL says otherwise."""
+"""Detects a vanished host within half a minute, unless the URL sets other values."""
 
 
 def engine_for(database_url: str) -> Engine:

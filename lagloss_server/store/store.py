@@ -72,7 +72,7 @@ class Store:
         self.engine.dispose()
 
     def check(self) -> None:
-        """Raise DatabaseUnreachable where the database does not answer, or has no tables of ours."""
+        """Raise DatabaseUnreachable if the database does not answer, or has no tables of lagloss."""
         try:
             with self.engine.connect() as connection:
                 connection.execute(select(tables.PipelineRow.name).limit(1))
@@ -82,7 +82,7 @@ class Store:
             raise DatabaseUnreachable(url=url, detail=detail) from error
 
     def apply(self, definition: Definition, now_ms: int | None = None) -> int:
-        """Store a definition; its version number. An unchanged one keeps its version."""
+        """Store a definition and return its version number. An unchanged one keeps its version."""
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
@@ -100,7 +100,7 @@ class Store:
 
     def delete(self, name: str, now_ms: int | None = None) -> None:
         """Delete a pipeline: it is unknown from now on, its windows stay until retention takes them. Applied again, it
-        goes on with its next version, and its earlier ones hold for earlier windows again.
+        continues with its next version, and its earlier ones hold for earlier windows again.
 
         Raises:
             UnknownPipeline: with the names there are.
@@ -159,13 +159,13 @@ class Store:
             return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
 
     def count_changes(self) -> int:
-        """Return how many versions and deletions of definitions there are: it grows with every change."""
+        """Return the number of versions and deletions of definitions, which grows with every change."""
         table = tables.table_of(tables.PipelineRow)
         with self.engine.connect() as connection:
             return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
 
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
-        """Documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
+        """Return documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
 
         As `windows --json` prints them, and `history`: whether the window was filled in after it was over.
         """
@@ -183,7 +183,7 @@ class Store:
         return documents[-limit:] if limit else documents
 
     def missing(self, pipeline: str, window_start_s: int, limit: int = 1000) -> list[MissingMessage]:
-        """Missing messages of a window: lost ones first."""
+        """Return missing messages of a window, lost ones first."""
         row = tables.MissingMessageRow
         rank = func.array_position(text("ARRAY['lost','perhaps','overdue','pending']"), row.kind)
         with self.engine.connect() as connection:
@@ -196,7 +196,7 @@ class Store:
             return [MissingMessage.of(found) for found in rows]
 
     def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
-        """Earlier results of a window, oldest first."""
+        """Return the earlier results of a window, oldest first."""
         row = tables.WindowRevisionRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -210,7 +210,7 @@ class Store:
             ]
 
     def rollups(self, pipeline: str, period: Period, from_s: int, to_s: int) -> dict[int, Rollup]:
-        """Roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` makes one of several."""
+        """Return roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` adds them up."""
         row = tables.RollupRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -246,7 +246,7 @@ class Store:
         return Graph(self.definition_at(name, window_start_s))
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
-        """Return where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
+        """Return the offset ranges of a window's blocks, by its tallies, and the lowest sample in them."""
         tally = tables.TallyRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -258,7 +258,7 @@ class Store:
         return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
-        """Return whether the window's result stands for good, since the log no longer holds its blocks."""
+        """Return True if the window's result is final, since the log no longer holds its blocks."""
         window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             state = connection.execute(

@@ -96,7 +96,7 @@ class Spool:
         self._in_memory: deque[Flush] = deque()
         """Flushes after those on disk."""
         self._is_stale = False
-        """Something was accounted for that is not in the files, and perhaps in no report either."""
+        """True if a flush was accounted for that is not in the files, and perhaps in no report either."""
         self._is_kept = False
         """An oldest file could not be removed in time: all of them stay until nothing waits."""
         self._ticked_ms = 0

@@ -70,7 +70,7 @@ def _listing(root: Path) -> dict[Path, int]:
 
 
 def _copy(installed: Path, to: Path) -> None:
-    """Copy programs and libraries, readable by everyone; `to` is there whole or not at all."""
+    """Copy programs and libraries, readable by every user; `to` appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         draft = Path(scratch) / "copy"
         for part in (_PROGRAMS, _LIBRARIES):
