@@ -110,7 +110,7 @@ def test_a_redirect_is_refused_and_not_followed() -> None:
         receiver.replies = [Reply(301, b"", to), Reply(307, b"", to)]
         for status in (301, 307):
             error = assert_tells_no_secret(target(receiver.port).post(b"{}", {}))
-            assert error.startswith(f"HTTP {status}: it redirects")
+            assert error.startswith(f"HTTP {status}: redirects are not followed")
     assert len(receiver.requests) == 2
 
 
