@@ -112,7 +112,7 @@ def _bad(position: int, field: str | None, detail: str) -> Problem:
 
 
 def read_report(body: bytes) -> EmitterReport:
-    """Return the report in Avro bytes; a Problem (422) where they are none."""
+    """Return the report in Avro bytes; raise a Problem (422) if it is malformed."""
     try:
         return decode_report(body)
     except (BadRecord, OverflowError) as bad:  # a sketch's keys may not fit an int32

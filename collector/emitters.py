@@ -65,7 +65,7 @@ class Emitters:
         """Return when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
 
         Raises:
-            Problem: 503 where there is no room, and nothing was taken; or the broker was too slow, and the beacons may
+            Problem: 503 if there is no room, and nothing was taken; or the broker was too slow, and the beacons may
                 or may not arrive: sent again, they may count as duplicates, but none is lost.
         """
         if self.waiting_beacons + len(batch.seen) > MAX_WAITING_BEACONS:

@@ -89,7 +89,7 @@ class Writer:
         """Return once the broker has acknowledged them all.
 
         Raises:
-            Problem: 503 where there is no room and nothing was taken, or the broker was too slow: then the records may
+            Problem: 503 if there is no room and nothing was taken, or the broker was too slow: then the records may
                 arrive all the same, which does no harm to those that name their emitter and seq.
         """
         loop = asyncio.get_running_loop()

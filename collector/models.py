@@ -91,7 +91,7 @@ BATCH: Final = TypeAdapter(BatchJson)
 
 
 def read_batch(body: bytes) -> BatchJson:
-    """Return the batch in a body; a Problem (422) that names position and field where it is none."""
+    """Return the batch in a body; raise a Problem (422) that names position and field if it is malformed."""
     try:
         return BATCH.validate_json(body)
     except ValidationError as error:

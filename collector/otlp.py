@@ -73,7 +73,7 @@ class NodeSpans:
 
 
 def read_request(body: bytes, media_type: str) -> ExportTraceServiceRequest:
-    """Return the request in a body; a Problem (400) where it is none."""
+    """Return the request in a body; raise a Problem (400) if it is malformed."""
     request = ExportTraceServiceRequest()
     try:
         if media_type == JSON:

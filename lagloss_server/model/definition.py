@@ -136,7 +136,7 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
 
 
 def load_definition(path: Path) -> Definition:
-    """Return the definition in this file; `BadDefinition` where it cannot be read or is none."""
+    """Return the definition in this file; raise `BadDefinition` if it cannot be read or is malformed."""
     return load_yaml(Definition, path)
 
 

@@ -102,7 +102,7 @@ def read_lock(text: str | None = None) -> list[LockedJar]:
 
 
 def spark_home() -> Path | None:
-    """Return the folder of pyspark; None where it is not installed, or not with its jars."""
+    """Return the folder of pyspark; None if it is not installed, or not with its jars."""
     spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders and Path(folders[0], "jars").is_dir() else None

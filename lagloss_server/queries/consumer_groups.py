@@ -59,7 +59,7 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
 class ConsumerGroups:
     """Asks about consumer groups. Threads that share it ask one after the other.
 
-    Its methods raise KafkaException where the brokers do not answer, as those of other clients here do.
+    Its methods raise KafkaException if the brokers do not answer, as those of other clients here do.
 
     Args:
         bootstrap: HOST:PORT,... of the cluster.

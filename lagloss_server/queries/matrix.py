@@ -134,7 +134,7 @@ class Presence:
 
     @cached_property
     def event_ms(self) -> npt.NDArray[np.float64]:
-        """Epoch ms by row, from the first checkpoint; infinity where it has none."""
+        """Epoch ms by row, from the first checkpoint; infinity if it has none."""
         event_ms = np.full(self.ids.size, np.inf)
         for block, rows in self.found.beacons(self.graph.first):
             if block.event_offset_ms is not None:
@@ -144,7 +144,7 @@ class Presence:
 
     @cached_property
     def lags_ms(self) -> dict[str, F32]:
-        """By checkpoint and row; infinity where the row is not there."""
+        """By checkpoint and row; infinity if the row is not there."""
         return {name: self._least_lags(name) for name in self.at}
 
     @cached_property

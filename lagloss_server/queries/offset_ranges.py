@@ -20,7 +20,7 @@ class Watermarks:
 
 
 def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[OffsetRange]:
-    """Return the ranges by partition and offset, joined where they overlap or lie within `gap` records."""
+    """Return the ranges by partition and offset, joined if they overlap or lie within `gap` records."""
     merged: list[OffsetRange] = []
     for item in sorted(ranges, key=lambda found: (found.partition, found.first)):
         last = merged[-1] if merged else None

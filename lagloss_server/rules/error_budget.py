@@ -151,14 +151,14 @@ class Budget:
 
     @property
     def spent(self) -> Share | None:
-        """The share that is used up; None where none may be bad."""
+        """The share that is used up; None if none may be bad."""
         if not self.allowed:
             return None
         return {"min": self.used.min / self.allowed, "max": self.used.max / self.allowed}
 
     @property
     def left(self) -> Share | None:
-        """The share that is not; None where none may be bad."""
+        """The share that is not; None if none may be bad."""
         spent = self.spent
         return None if spent is None else {"min": 1 - spent["max"], "max": 1 - spent["min"]}
 

@@ -37,7 +37,7 @@ class Pattern:
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
     """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates and lags of the live
-    ones; duplicates are None where no block was read."""
+    ones; duplicates are None if no block was read."""
 
     beacons: int = 0
     replayed: int = 0

@@ -114,7 +114,7 @@ def read(connection: Connection) -> list[User]:
 
 
 def recognise(store: Store, name: str, password: str) -> User | None:
-    """Return the user of this name, if this is their password. Takes as long where there is none: no caller learns who
+    """Return the user of this name, if this is their password. Takes as long if there is none: no caller learns who
     is a user. A hash with outdated parameters is replaced."""
     with store.engine.connect() as connection:
         known = _find(connection, name)
