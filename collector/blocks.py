@@ -32,13 +32,13 @@ from lagloss.wire.format import (
 from lagloss_server.net.problem_details import Problem
 
 MAX_PARTITIONS: Final = 1 << 16
-"""What a block may be made for; a topic has far fewer."""
+"""Bound of a block's number of partitions; a topic has far fewer."""
 _LENGTH: Final = struct.Struct("<I")
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block as it came, and what it holds."""
+    """A block as received, and its content."""
 
     value: bytes
     content: BeaconBlock
@@ -112,7 +112,7 @@ def _bad(position: int, field: str | None, detail: str) -> Problem:
 
 
 def read_report(body: bytes) -> EmitterReport:
-    """Return the report in Avro bytes; a Problem (422) where they are none."""
+    """Return the report in Avro bytes; raise a Problem (422) if it is malformed."""
     try:
         return decode_report(body)
     except (BadRecord, OverflowError) as bad:  # a sketch's keys may not fit an int32

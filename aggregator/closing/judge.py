@@ -95,7 +95,7 @@ def close(known: JudgementContext, pipeline: str, window_start_s: int, facts: Wi
     """Judge a window and make its closing.
 
     Raises:
-        Straddled: a cut falls inside a pattern of these facts.
+        CutInsidePattern: a cut falls inside a pattern of these facts.
     """
     graph, evidence = known.graph(pipeline, window_start_s), known.evidence(pipeline, window_start_s)
     result = judge(graph, facts, evidence)

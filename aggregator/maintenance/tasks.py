@@ -19,8 +19,8 @@ from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.metrics import AggregatorMetrics
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import make_days_ahead
 
 AUDIT_EVERY_S = 30
 """Interval of the audit of blocks that no closing read, for keys that no good block has."""

@@ -14,8 +14,9 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.freshness import STALE_AFTER_S
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, MissingMessageRow, TallyRow
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 
 
 class _Kept:

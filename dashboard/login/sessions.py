@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, insert, select, update
 from dashboard.request.current_user import Person
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import SessionRow
+from lagloss_server.store.schema.dashboard import SessionRow
 from lagloss_server.store.store import Store
 from lagloss_server.store.tokens import SECRET_BYTES, hash_secret
 

@@ -25,7 +25,7 @@ from dashboard.request.zones import Zone, utc
 from lagloss.wire.format import WINDOW_S
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import Sla
-from lagloss_server.model.window_document import start_of
+from lagloss_server.model.window_result import start_of
 from lagloss_server.rules.rollup import PERIOD_S
 
 _WORST: Final = 10

@@ -12,8 +12,9 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from lagloss_server.queries.emitters import is_heard
 from lagloss_server.rules.freshness import is_stale
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 
 
 class Condition(StrEnum):

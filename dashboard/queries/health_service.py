@@ -14,9 +14,10 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.rollup import period_of
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, names_not_deleted
+from lagloss_server.store.store import names_not_deleted
 from lagloss_server.times import moment
 
 STUCK_AFTER_S: Final = 60.0

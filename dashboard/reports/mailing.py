@@ -13,7 +13,7 @@ from typing import Final
 
 from dashboard.reports.contents import Attachment, ReportPart
 from lagloss_server.net.mail import addr_spec
-from lagloss_server.net.one_line import one_line
+from lagloss_server.net.sanitize import one_line
 
 MAX_SUBJECT: Final = 200
 MAX_ATTACHED_BYTES: Final = 15 * 2**20

@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 from lagloss_server import format as fmt
 from lagloss_server.net.outcome import GIVE_UP_AFTER_S, Outcome, Refused, Sent, TryLater
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.reports import ReportRunRow
+from lagloss_server.store.schema.dashboard import ReportRunRow
 
 LEASE_S: Final = 600.0
 """Longer than one report of one pipeline, and the sending of all, can take."""

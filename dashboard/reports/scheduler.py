@@ -18,7 +18,7 @@ from dashboard.reports.schedule_file import ReportsFile, ReportSpec
 from dashboard.reports.settling import unsettled
 from lagloss.errors import LaglossError
 from lagloss_server.model.window_result import rfc3339
-from lagloss_server.net.mail import HandedIn, hand_in
+from lagloss_server.net.mail import MailDelivery, send_mail
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -114,16 +114,16 @@ class Scheduler:
         if claimed is None:
             return
         try:
-            handed_in = self._sent(report, key, claimed, waits_for, now_s)
+            delivery = self._sent(report, key, claimed, waits_for, now_s)
         except _GoneError:
             self._runs.release(claimed)
             return
-        outcome = self._runs.record(claimed, handed_in.outcome, handed_in.reached)
+        outcome = self._runs.record(claimed, delivery.outcome, delivery.reached)
         _note(key, claimed, outcome)
 
     def _sent(
         self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, waits_for: Sequence[str], now_s: float
-    ) -> HandedIn:
+    ) -> MailDelivery:
         def hold() -> None:
             if self._stopping.is_set() or not self._runs.renew(claimed):
                 raise _GoneError
@@ -134,12 +134,12 @@ class Scheduler:
         except (_GoneError, OperationalError, InterfaceError):
             raise
         except LaglossError as error:
-            return HandedIn(TryLater(f"it could not be made: {error}"))
+            return MailDelivery(TryLater(f"it could not be made: {error}"))
         except Exception as error:  # ours to mend; until then it is tried again
             _log.exception("report_not_made", report=key.report)
-            return HandedIn(TryLater(f"it could not be made ({type(error).__name__})"))
+            return MailDelivery(TryLater(f"it could not be made ({type(error).__name__})"))
         hold()
-        return hand_in(self._server, mail, report.to, claimed.reached)
+        return send_mail(self._server, mail, report.to, claimed.reached)
 
 
 def _note(key: RunKey, claimed: ClaimedRun, outcome: Outcome) -> None:

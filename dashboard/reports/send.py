@@ -24,7 +24,7 @@ from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, open_store, out
 from lagloss_server.format import NOTHING
-from lagloss_server.net.mail import Address, addr_spec, hand_in
+from lagloss_server.net.mail import Address, addr_spec, send_mail
 from lagloss_server.net.outcome import Sent
 from lagloss_server.settings import Settings
 
@@ -114,7 +114,7 @@ def send(
         waits_for = unsettled(store, producer.definitions(report), span, now_s)
         unique = message_id(file.mail.from_, uuid.uuid4())
         mail = producer.mail(report, span, recipients, unique, now_s, waits_for)
-    outcome = hand_in(server, mail, recipients, frozenset()).outcome
+    outcome = send_mail(server, mail, recipients, frozenset()).outcome
     if not isinstance(outcome, Sent):
         typer.echo(f"lagloss reports: {name} was not sent: {outcome.error}", err=True)
         raise typer.Exit(EXIT_BREACHED)

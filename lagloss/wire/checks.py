@@ -1,6 +1,6 @@
-"""Which records of the log count: the checks of a block, a tally and the window that either names.
+"""Checks of a block, a tally and their window: the rules by which records of the log count.
 
-Closing, `diff`, `matrix` and the search for a message all judge by these. docs/closing.md lists the reasons.
+Closing, `diff`, `matrix` and the search for a message all use them. docs/closing.md lists the reasons.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def check_block(
 
     Args:
         appended_ms: when the log took the record (epoch ms).
-        pipelines: names of the pipelines that may have blocks here.
+        pipelines: names of the pipelines that can have blocks here.
         checkpoints: those of all versions of the pipeline's definition; None to accept any.
 
     Raises:
-        BadRecord: the record has to be set aside. If only the content of its block is bad, the error says whose it is:
-            the evidence of that node is incomplete (rule 7).
+        BadRecord: the record has to be set aside. If only the content of its block is bad, the error names its
+            checkpoint and window: the evidence of that node is incomplete (rule 7).
     """
     try:
         block = decode_block(value or b"")
@@ -87,6 +87,9 @@ def _window_problem(window_start_s: int, appended_ms: int) -> BadReason | None:
 
 
 def is_in_reach(window_start_ms: Any, appended_ms: Any) -> Any:
-    """Return whether a record appended at this time may name a window that starts then (both epoch ms): at most
-    `MAX_AHEAD_MS` later, at most `RETENTION_MS` earlier. Takes numbers, numpy arrays and Spark columns."""
+    """Return True if a record appended at this time can name a window that starts then (both epoch ms).
+
+    A window may start at most `MAX_AHEAD_MS` later, at most `RETENTION_MS` earlier. Takes numbers, numpy arrays and
+    Spark columns, and returns the like.
+    """
     return (window_start_ms >= appended_ms - RETENTION_MS) & (window_start_ms <= appended_ms + MAX_AHEAD_MS)

@@ -29,16 +29,16 @@ from lagloss_server.rules.facts import Pattern, WindowFacts
 from lagloss_server.rules.tally_proof import proves
 
 OVERTAKEN_AFTER_MS = 5_000
-"""How far a place's progress must be past a message's last sign of life before the place has overtaken it; more where
-the hosts' clocks disagree."""
+"""Distance of a place's progress from a message's last sign of life at which the place has overtaken it; more if the
+hosts' clocks disagree."""
 UNKNOWN_SHOWN = 20
-"""How many checkpoints that the version in force does not have are shown with a window."""
+"""Number of checkpoints outside of the version in force that are shown with a window."""
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 
 
 class Fate(IntEnum):
-    """What became of a message; the first that fits counts (rule 8)."""
+    """Fates of a message; the first that fits counts (rule 8)."""
 
     LOST = 0
     PERHAPS = 1
@@ -55,7 +55,7 @@ class CutInsidePattern(Exception):
 
 @dataclass(frozen=True)
 class ProgressCuts:
-    """How far each place has come, as cuts on "last seen" (epoch ms): what was last seen before the cut is behind it.
+    """Progress of each place, as cuts on "last seen" (epoch ms): messages last seen before a cut are behind it.
 
     `overtaken[place]`: a message missing there and last seen before this was overtaken; `overdue`: one last seen before
     this has been pending for longer than maxWait.
@@ -121,7 +121,7 @@ def is_before(pattern: Pattern, cut: float) -> bool:
     """Return whether the pattern's messages were last seen before the cut.
 
     Raises:
-        Straddled: some were, some were not.
+        CutInsidePattern: some were, some were not.
     """
     if pattern.seen_first_ms is None or pattern.seen_last_ms is None:
         raise CutInsidePattern
@@ -134,7 +134,7 @@ def is_before(pattern: Pattern, cut: float) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a pattern's messages: their fate, and for certain or perhaps where."""
+    """Fate of a pattern's messages, and the places of their loss, certain or possible."""
 
     fate: Fate
     certain: frozenset[Place] = frozenset()
@@ -146,7 +146,7 @@ def judge_pattern(graph: Graph, pattern: Pattern, ahead: ProgressCuts, incomplet
     """Rules 5, 6 and 8: pending, overdue, lost or one of the good fates.
 
     Raises:
-        Straddled: a cut falls inside the pattern.
+        CutInsidePattern: a cut falls inside the pattern.
     """
     missing = missing_places(graph, pattern.mask)
     if not missing:
@@ -244,8 +244,8 @@ def judge(graph: Graph, facts: WindowFacts, evidence: Evidence) -> WindowResult:
     """Return the result of a window.
 
     Raises:
-        Straddled: time has moved a cut into a pattern, or the tallies prove no longer what they did; read the blocks
-            again, cut at `horizon(...).cuts`.
+        CutInsidePattern: time has moved a cut into a pattern, or the tallies prove no longer what they did; read the
+            blocks again, cut at `horizon(...).cuts`.
     """
     if facts.proven and not proves(graph, evidence):
         raise CutInsidePattern

@@ -146,7 +146,7 @@ class TransactionalLoop(Worker):
     def _await_beacons(self) -> None:
         """Return the offsets of this batch so far, and of what went out before."""
         mark = self.emitter.mark()
-        self.emitter.nudge()
+        self.emitter.request_flush()
         while not self.emitter.acknowledged(mark):
             self.producer.poll(BUSY_WAIT_S)
             self._step()

@@ -10,8 +10,8 @@ from alerting.delivery.rendering import RenderedMessage, TextLine, TextSection, 
 from alerting.delivery.transports.config import HttpConfig
 from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Notification
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, TryLater
+from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret
 
 MAX_HEADER: Final = 150

@@ -16,12 +16,11 @@ from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.runs import Runs
 from dashboard.reports.schedule_file import ReportsFile
 from dashboard.reports.scheduler import FORGETS_EVERY_S, WAIT_AT_MOST_S, Scheduler
-from lagloss_server.net.backoff import backoff_s
-from lagloss_server.net.outcome import GIVE_UP_AFTER_S
+from lagloss_server.net.outcome import GIVE_UP_AFTER_S, backoff_s
 from lagloss_server.settings import Settings
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.reports import ReportRunRow
+from lagloss_server.store.schema.dashboard import ReportRunRow
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
 from tests.support.kafka_log import wait_for
@@ -129,7 +128,7 @@ def test_a_recipient_that_is_put_off_gets_it_later_and_the_others_not_again(stor
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)
     due, outcome, attempts, error = runs(store)[-1]
     assert (due, outcome, attempts) == (MONDAY, None, 1)
-    assert error == f"1 of 2 recipients do not have it: {BOB}: 450 4.2.0 greylisted"
+    assert error == f"1 of 2 recipients were not reached: {BOB}: 450 4.2.0 greylisted"
 
     mailbox.answers = {}
     scheduler(store, reports(mailbox, ADA, BOB)).look(MONDAY + SOON_S)  # another process
@@ -156,7 +155,7 @@ def test_a_refusal_for_good_is_kept_with_its_error(store: Store, mailbox: Mailbo
     weekly = scheduler(store, reports(mailbox))
     weekly.look(MONDAY + SOON_S)
     weekly.look(MONDAY + SOON_S)
-    error = f"1 of 1 recipients do not have it: {ADA}: 550 5.1.1 no such user"
+    error = f"1 of 1 recipients were not reached: {ADA}: 550 5.1.1 no such user"
     assert runs(store)[-1] == (MONDAY, "failed", 1, error)
 
 
@@ -169,7 +168,7 @@ def test_what_is_put_off_for_a_day_is_given_up(store: Store, mailbox: Mailbox) -
     _, outcome, attempts, error = runs(store)[-1]
     assert (outcome, attempts) == ("failed", 2)
     assert error is not None
-    assert error.startswith("given up after 2 attempts in a day; the last: 1 of 1 recipients do not have it")
+    assert error.startswith("given up after 2 attempts in a day; the last: 1 of 1 recipients were not reached")
 
 
 def test_a_dashboard_that_dies_between_claim_and_mail_leaves_it_to_the_next(store: Store, mailbox: Mailbox) -> None:

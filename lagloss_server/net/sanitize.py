@@ -1,10 +1,11 @@
-"""Secrets are taken out of texts, however the other side wrote them down again."""
+"""Sanitizing of texts from other hosts: secrets redacted, in any encoding, and control characters removed."""
 
 from __future__ import annotations
 
 import html
 import json
 import re
+import unicodedata
 from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -12,11 +13,14 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 HIDDEN: Final = "***"
 _SHORTEST_PART: Final = 4
-"""Parts of an address shorter than this (`/v2`, `?a=1`) are no secrets; taking them out would make texts unreadable."""
+"""Parts of an address shorter than this (`/v2`, `?a=1`) are no secrets; redacting them would make texts unreadable."""
+
+_TURNING: Final = frozenset("\u200e\u200f\u061c\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the text direction, and so could disguise the following text."""
 
 
 class Redactor:
-    """Takes these secrets, and the given addresses with all their parts, out of texts."""
+    """Replaces these secrets, and the given addresses with all their parts, in texts."""
 
     def __init__(self, secrets: Iterable[str] = (), urls: Iterable[str] = ()) -> None:
         needles = {secret for secret in secrets if secret}
@@ -24,7 +28,7 @@ class Redactor:
             needles.update(_parts(url))
         forms = sorted({form for needle in needles for form in _forms(needle)}, key=len, reverse=True)
         self.longest = len(forms[0]) if forms else 0
-        """Characters of the longest text that is taken out."""
+        """Characters of the longest text that is redacted."""
         self._pattern = re.compile("|".join(map(re.escape, forms)), re.IGNORECASE) if forms else None
 
     def __call__(self, text: str) -> str:
@@ -32,7 +36,7 @@ class Redactor:
 
 
 def _parts(url: str) -> Iterator[str]:
-    """Return the address and what in it may be secret. Its host may be: some services put a token there."""
+    """Yield the address and its parts that may be secret; also its host, in which some services put a token."""
     yield url
     parts = urlsplit(url)
     if parts.username or parts.password:
@@ -47,7 +51,19 @@ def _parts(url: str) -> Iterator[str]:
 
 
 def _forms(needle: str) -> Iterator[str]:
-    """Return the secret as it is, and as it is written in URLs, JSON and HTML."""
+    """Yield a text as it is, and as it is encoded in URLs, JSON and HTML."""
     for text in (needle, unquote(needle)):
         escaped = json.dumps(text)[1:-1]
         yield from (text, quote(text, safe=""), quote(text), escaped, escaped.replace("/", "\\/"), html.escape(text))
+
+
+def one_line(value: object, limit: int) -> str:
+    """Return at most `limit` characters, without line breaks and other control characters."""
+    text = str(value)[: 2 * limit + 100]  # enough: only white space gets shorter, and this need not be exact
+    kept = "".join(" " if _controls(character) else character for character in text)
+    kept = " ".join(kept.split())
+    return kept if len(kept) <= limit else kept[: limit - 1].rstrip() + "…"
+
+
+def _controls(character: str) -> bool:
+    return unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in _TURNING

@@ -1,4 +1,4 @@
-"""Whose certificates are believed: those of the public authorities, and of those that an operator adds."""
+"""Trusted certificate authorities: the public ones, and those that an operator adds."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 from lagloss_server.errors import UnusableReceiver
 
 
-def believe(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:
-    """Return the context, which from now on believes the authorities (PEM) in the file, too.
+def add_ca_file(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:
+    """Add the authorities (PEM) in the file to the context, and return it.
 
     Raises:
         UnusableReceiver: the file holds none.
@@ -17,6 +17,6 @@ def believe(context: ssl.SSLContext, ca_file: Path | None) -> ssl.SSLContext:
     if ca_file is not None:
         try:
             context.load_verify_locations(ca_file)
-        except OSError as error:  # an SSLError, where it holds no certificate, is one
+        except OSError as error:  # includes SSLError, for a file without certificates
             raise UnusableReceiver(problem=f"expected certificates in caFile {ca_file}, found {error}") from None
     return context
