@@ -118,7 +118,7 @@ def alerts(words: typer.Context) -> None:
 )
 def reports(words: typer.Context) -> None:
     """List, check and send scheduled SLA reports; see `lagloss reports --help`."""
-    _become("dashboard.reports.send", *words.args)
+    _become("dashboard.reports.schedule.cli", *words.args)
 
 
 @app.command(

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from aggregator.reports.batch import ReportRecord
-from dashboard.pages.health_parts import sections, verdict
+from dashboard.pages.health.parts import sections, verdict
 from dashboard.queries import health_pipelines
 from dashboard.queries.health import Health, read_health
 from dashboard.queries.reports_topic import Ends, ReportsTopic

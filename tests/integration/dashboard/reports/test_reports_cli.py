@@ -14,7 +14,7 @@ import yaml
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from dashboard.reports.send import app
+from dashboard.reports.schedule.cli import app
 from lagloss.errors import LaglossError
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
