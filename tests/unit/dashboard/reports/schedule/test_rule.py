@@ -191,7 +191,7 @@ def test_a_password_in_the_file_is_not_told_by_an_error_beside_it() -> None:
 
 
 def test_the_reports_file_of_the_examples_can_be_used() -> None:
-    text = (Path(__file__).parents[4] / "examples/reports.yaml").read_text("utf-8")
+    text = (Path(__file__).parents[5] / "examples/reports.yaml").read_text("utf-8")
     assert [report.name for report in parse_yaml(ReportsFile, text, "examples/reports.yaml").reports] == [
         "weekly", "quarterly",
     ]  # fmt: skip
