@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import Field
 
 from alerting.delivery.rendering import as_text, message
-from alerting.delivery.transports.config import HttpConfig
+from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import MAX_BODY_BYTES, HttpTarget
 from alerting.incidents.notification import Notification
 from lagloss_server.fields import DurationMs

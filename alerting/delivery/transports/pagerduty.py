@@ -9,7 +9,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from alerting.delivery.rendering import TextSection, message
-from alerting.delivery.transports.config import HttpConfig
+from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Action, Notification
 from lagloss_server.errors import UnusableReceiver

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from alerting.delivery.rendering import RenderedMessage, TextLine, TextSection, Tone, message
-from alerting.delivery.transports.config import HttpConfig
+from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Notification
 from lagloss_server.net.outcome import Outcome, Refused, TryLater
