@@ -15,7 +15,7 @@ from aggregator.reports.consumer import DatabaseRestored
 from lagloss_server.model.window_result import rfc3339
 
 Server = Literal["kafka", "postgresql", "spark", "lease"]
-"""What is waited for; the lease is what another aggregator holds."""
+"""Server that is waited for; another aggregator holds the lease."""
 
 
 class LeaseHeld(Exception):
@@ -31,11 +31,11 @@ TRANSIENT: Final = (
     ConnectionError,
     TimeoutError,
 )
-"""What a later try may do."""
+"""Errors that a later try may not meet again."""
 
 
 _CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.[\w.]+: [^\n]*")
-"""What began it, in the traces of Python and Java that Spark puts into one message."""
+"""First cause, in the traces of Python and Java that Spark puts into one message."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ FIELDS = (
     "checkpoint", "checkpoint_size", "emitter", "seq", "window_start", "partitions", "sample", "count",
     "ids", "lags", "offsets", "names", "names_size", "crcs",
 )  # fmt: skip
-"""What is kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
+"""Fields kept of a header. Positions are in the batch's bytes, -1 where a column is not there."""
 _HEADER = np.frombuffer(BLOCK_SCHEMA.header, np.uint8)
 
 

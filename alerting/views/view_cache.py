@@ -20,7 +20,7 @@ from lagloss_server.store.store import Store
 
 
 class _Kept:
-    """What is kept of one version of a pipeline."""
+    """Cached state of one version of a pipeline."""
 
     def __init__(self, pipeline: StoredPipeline) -> None:
         self.version = pipeline.version

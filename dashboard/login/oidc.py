@@ -136,8 +136,8 @@ class OidcLogin:
 
 
 class _Attempts:
-    """What a browser keeps while it is at the provider: state, nonce and PKCE's verifier, signed. Any dashboard with
-    the same settings can read it."""
+    """Cookie that a browser keeps while it is at the provider: state, nonce and PKCE's verifier, signed. Any dashboard
+    with the same settings can read it."""
 
     def __init__(self, settings: Settings) -> None:
         self._name = cookie_name("lagloss_oidc", settings)

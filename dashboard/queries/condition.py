@@ -18,7 +18,7 @@ from lagloss_server.store.store import Store
 
 
 class Condition(StrEnum):
-    """What a reader has to know before the numbers."""
+    """Caveats that a reader needs before the numbers."""
 
     FINE = "fine"
     STALE = "stale"

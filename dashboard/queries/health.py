@@ -71,7 +71,7 @@ class Health:
 
     @property
     def problems(self) -> list[HealthProblem]:
-        """What is wrong, what hides most first."""
+        """Problems, those that hide most first."""
         return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
 
     def document(self) -> dict[str, Any]:

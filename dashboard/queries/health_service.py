@@ -1,4 +1,4 @@
-"""What lagloss has taken in and keeps: reports, bad records, undeclared names, tables, and the alerter."""
+"""Health of intake and storage: reports, bad records, undeclared names, tables, and the alerter."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
 
 
 class _Reading:
-    """What all figures of a report have in common."""
+    """Shared inputs of all figures of a report."""
 
     def __init__(
         self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, expected_to_s: float

@@ -1,4 +1,4 @@
-"""What it costs to try again: on the spot, by way of the global retrier, and what can never succeed.
+"""Cost of retries: on the spot, by way of the global retrier, and what can never succeed.
 
 Both vendors refuse most of their requests for a while (503), and one event in a hundred for ever (400). The same load
 runs three times. `local` tries on the spot, then reads again, and all that stands behind it waits and is sent again.

@@ -51,7 +51,7 @@ class TransactionalLoop(Worker):
     """A worker that works in transactions; its outlet sends with the worker's producer and nothing else."""
 
     resumes: ClassVar[bool] = False
-    """What is committed is not read again, whether its out-beacons were safe or not."""
+    """Commit: what is committed is not read again, whether its out-beacons were safe or not."""
 
     def __init__(
         self, node: str, settings: ReferenceSettings, decide: Callable[[Event], Decision], *, source: str | None = None

@@ -1,4 +1,4 @@
-"""What came of a scenario, beside what was expected of it."""
+"""Outcome of a scenario, beside its expectation."""
 
 from __future__ import annotations
 

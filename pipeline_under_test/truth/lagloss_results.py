@@ -1,4 +1,4 @@
-"""What lagloss says of a window, id by id: its stored result and the window's blocks, by lagloss's own reading."""
+"""lagloss's result for a window, id by id: its stored result and the window's blocks, by lagloss's own reading."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ MAX_ERROR_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came back. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
+    """Answer of a receiver. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
 
     status: int
     text: str

@@ -50,7 +50,7 @@ class AlertsId(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What changes at each refresh."""
+    """State that changes at each refresh."""
 
     notice: list[Part | None]
     tabs: Part

@@ -1,4 +1,4 @@
-"""What the health page is made of: what is wrong in words, and a table a topic, bounded, what is bad first."""
+"""Parts of the health page: problems in words, and one bounded table per topic, the worst rows first."""
 
 from __future__ import annotations
 

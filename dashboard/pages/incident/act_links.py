@@ -16,7 +16,7 @@ FORMS_ON: tuple[str, ...] = (links.ALERTS, "/incidents/")
 
 
 class Do(StrEnum):
-    """What an address can ask for; `of` says of which incident or silence."""
+    """Actions that an address can ask for; `of` names the incident or silence."""
 
     ACKNOWLEDGE = "acknowledge"
     SILENCE = "silence"

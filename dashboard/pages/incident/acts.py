@@ -1,4 +1,4 @@
-"""What operators can do about incidents: for each act what its form asks for, and what it says once that is done."""
+"""Actions on incidents: for each, the fields of its form and the confirmation."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lagloss_server.incidents.incident import Incident, incident
 from lagloss_server.store.store import Store
 
 Typed: TypeAlias = Mapping[str, str]
-"""What stands in the fields of a form, by their ids."""
+"""Values of the fields of a form, by their ids."""
 _SILENT_FOR_S: Final = {
     "30 minutes": 1_800,
     "1 hour": 3_600,

@@ -61,7 +61,7 @@ _FIELDS = [field.id for act in ACTS for field in act.fields]
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What an address asks to be done, and of what: an incident's id or a silence's."""
+    """Action that an address asks for, with the id of an incident or a silence."""
 
     do: Do
     of: str

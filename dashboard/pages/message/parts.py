@@ -1,4 +1,4 @@
-"""What is shown of a message: what became of it, its Gantt chart, and its beacons one by one."""
+"""Parts of a message's page: its fate, its Gantt chart, and its beacons one by one."""
 
 from __future__ import annotations
 

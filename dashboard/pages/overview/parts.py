@@ -1,4 +1,4 @@
-"""What the overview is made of: the totals in words, filters that are links, and a row a pipeline."""
+"""Parts of the overview: the totals in words, filters that are links, and a row a pipeline."""
 
 from __future__ import annotations
 

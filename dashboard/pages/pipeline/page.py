@@ -36,7 +36,7 @@ from lagloss_server.store.store import Store
 _CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
 
 _BLANK: Final[Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
-"""What a chart is before it is drawn; by default plotly draws axes."""
+"""Chart before it is drawn; by default plotly draws axes."""
 
 
 class PipelineId(StrEnum):

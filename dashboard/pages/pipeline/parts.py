@@ -1,4 +1,4 @@
-"""What the page of a pipeline says beside its figures: the verdict now, its numbers, a caption, the worst minutes."""
+"""Parts of a pipeline's page beside its figures: the verdict now, its numbers, a caption, the worst minutes."""
 
 from __future__ import annotations
 

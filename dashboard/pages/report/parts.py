@@ -1,4 +1,4 @@
-"""What the page of an SLA report shows, as a pure function of the report."""
+"""Content of the page of an SLA report, as a pure function of the report."""
 
 from __future__ import annotations
 

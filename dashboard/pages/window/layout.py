@@ -1,4 +1,4 @@
-"""What a window's page is made of before anything is read: its head, its controls, and boxes to be filled."""
+"""Frame of a window's page, drawn before anything is read: its head, its controls, and boxes to be filled."""
 
 from __future__ import annotations
 
