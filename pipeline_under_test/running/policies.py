@@ -66,7 +66,7 @@ class Rules:
     rating: float = math.inf
     """Events a second that one process sustains within its lag target."""
     trend_s: float = 10.0
-    """Stretch that is looked at before there is one more: shorter, and the steps in which offsets are committed look like a
+    """Stretch looked at before there is one more: shorter, and the steps in which offsets are committed look like a
     trend."""
     quiet_s: float = 30.0
     """How long there must be too little to do before there is one less."""
