@@ -26,6 +26,7 @@ def main() -> int:
         aggregator.health_problem,
         settings.bind_address,
         settings.metrics_port,
+        aggregator.health_note,
     )
     try:
         aggregator.run(stop)

@@ -67,7 +67,7 @@ def _is_outage_of_postgresql(error: BaseException | None) -> bool:
 
 
 _CAUSE: Final = re.compile(r"(?:sqlalchemy\.exc|aggregator|org\.apache\.kafka)\.[\w.]+: [^\n]*")
-"""What began it, in the traces of Python and Java that Spark puts into one message."""
+"""First cause, in the traces of Python and Java that Spark puts into one message."""
 
 
 @dataclass(frozen=True)

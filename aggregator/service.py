@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
 from aggregator.set_aside import SetAside
 from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
+from lagloss.errors import LaglossError
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
@@ -38,6 +40,8 @@ LEASE = 0x1A6_1055
 """The advisory lock of PostgreSQL that the one closer holds."""
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
+SHOWN = 20
+"""Names of what is set aside that /healthz lists."""
 
 
 class Aggregator:
@@ -52,6 +56,8 @@ class Aggregator:
         self.trouble: Outage | None = None
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
         self.metrics.waiting(lambda: self.trouble)
+        self.set_aside: Callable[[], Sequence[str]] = tuple
+        """Return the names of what is set aside."""
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
 
     def health_problem(self) -> str | None:
@@ -61,6 +67,12 @@ class Aggregator:
             return "starting"
         trouble = self.trouble
         return str(trouble) if trouble else None
+
+    def health_note(self) -> str:
+        """Return the text of a /healthz that is well: what is set aside, if anything is."""
+        names = self.set_aside()
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        return f"ok; set aside: {', '.join(names[:SHOWN])}{more}" if names else "ok"
 
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until `stop` is called; wait with backoff for servers that are down.
@@ -78,6 +90,8 @@ class Aggregator:
             while not stop.is_set():
                 try:
                     self._work(spark, stop)
+                except LaglossError:  # a setting that is missing, or Spark's end: the operator's
+                    raise
                 except Exception as error:  # an outage, or a fault of ours that concerns more than one window
                     check_session(spark)
                     trouble = self._wait_for(error)
@@ -118,6 +132,7 @@ class Aggregator:
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
             failures = SetAside(store.engine)
+            self.set_aside = failures.names
             self.metrics.set_aside_by(failures.counts)
             closer = Closer(store.engine, watch, reader, beacons, self.metrics, failures, self.settings.verify_share)
             retention = Retention(store.engine, closer, watch, self.metrics, self.settings)

@@ -12,7 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from alerting.delivery.transports.alertmanager import AlertmanagerConfig
 from alerting.delivery.transports.apprise_services import AppriseConfig
-from alerting.delivery.transports.config import TransportConfig
+from alerting.delivery.transports.base import TransportConfig
 from alerting.delivery.transports.kinds import KINDS
 from alerting.delivery.transports.mail import MailConfig
 from alerting.delivery.transports.pagerduty import PagerDutyConfig

@@ -20,7 +20,7 @@ import psycopg
 import structlog
 from sqlalchemy.exc import InterfaceError, OperationalError
 
-from lagloss_server.store.store import ALERTS_CHANNEL, WINDOWS_CHANNEL
+from lagloss_server.store.engine import ALERTS_CHANNEL, WINDOWS_CHANNEL
 
 LOCK: Final = "lagloss-alerting-leader"
 TRY_S: Final = 1.0

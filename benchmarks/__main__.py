@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 
 from benchmarks import closing, intake, live, overview, paging, panels, pipelines, sizes, span
 
@@ -20,7 +20,10 @@ ALL = {
 
 
 def main() -> None:
-    for name in sys.argv[1:] or ALL:
+    """Run the benchmarks that the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Measure beside a reference.")
+    parser.add_argument("names", nargs="*", choices=ALL, default=list(ALL), metavar="NAME", help=", ".join(ALL))
+    for name in parser.parse_args().names:
         print(f"== {name}", flush=True)
         ALL[name]()
 

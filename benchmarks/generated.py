@@ -26,8 +26,9 @@ from lagloss_server.rules.arithmetic import judge
 from lagloss_server.rules.evidence import EmitterState, Evidence, LaneState, TallyState
 from lagloss_server.rules.facts import CheckpointFacts, Pattern, WindowFacts
 from lagloss_server.rules.rollup import PERIOD_S, Period, Rollup, on_time_counts, period_of
+from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, Store, ensure_days
+from lagloss_server.store.store import Store
 
 SHAPES: Final = 288
 """Kinds of minutes; an hour's begin at another one than the hour's before it."""

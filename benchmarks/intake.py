@@ -56,7 +56,7 @@ async def parse(request: Request) -> JSONResponse:
 
 @dataclass(frozen=True)
 class Load:
-    """What is sent where; `body(n)` is the n-th body."""
+    """Request to one endpoint; `body(n)` is the n-th body."""
 
     name: str
     port: int

@@ -25,8 +25,8 @@ ROUNDS: Final = 5
 SHELL_PATH: Final = "/no-such-page"
 """The shell alone: Dash's code, the frame, one callback, and nothing that was read."""
 _OVER_BARE: Final = 1.5
-"""What a page may take beside Dash with one chart, where that alone is slower than what is asked for. At 1.25, a day of
-1,440 minutes fails."""
+"""Time that a page may take beside Dash with one chart, where that alone is slower than what is asked for. At 1.25, a
+day of 1,440 minutes fails."""
 _STILL_MS: Final = 700
 """A page that shows what it is for, and to which nothing was added for so long, is whole."""
 _GIVE_UP_S: Final = 30.0

@@ -34,7 +34,7 @@ def chain() -> Definition:
 
 @dataclass(frozen=True)
 class Sent:
-    """What was put into the log."""
+    """Traffic that was put into the log."""
 
     beacons: int
     messages: int

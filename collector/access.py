@@ -1,4 +1,4 @@
-"""Who may do what: a token says so, or the peer is on this machine and the pipeline has no token."""
+"""Authorization: by a token, or for processes of this machine while the pipeline has no token."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ RATE_WINDOW_S: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request: the holder of a token, or a process of this machine."""
+    """The sender of a request: the holder of a token, or a process of this machine."""
 
     token: Token | None
 
     @property
     def scope(self) -> str:
-        """Names the caller, for what is kept by caller."""
+        """Name of the caller, as a key of data kept per caller."""
         return self.token.id if self.token else ""
 
 
 class Access:
-    """Answers whether a request may be served, by what is known."""
+    """Decides on requests, by the known tokens and definitions."""
 
     def __init__(self, knowledge: MetadataCache) -> None:
         self._knowledge = knowledge
@@ -62,7 +62,7 @@ class Access:
         return Caller(token)
 
     async def admit(self, caller: Caller, pipeline: str, needs: Scope = "intake") -> None:
-        """Return whether this caller may act on the pipeline.
+        """Return True if this caller is allowed to act on the pipeline.
 
         Raises:
             Problem: 403 for another token's pipeline or scope, 401 without the token that the pipeline asks for.
@@ -91,7 +91,7 @@ class Access:
             await self._knowledge.refresh(ASK_AGAIN_S)
             known = (await self._snapshot()).pipelines.get(name)
         if known is None and self._knowledge.error is not None:
-            raise busy(f"{name} is not known, and PostgreSQL cannot be asked")
+            raise busy(f"{name} is unknown, and PostgreSQL cannot be asked")
         if known is None:
             raise Problem(404, "Unknown pipeline", f"no pipeline is called {name}; `lagloss apply` adds one")
         return known

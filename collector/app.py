@@ -52,12 +52,12 @@ def create_app(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await services.knowledge.refresh()
         keeping = asyncio.create_task(services.knowledge.keep_fresh())
-        successor = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
-        if successor is not None:
-            successor.start()  # of all nodes: theirs need not send anything for what was promised to arrive
+        recovery = RecoveryThread(Path(spool_dir), lambda: KafkaOutlet(bootstrap)) if spool_dir else None
+        if recovery is not None:
+            recovery.start()  # of all nodes: acknowledged beacons arrive even if their node never sends again
         yield
-        if successor is not None:
-            successor.stop()
+        if recovery is not None:
+            recovery.stop()
         keeping.cancel()
         with suppress(asyncio.CancelledError):
             await keeping
@@ -116,7 +116,7 @@ def _services(bootstrap: str, store: Store | None, spool_dir: str, ack_timeout_s
 
 
 def _health_of(bootstrap: str) -> Callable[[], str | None]:
-    """Asks the broker; what is wrong, or None."""
+    """Ask the broker; return the error, or None."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
     def ask() -> str | None:

@@ -1,4 +1,4 @@
-"""Batches of beacons, whatever they came as: what they hold, which of them are good, and how they become blocks."""
+"""Batches of beacons, whatever their format: their content, their checks, and their conversion to blocks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lagloss.wire.format import Tally
 from lagloss_server.net.problem_details import Problem
 
 MARGIN_MS: Final = 60_000
-"""An event time that would be too old within so many ms is too old: the beacon has to wait for the broker."""
+"""An event time that would be too old within this many ms is too old: the beacon has to wait for the broker."""
 UNSPECIFIED: Final = "unspecified"
 """The reason of a message that was filtered or died without one."""
 
@@ -35,7 +35,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Numbered:
-    """Whose batch it is and which of theirs, so that a repeat counts once."""
+    """A batch's emitter and number, so that a repeat counts once."""
 
     emitter: bytes
     seq: int

@@ -33,7 +33,7 @@ def add_routes(app: FastAPI, services: CollectorServices) -> None:
         openapi_extra=body_document(_bodies()),
     )
     async def post_beacons(request: Request) -> Response:
-        """Take a batch whole or not at all; 202 once the broker has acknowledged every beacon of it."""
+        """Accept a batch, all of it or nothing; 202 once the broker has acknowledged every beacon of it."""
         return await services.answered("beacons", request, beacons.post_batch)
 
     @app.post(

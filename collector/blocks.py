@@ -18,7 +18,7 @@ from lagloss.wire.format import (
     BadRecord,
     BeaconBlock,
     EmitterReport,
-    Fault,
+    FieldFault,
     block_key,
     decode_block,
     decode_report,
@@ -33,7 +33,7 @@ _LENGTH: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A block as it came, and what it holds."""
+    """A block as received, and its content."""
 
     value: bytes
     content: BeaconBlock
@@ -95,7 +95,7 @@ def _check(position: int, block: BeaconBlock) -> None:
         raise _bad(position, "id_hash", f"expected ids of one partition of {block.partitions}")
 
 
-def _fault(bad: BadRecord) -> Fault:
+def _fault(bad: BadRecord) -> FieldFault:
     assert bad.fault is not None  # as both checks promise
     return bad.fault
 
@@ -105,7 +105,7 @@ def _bad(position: int, field: str | None, detail: str) -> Problem:
 
 
 def read_report(body: bytes) -> EmitterReport:
-    """Return the report in Avro bytes; a Problem (422) where they are none."""
+    """Return the report in Avro bytes; raise a Problem (422) if it is malformed."""
     try:
         return decode_report(body)
     except BadRecord as bad:

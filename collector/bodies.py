@@ -20,7 +20,7 @@ MAX_DEFINITION_BYTES: Final = 64 * 1024
 MAX_HELD_BYTES: Final = 64 * 1024 * 1024
 """Bodies of all requests under way, as they came and unpacked."""
 MAX_ZSTD_WINDOW: Final = 8 * 1024 * 1024
-"""What RFC 9659 asks of HTTP's zstd."""
+"""Limit of RFC 9659 for zstd in HTTP."""
 
 
 class Bodies:

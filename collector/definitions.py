@@ -144,7 +144,7 @@ class Definitions:
 
 
 def parsed(body: bytes) -> Definition:
-    """Return the definition in a body; a Problem (422) with the line where it is none."""
+    """Return the definition in a body; raise a Problem (422) with the line if it is malformed."""
     try:
         return parse_definition(body.decode(), "body")
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The collector's own emitters, for clients that pass no counts: one a pipeline and node, a bounded number of them."""
+"""The collector's own emitters, for clients that pass no counts: one per pipeline and node, in bounded number."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Emitters:
         """Return when every beacon of the batch is acknowledged (by the broker, or by the emitter's spool).
 
         Raises:
-            Problem: 503 where there is no room, and nothing was taken; or the broker was too slow, and the beacons may
+            Problem: 503 if there is no room, and nothing was taken; or the broker was too slow, and the beacons may
                 or may not arrive: sent again, they may count as duplicates, but none is lost.
         """
         if self.waiting_beacons + len(batch.seen) > MAX_WAITING_BEACONS:
@@ -76,7 +76,7 @@ class Emitters:
         self.waiting_beacons += len(batch.seen)
         waiting = _Waiting(served.emitter.mark(), len(batch.seen), asyncio.get_running_loop().create_future())
         served.waiting.append(waiting)
-        served.emitter.nudge()
+        served.emitter.request_flush()
         if served.watcher is None or served.watcher.done():
             served.watcher = asyncio.create_task(self._watch(served))
         try:

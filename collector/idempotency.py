@@ -79,7 +79,7 @@ class Repeats:
                 del self._answers[key]
 
     def _forget(self) -> None:
-        """Make room; what is being answered at this moment stays."""
+        """Make room; requests in progress stay."""
         horizon = time.monotonic() - self._kept_s
         while self._answers:
             key, oldest = next(iter(self._answers.items()))

@@ -93,7 +93,7 @@ class BeaconIntake:
 
 
 def report_of_json(body: bytes) -> EmitterReport:
-    """Return the report in a JSON body; a Problem (422) where it is none."""
+    """Return the report in a JSON body; raise a Problem (422) if it is malformed."""
     try:
         return ReportJson.model_validate_json(body).report()
     except ValidationError as error:

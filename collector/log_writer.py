@@ -19,9 +19,9 @@ log = structlog.get_logger()
 MAX_WAITING_BYTES: Final = 32 * 1024 * 1024
 """Records that wait for the broker's acknowledgement, those whose clients gave up waiting among them."""
 RECORD_BYTES: Final = 500
-"""What a record takes in memory beside its key and value."""
+"""Memory of a record besides its key and value."""
 MAX_RECORD_BYTES: Final = 980_000
-"""What the producer takes: its limit of 1,000,000 less what Kafka adds."""
+"""Largest record for the producer: its limit of 1,000,000 less Kafka's overhead."""
 POLL_S: Final = 0.005
 LOOK_AGAIN_S: Final = 60.0
 TRY_AGAIN_S: Final = 5.0
@@ -30,7 +30,7 @@ IDLE_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class RecordToWrite:
-    """What to put where; without a partition the key decides."""
+    """A record and its destination; without a partition the key decides."""
 
     topic: str
     key: bytes
@@ -44,7 +44,7 @@ class RecordToWrite:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """Where the log holds a record."""
+    """Position of a record in the log."""
 
     partition: int
     offset: int
@@ -72,7 +72,7 @@ class Writer:
         self, make_outlet: Callable[[], Outlet], timeout_s: float, max_waiting_bytes: int = MAX_WAITING_BYTES
     ) -> None:
         self.partitions: int | None = None
-        """Of the beacons topic, as far as is known."""
+        """Number of partitions of the beacons topic, None while unknown."""
         self.waiting_bytes = 0
         self._make_outlet = make_outlet
         self._timeout_s = timeout_s
@@ -89,7 +89,7 @@ class Writer:
         """Return once the broker has acknowledged them all.
 
         Raises:
-            Problem: 503 where there is no room and nothing was taken, or the broker was too slow: then the records may
+            Problem: 503 if there is no room and nothing was taken, or the broker was too slow: then the records may
                 arrive all the same, which does no harm to those that name their emitter and seq.
         """
         loop = asyncio.get_running_loop()
@@ -111,7 +111,7 @@ class Writer:
         return positions
 
     def close(self, timeout_s: float) -> None:
-        """Send what is waiting, for at most this long, and ends the thread."""
+        """Send what is waiting, for at most this long, and end the thread."""
         with self._condition:
             self._closing = True
             self._condition.notify()
@@ -136,11 +136,11 @@ class Writer:
                 self._look_at_partitions(outlet)
                 is_over = self._turn(outlet)
             except Exception:
-                log.exception("writer stumbled")
+                log.exception("an error in the writer, which continues")
         outlet.close()
 
     def _turn(self, outlet: Outlet) -> bool:
-        """Send what came in, listens for what is in flight. True once it is closing and all is done."""
+        """Send waiting records, and poll for delivery reports. True once it is closing and all records are done."""
         with self._condition:
             if not self._incoming and not self._in_flight and not self._closing:
                 self._condition.wait(IDLE_S)

@@ -1,4 +1,4 @@
-"""What the collector knows from PostgreSQL: tokens and definitions, read anew every two seconds."""
+"""Cache of the tokens and definitions in PostgreSQL, refreshed every two seconds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REFRESH_S: Final = 2.0
 ASK_AGAIN_S: Final = 0.25
 """An unknown token or pipeline is looked up at once, but all of them together not more often than this."""
 TRUSTED_S: Final = 600.0
-"""While PostgreSQL is away, what was known last holds for this long, in seconds."""
+"""While PostgreSQL is away, the cached content is valid for this long, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Snapshot:
 
     taken_at: float
     tokens: Mapping[str, Token] = field(default_factory=dict)
-    """Those that hold, by id."""
+    """Valid tokens, by id."""
     guarded: frozenset[str] = frozenset()
     """Pipelines that have, or ever had, a token."""
     pipelines: Mapping[str, KnownPipeline] = field(default_factory=dict)
@@ -70,7 +70,7 @@ class MetadataCache:
 
     @property
     def age_s(self) -> float:
-        """How old what is known is; infinite before the first time."""
+        """Age of the content in seconds; infinite before it is first read."""
         return time.monotonic() - self._snapshot.taken_at if self._snapshot else float("inf")
 
     def snapshot(self) -> Snapshot | None:

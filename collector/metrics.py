@@ -37,6 +37,6 @@ class CollectorMetrics:
         )
         self.knowledge_age = Gauge(
             "lagloss_collector_knowledge_age_seconds",
-            "How old what is known of tokens and definitions is.",
+            "Age of the cached tokens and definitions.",
             registry=self.registry,
         )

@@ -1,4 +1,4 @@
-"""What clients send as JSON, and what they are answered: batches of beacons, and reports."""
+"""Requests and answers in JSON: batches of beacons, and reports."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class BeaconJson(TypedDict):
 
 @with_config(ConfigDict(extra="forbid"))
 class BatchJson(TypedDict):
-    """Beacons of one node of one pipeline; taken whole or not at all."""
+    """Beacons of one node of one pipeline; accepted as a whole or not at all."""
 
     pipeline: Name
     node: Name
@@ -91,7 +91,7 @@ BATCH: Final = TypeAdapter(BatchJson)
 
 
 def read_batch(body: bytes) -> BatchJson:
-    """Return the batch in a body; a Problem (422) that names position and field where it is none."""
+    """Return the batch in a body; raise a Problem (422) that names position and field if it is malformed."""
     try:
         return BATCH.validate_json(body)
     except ValidationError as error:
@@ -137,7 +137,7 @@ def _id_fits(message_id: str) -> bool:
 
 
 def time_ms(value: object, position: int, field: str) -> float:
-    """Return a time as clients spell it, in epoch ms; a Problem (422) for what is none."""
+    """Parse a client's time into epoch ms; raise a Problem (422) if it is malformed."""
     if type(value) is int and 0 <= value < 10**15:  # nearly all of them
         return value
     try:
@@ -255,13 +255,13 @@ class PositionJson(BaseModel):
 
 
 class Written(BaseModel):
-    """Where the log holds the blocks, in their order."""
+    """Positions of the blocks in the log, in their order."""
 
     positions: list[PositionJson]
 
 
 class IntakeJson(BaseModel):
-    """What an emitter must know."""
+    """Partitions and sample, which an emitter needs before it sends."""
 
     partitions: int
     sample: int

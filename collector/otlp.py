@@ -39,7 +39,7 @@ Value = str | int | float | bool | None
 
 @dataclass(slots=True)
 class Rejected:
-    """Messaging spans that make no beacon: how many, and what was wrong with the first."""
+    """Messaging spans that make no beacon: their number, and the error of the first."""
 
     spans: int = 0
     first: str = ""
@@ -73,7 +73,7 @@ class NodeSpans:
 
 
 def read_request(body: bytes, media_type: str) -> ExportTraceServiceRequest:
-    """Return the request in a body; a Problem (400) where it is none."""
+    """Return the request in a body; raise a Problem (400) if it is malformed."""
     request = ExportTraceServiceRequest()
     try:
         if media_type == JSON:

@@ -1,4 +1,4 @@
-"""What the routes share, and the steps that all of them take."""
+"""Services shared by the routes, and the steps that all of them take."""
 
 from __future__ import annotations
 

@@ -8,8 +8,8 @@ import uvicorn
 
 from dashboard.login import check_binding
 from dashboard.queries.services import Services
-from dashboard.reports.schedule_file import load_reports
-from dashboard.reports.scheduler import Scheduler
+from dashboard.reports.schedule.file import load_reports
+from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.web.server import create_server
 from lagloss.errors import LaglossError
 from lagloss_server import logs

@@ -1,4 +1,4 @@
-"""What people do on the dashboard: take an incident, silence some, end a silence, test a receiver. Operators only."""
+"""Actions on the dashboard: take an incident, silence some, end a silence, test a receiver. Operators only."""
 
 from __future__ import annotations
 

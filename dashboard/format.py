@@ -119,7 +119,7 @@ FATES: Final = {
     "overdue": "overdue: pending longer than maxWait",
     "pending": "pending: late, not lost",
 }
-"""What a closing says of a message that something is missing of."""
+"""Fates of a message that something is missing of, in words."""
 
 
 def place_label(place: str) -> str:

@@ -1,6 +1,6 @@
-"""lagloss: how late is a streaming pipeline's data, minute by minute, and was any lost?
+"""lagloss: measure per minute how late a streaming pipeline's data is, and whether any was lost.
 
-These names are the whole SDK. The parts of lagloss import its modules.
+These names are the SDK's public interface, with the modules `asgi`, `identity`, `kafka`, `sink` and `spark`.
 """
 
 from lagloss.kafka.lanes import KafkaLanes

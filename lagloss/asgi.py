@@ -1,4 +1,4 @@
-"""ASGI middleware: each HTTP request to a service is a message, in with its last byte, out with the answer.
+"""ASGI middleware: each HTTP request to a service is a message, in with its last byte, out with the response.
 
     app.add_middleware(BeaconMiddleware, emitter=emitter)
 
@@ -21,7 +21,7 @@ __all__ = ["BeaconMiddleware", "current_identity"]
 
 MAX_BODY_BYTES: Final = 1_048_576
 NO_RESPONSE: Final = "no response"
-"""Why a message is filtered whose sender got no answer."""
+"""Reason of the `filtered` beacon when no response was sent."""
 
 Event = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Event]]
@@ -30,27 +30,28 @@ App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 
 class BeaconMiddleware:
-    """Sends `in` once the last byte of a request is there, and what became of the message with the answer's first byte;
-    in between it is in hand.
+    """ASGI middleware that sends `in` at the last byte of a request and an exit beacon at the first byte of the
+    response.
 
-    An answer of 400 or more is `filtered`, for the reason `http 422`, say; an exception `http 500`; no answer at all
-    `no response`. Closes the emitter when the server shuts down.
+    In between, the message is in hand. A response of 400 or more is `filtered`, with the reason `http 422`, for
+    example; an exception gives the reason `http 500`, a missing response `no response`. Closes the emitter when the
+    server shuts down.
 
     Args:
         app: the application.
         emitter: of this node; of a KafkaNode, `node.emitter`.
-        success: what an answer below 400 means: `"out"` of this node, or `"nothing"` because a producer of the node
-            says so once the next topic has the message.
-        to: the next node, where there are several.
+        success: the meaning of a response below 400: `"out"` of this node, or `"nothing"` if a producer of the node
+            reports the `out` once the next topic has the message.
+        to: the next node, if there are several.
         paths: a regular expression that matches the whole path of requests that are messages.
         methods: their methods.
-        identity: where a message's id and event time are. Anything but headers is looked for in the body, which is then
-            read whole before the application is called.
-        missing: what becomes of a request that has none. It reaches the application in any case.
+        identity: finds a message's id and event time. Unless it is `from_headers`, the body is read whole before the
+            application is called, so that it can be searched.
+        missing: how to treat a request without identity; it reaches the application in any case.
         max_body_bytes: a larger body is not searched.
 
     Raises:
-        ValueError: for a `missing` that makes no sense.
+        ValueError: for an unknown `missing`.
     """
 
     def __init__(
@@ -69,7 +70,7 @@ class BeaconMiddleware:
         self.app = app
         self.emitter = emitter
         self.identities = Identities(identity, missing, first=emitter.first)
-        self._says_out = success == "out"
+        self._reports_out = success == "out"
         self._to = to
         self._paths = re.compile(paths)
         self._methods = frozenset(method.upper() for method in methods)
@@ -77,7 +78,7 @@ class BeaconMiddleware:
 
     @property
     def skipped(self) -> int:
-        """Requests without a usable id and event time so far. No beacon speaks of them."""
+        """Requests without a usable id and event time so far; they send no beacon."""
         return self.identities.skipped
 
     async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -95,7 +96,7 @@ class BeaconMiddleware:
     def _closing(self, send: Send) -> Send:
         async def closing(event: Event) -> None:
             if event["type"] in ("lifespan.shutdown.complete", "lifespan.shutdown.failed"):
-                # Servers that end by a signal leave without atexit.
+                # Servers that are stopped by a signal exit without atexit.
                 await asyncio.to_thread(self.emitter.close)
             await send(event)
 
@@ -119,13 +120,13 @@ class BeaconMiddleware:
         if handling.identity is None:
             return
         if failure is not None:
-            handling.identity.tell(self.emitter.filtered, reason=failure)
-        elif self._says_out:
-            handling.identity.tell(self.emitter.sent_out, to=self._to)
+            handling.identity.report(self.emitter.filtered, reason=failure)
+        elif self._reports_out:
+            handling.identity.report(self.emitter.sent_out, to=self._to)
 
 
 class _Exchange:
-    """One request and its answer."""
+    """One request and its response."""
 
     def __init__(
         self,
@@ -137,7 +138,7 @@ class _Exchange:
         self._handling = handling
         self._receive = receive
         self._send = send
-        self._report = answered
+        self._answered = answered
         self._is_in = False
         self._is_answered = False
 
@@ -170,14 +171,17 @@ class _Exchange:
     def _answer(self, failure: str | None) -> None:
         if not self._is_answered:
             self._is_answered = True
-            self._take_in()  # of a request whose body was never read
-            self._report(self._handling, failure)
-            self._handling.over()
+            self._take_in()  # for a request whose body the application did not read
+            self._answered(self._handling, failure)
+            self._handling.end_handling()
 
 
 async def _read_ahead(receive: Receive, max_bytes: int) -> tuple[bytes, Receive]:
-    """Read the body. Return it, empty if it is too large or never ends, and a `receive` that gives the application
-    every event again."""
+    """Read the body of a request before the application does.
+
+    Returns:
+        The body, empty if it is larger than `max_bytes` or incomplete; and a `receive` that replays all events.
+    """
     events: deque[Event] = deque()
     body = bytearray()
     is_whole = False

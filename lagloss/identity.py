@@ -1,8 +1,8 @@
-"""Where a message's id and event time come from, and what becomes of a message that has none.
+"""Identities: finding a message's id and event time, and the treatment of a message that has none.
 
 Both are set at the source and travel unchanged: as the headers `lagloss-id` (UTF-8) and `lagloss-event-time` (decimal
-epoch ms), as fields of the payload, or wherever a function finds them. A message that a replay brings back says so in
-the header `lagloss-replay`, wherever its id is; what is sent on for it says so, too.
+epoch ms), as fields of the payload, or wherever a function finds them. A replayed message carries the replay's name in
+the header `lagloss-replay`, wherever its id is; so do the messages sent on for it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from lagloss.wire.format import MAX_ID_BYTES, name_fits
 ID_HEADER: Final = "lagloss-id"
 TIME_HEADER: Final = "lagloss-event-time"
 REPLAY_HEADER: Final = "lagloss-replay"
-"""The replay's name, on a message that a replay brings back."""
+"""The replay's name, on a replayed message."""
 UNNAMED_REPLAY: Final = "unnamed"
-"""Stands for a replay whose name cannot be one: empty, or too long."""
+"""Replaces a replay's name that is empty or too long."""
 
 
 class Identity(NamedTuple):
-    """Which message it is, and which replay brought it, if one did."""
+    """A message's id and event time, and the replay it is part of, if any."""
 
     message_id: str
     """1 to 255 bytes of UTF-8."""
@@ -38,34 +38,38 @@ class Identity(NamedTuple):
     """The replay's name; None for live traffic."""
 
     def headers(self) -> list[tuple[str, str | bytes]]:
-        """Return the headers to send with the message."""
-        own: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
-        return own if self.replay is None else [*own, (REPLAY_HEADER, self.replay)]
+        """Return the headers to send along with the message."""
+        headers: list[tuple[str, str | bytes]] = [(ID_HEADER, self.message_id), (TIME_HEADER, str(self.event_time_ms))]
+        return headers if self.replay is None else [*headers, (REPLAY_HEADER, self.replay)]
 
-    def tell(self, say: Callable[..., bool], **more: Any) -> bool:
-        """Call a method of an emitter for this message: `identity.tell(emitter.filtered, reason="robot")`."""
-        return say(self.message_id, self.event_time_ms, replay=self.replay, **more)
+    def report(self, method: Callable[..., bool], **more: Any) -> bool:
+        """Call a method of an emitter for this message: `identity.report(emitter.filtered, reason="robot")`."""
+        return method(self.message_id, self.event_time_ms, replay=self.replay, **more)
+
+    def tell(self, method: Callable[..., bool], **more: Any) -> bool:
+        """Call `report`, which had this name in earlier releases."""
+        return self.report(method, **more)
 
     def is_same_message(self, other: Identity) -> bool:
-        """Return whether it is the same message, whichever replay brought it."""
+        """Return True if both name the same message, whichever replay it is part of."""
         return self[:2] == other[:2]
 
 
 @dataclass(frozen=True, slots=True)
 class Carrier:
-    """What an identity is looked for in: a Kafka message or an HTTP request."""
+    """A Kafka message or an HTTP request in which an identity is searched."""
 
     headers: Mapping[str, bytes]
-    """Names as sent in Kafka, in lower case in HTTP."""
+    """By name: as sent in Kafka, in lower case in HTTP."""
     body: bytes
     original: Any
     """The confluent_kafka.Message, or the ASGI scope."""
 
 
 Source = Callable[[Carrier], Identity | None]
-"""Finds the identity; None, or whatever it raises, means that there is none."""
+"""Finds the identity; to return None, or to raise, means that there is none."""
 Missing = Literal["skip", "draw"] | Callable[[Carrier], Identity | None]
-"""What becomes of a message without identity: see `Identities`."""
+"""The treatment of a message without identity: see `Identities`."""
 
 
 def from_headers(carrier: Carrier) -> Identity | None:
@@ -74,8 +78,10 @@ def from_headers(carrier: Carrier) -> Identity | None:
 
 
 def from_json(id_field: str, time_field: str) -> Source:
-    """Return a source that reads two fields of a JSON object, `a.b` for a nested field. The time is epoch ms or RFC
-    3339 with a zone; a numeric id is taken as text."""
+    """Make a source that reads two fields of a JSON object, `a.b` for a field within a field.
+
+    The time is epoch ms or RFC 3339 with a zone; an id that is a number is read as text.
+    """
 
     def source(carrier: Carrier) -> Identity | None:
         content = json.loads(carrier.body)
@@ -90,7 +96,7 @@ def from_json(id_field: str, time_field: str) -> Source:
 
 
 def replay_of(headers: Mapping[str, bytes]) -> str | None:
-    """Return the name of the replay that a message with these headers belongs to; None for live traffic."""
+    """Return the name of the replay that a message with these headers is part of; None for live traffic."""
     value = headers.get(REPLAY_HEADER)
     if value is None:
         return None
@@ -104,21 +110,21 @@ def _field(content: Any, path: str) -> Any:
     return content
 
 
-def drawn() -> Identity:
-    """Return a fresh id with the present as event time: for the first node only."""
+def draw_identity() -> Identity:
+    """Draw a fresh id, with the present as event time: for the first node only."""
     return Identity(str(uuid.uuid4()), time.time_ns() // 1_000_000)
 
 
 class Identities:
-    """Gives each message its identity, and counts those that have none.
+    """Finds the identity of each message, and counts messages without one.
 
     Args:
-        source: where to look.
-        missing: what to do where the source finds nothing usable. `"skip"`: the message is counted, no beacon speaks of
-            it, and the host handles it as ever. `"draw"`: it gets a fresh id and the present as its event time; at the
-            pipeline's first node only. A function: is called with the carrier; it gives an identity to go on with, or
-            None where it has dealt with the message (put it into a dead-letter queue, say), which counts.
-        first: whether this is the pipeline's first node.
+        source: finds an identity.
+        missing: the treatment of a message in which the source finds nothing usable. `"skip"`: it is counted, sends no
+            beacon, and the host handles it as ever. `"draw"`: it gets a fresh id and the present as its event time; at
+            the pipeline's first node only. A function: called with the carrier; it returns an identity to continue
+            with, or None if it has dealt with the message (sent it to a dead-letter queue, for example); that counts.
+        first: True at the pipeline's first node.
 
     Raises:
         ValueError: for `"draw"` at another node: a fresh id there would be a lost message and an unexplained one.
@@ -135,12 +141,12 @@ class Identities:
 
     @property
     def needs_body(self) -> bool:
-        """Whether the source may look at more than headers."""
+        """True if the source may look at more than headers."""
         return self._source is not from_headers
 
     @property
     def is_handed_over(self) -> bool:
-        """Whether a function deals with messages that have no identity."""
+        """True if a function deals with messages that have no identity."""
         return callable(self._missing)
 
     @property
@@ -149,19 +155,21 @@ class Identities:
         return self._skipped.read()
 
     def find(self, carrier: Carrier) -> Identity | None:
-        """Return the identity that the message carries, or None if it has no usable one. Raises nothing, counts
-        nothing."""
+        """Return the identity that the message carries, None if it has no usable one. Never raises; counts nothing."""
         try:
             return _checked(self._source(carrier), carrier)
         except Exception:
             return None
 
     def of(self, carrier: Carrier) -> Identity | None:
-        """Return the message's identity, or None, which is counted. Raises what a `missing` function raises."""
+        """Return the message's identity; count the message and return None if it has none.
+
+        Raises whatever a `missing` function raises.
+        """
         found = self.find(carrier)
         if found is None:
             if self._missing == "draw":
-                return drawn()
+                return draw_identity()
             if callable(self._missing):
                 found = _with_replay(self._missing(carrier), carrier)
             if found is None:
@@ -169,25 +177,25 @@ class Identities:
         return found
 
     def count_skipped(self) -> None:
-        """Count a message that no beacon will be sent for."""
+        """Count a message that sends no beacon."""
         self._skipped.add()
 
 
 def _checked(found: Identity | None, carrier: Carrier) -> Identity | None:
-    """Return the identity if emitters would take it; raise whatever an unusable one leads to."""
+    """Return the identity if emitters would accept it, else None. Raises whatever a malformed identity causes."""
     if found is None or not 1 <= len(found.message_id.encode()) <= MAX_ID_BYTES:
         return None
     return _with_replay(found._replace(event_time_ms=int(epoch_ms(found.event_time_ms))), carrier)
 
 
 def _with_replay(found: Identity | None, carrier: Carrier) -> Identity | None:
-    """Add the replay named in the headers, unless the identity names one itself."""
+    """Return the identity with the replay that the headers name, unless it names one itself."""
     if found is None or found.replay is not None:
         return found
     return found._replace(replay=replay_of(carrier.headers))
 
 
 def mapping_of(headers: Iterable[tuple[str, Any]] | Mapping[str, Any] | None) -> dict[str, bytes]:
-    """Headers as Kafka clients give and take them, by name; the last of a name counts."""
+    """Return Kafka headers, in any form that clients use, by name; the last of a name counts."""
     pairs = headers.items() if isinstance(headers, Mapping) else headers or ()
     return {name: value.encode() if isinstance(value, str) else value or b"" for name, value in pairs}

@@ -1,4 +1,4 @@
-"""A batch sink: many messages leave in one acknowledged request.
+"""A batch sink: messages that leave together in one acknowledged request.
 
 with batch(emitter) as messages:
     for row in rows:
@@ -15,35 +15,34 @@ from lagloss.sdk.emitter import Emitter
 from lagloss.sdk.packing import EventTime
 
 ObservedMessage = tuple[str, EventTime] | tuple[str, EventTime, str | None]
-"""Id, event time and, if one brought it, the replay: an `Identity`, too."""
+"""Id, event time and, for a replayed message, the replay's name; an `Identity` is one, too."""
 
 
 class Batch:
-    """Messages that will leave together."""
+    """Messages that leave together."""
 
     def __init__(self, emitter: Emitter, messages: Iterable[ObservedMessage]) -> None:
         self._emitter = emitter
         self.messages = list(messages)
 
     def take(self, message_id: str, event_time: EventTime, replay: str | None = None) -> None:
-        """Take a message into the batch; it will leave with the others. `replay` names the replay that brought it, if
-        one did."""
+        """Record that this message has come in, as part of `replay` if given, and add it to the batch."""
         self._emitter.taken_in(message_id, event_time, replay=replay)
         self.messages.append((message_id, event_time, replay))
 
 
 @contextmanager
 def batch(emitter: Emitter, messages: Iterable[ObservedMessage] = (), *, to: str | None = None) -> Iterator[Batch]:
-    """Work in hand while the block lasts; at its end, all of its messages are out.
+    """Hold work in hand for the duration of the block, and report all messages as sent out at its end.
 
-    Put collecting and sending into one block, retries too: then a batch held back for two minutes is late and not lost.
-    If the block raises, no message is observed as out, and nothing is in hand any more: until the host sends them
-    out in another batch, or calls `filtered` or `dead` for them, they count as lost at this node, which they are.
+    Put collecting and sending into one block, retries included: a batch held back for two minutes is then late and not
+    lost. If the block raises, no beacon is sent for its messages and none is in hand any more: until the host sends
+    them out in another batch, or calls `filtered` or `dead` for them, they count as lost at this node, which they are.
 
     Args:
         emitter: of this node.
-        messages: those that the emitter has observed by `taken_in` already; more come in by `take`.
-        to: the next node, where there are several.
+        messages: those already reported by `emitter.taken_in`; add others by `take`.
+        to: the next node, if there are several.
     """
     with emitter.processing():
         collected = Batch(emitter, messages)

@@ -1,4 +1,4 @@
-"""A PySpark job as a node: beacons of a DataFrame's rows, sent by the executors that compute them.
+"""A PySpark job as a node: executors send the beacons of the DataFrame rows that they compute.
 
 orders = emit(orders, "orders", "load", "in", id_column="id", time_column="time")
 """
@@ -21,12 +21,12 @@ from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE
 
 Kind = Literal["in", "out", "filtered", "dead"]
 CLOSE_S: Final = 10.0
-"""How long the end of a task waits for the broker."""
+"""Longest wait for the broker at the end of a task."""
 
 
 @dataclass(frozen=True, slots=True)
 class SparkObservation:
-    """What a task needs to send the beacons of its rows."""
+    """Settings of a task that sends the beacons of its rows."""
 
     pipeline: str
     node: str
@@ -54,11 +54,11 @@ def emit(
     skipped: Accumulator[int] | None = None,
     **options: Any,
 ) -> DataFrame:
-    """`df`, whose rows send a beacon each when they are computed; they pass through unchanged.
+    """Return `df` with a side effect: each row sends a beacon when it is computed, and passes through unchanged.
 
-    Lazy as all of Spark: rows that are computed twice (by two actions on a DataFrame that is not persisted, or by a
-    task that is tried again) send their beacons twice, which makes duplicates, never holes. Each task has an emitter of
-    its own and closes it at its end.
+    Lazy, as all of Spark: rows that are computed twice (by two actions on a DataFrame that is not persisted, or by a
+    task that is retried) send their beacons twice, which makes duplicates, never holes. Each task makes its own emitter
+    and closes it at its end.
 
     Args:
         df: any DataFrame, also that of a `foreachBatch`.
@@ -67,11 +67,10 @@ def emit(
         kind: the checkpoint.
         id_column: message ids, text.
         time_column: event times: a timestamp, or epoch ms in a long.
-        to: for `"out"`: the next node, where there are several.
+        to: for `"out"`: the next node, if there are several.
         reason: for `"filtered"` and `"dead"`.
-        bootstrap: Kafka's HOST:PORT,... as executors reach it; by default what LAGLOSS_KAFKA_BOOTSTRAP says here, on
-            the driver.
-        skipped: counts rows whose id or time is null; no beacon speaks of them.
+        bootstrap: Kafka's HOST:PORT,... as executors reach it; by default LAGLOSS_KAFKA_BOOTSTRAP of the driver.
+        skipped: counts rows whose id or time is null; they send no beacon.
         options: of the `Emitter`: `first=True` at the pipeline's first node, `kafka_config`.
 
     Raises:
@@ -87,8 +86,11 @@ def emit(
 
 
 def emit_now(df: DataFrame, pipeline: str, node: str, kind: Kind, **options: Any) -> int:
-    """Send the beacons of these rows now, for example once a sink has them. Takes the arguments of `emit`; returns the
-    number of rows. Persist `df` first, or its rows are computed again, with the beacons of an earlier `emit`."""
+    """Send the beacons of these rows now, for example after a sink has acknowledged them; return the number of rows.
+
+    Takes the arguments of `emit`. Persist `df` first, or its rows are computed again, and so are the beacons of an
+    earlier `emit`.
+    """
     return emit(df, pipeline, node, kind, **options).count()
 
 
@@ -103,7 +105,7 @@ def _expect(df: DataFrame, column: str, types: tuple[type[DataType], ...], what:
 def observe_partition(
     observation: SparkObservation, batches: Iterable[pa.RecordBatch]
 ) -> Generator[pa.RecordBatch, None, None]:
-    """Run one task: return the batches unchanged, each after its beacons were handed to the emitter."""
+    """Send the beacons of one task's batches; yield each batch, unchanged, after its beacons are with the emitter."""
     emitter = Emitter(observation.pipeline, observation.node, observation.bootstrap, **observation.options)
     observe = _observer(emitter, observation)
     try:

@@ -1,1 +1,1 @@
-"""What the services of lagloss share: definitions, rules, store, incidents, operation, command line."""
+"""The shared parts of lagloss's services: definitions, rules, store, incidents, operation, command line."""

@@ -103,7 +103,7 @@ class SeveralRunning(UsageError):
 
 
 class JarMismatch(UsageError):
-    """{jar} has SHA-256 {found}, but the lock expects {expected}. What was fetched is not what was reviewed and has
+    """{jar} has SHA-256 {found}, but the lock expects {expected}. The fetched file is not the reviewed one and has
     been thrown away. Try again; if it stays so, the repository or a proxy serves another file: do not use it."""
 
 
@@ -243,7 +243,7 @@ class NoAlerter(ServerUnreachable):
 
 
 class BacktestBusy(ServerUnreachable):
-    """Another backtest is running, and only one may run at a time. Try again in a minute."""
+    """Another backtest is running, and only one can run at a time. Try again in a minute."""
 
 
 class BacktestFailed(ServerUnreachable):

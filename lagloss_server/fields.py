@@ -1,4 +1,4 @@
-"""What YAML files of ours are made of: durations, names, and models that take no key they do not know."""
+"""Fields of lagloss's YAML files: durations, names, and models that reject unknown keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _UNIT_MS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 def parse_duration_ms(text: object) -> int:
-    """`500ms`, `60s`, `15m`, `1h` or `7d`, in milliseconds.
+    """Parse `500ms`, `60s`, `15m`, `1h` or `7d` into milliseconds.
 
     Raises:
         ValueError: for anything else.
@@ -43,11 +43,11 @@ def _above_zero(ms: int) -> int:
 DurationMs = Annotated[
     int, BeforeValidator(parse_duration_ms), PlainSerializer(lambda ms: f"{ms}ms", return_type=str, when_used="json")
 ]
-"""A duration as people write it, kept in milliseconds."""
+"""A duration as text, kept in milliseconds."""
 PositiveMs = Annotated[DurationMs, AfterValidator(_above_zero)]
 NAME_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9_-]{0,99}$"
 Name = Annotated[str, Field(pattern=NAME_PATTERN)]
-"""Letters, digits, `-` and `_`: no dot or slash, which checkpoints and keys are built with."""
+"""Letters, digits, `-` and `_`: no dot or slash, which separate the parts of checkpoints and keys."""
 
 
 def _zone(name: str) -> str:
@@ -63,8 +63,11 @@ Zone = Annotated[str, AfterValidator(_zone)]
 
 
 def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
-    """Raise pydantic's ValidationError of these, if there are any: each the place in the whole file, and what was
-    expected and found there. For checks across several parts of a file."""
+    """Raise pydantic's ValidationError of these problems, if there are any.
+
+    Each is a place in the whole file, and the expectation and the finding there. For checks that involve several parts
+    of a file.
+    """
     found = [
         InitErrorDetails(
             type=PydanticCustomError("misplaced", "{problem}", {"problem": problem}), loc=place, input=None
@@ -76,6 +79,6 @@ def refuse(problems: Iterable[tuple[tuple[str | int, ...], str]]) -> None:
 
 
 class Strict(BaseModel):
-    """A part of a YAML file: frozen, and a key that it does not know is an error."""
+    """A part of a YAML file: frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)

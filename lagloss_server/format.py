@@ -1,16 +1,16 @@
-"""Numbers and times as people read them, one form for each wherever they are shown. Pure functions.
+"""Formats of numbers and times, one for each wherever they are shown. Pure functions.
 
-The forms are the dashboard's, which most people see most often:
+The forms are the dashboard's, which users see most often:
 
 - a ratio in per cent with about three digits, `3.2 %`: a blank before the sign, as SI has it, and a plain one, so that
   a text is found as it is typed. From 99 % on there are two decimals: targets lie there, and 99.97 % is not 100 %.
 - a duration in its largest unit with one decimal, `340 ms`, `1.2 s`, `3.5 min`, `2 h`, `3 d`: enough to act upon.
 - a count with commas, `12,345`.
 - bounds with a dash, `1–3`, or `3.2 % – 5 %` of numbers with a unit.
-- a clock time `2026-11-21 08:40`; the caller says of which zone.
-- NOTHING of what is not known; never a zero.
+- a clock time `2026-11-21 08:40`; the caller chooses the zone.
+- NOTHING for an unknown value; never a zero.
 
-RFC 3339, which programs read, is `lagloss_server.model.window_result.rfc3339` and `lagloss_server.times.moment`.
+RFC 3339, for programs, is in `lagloss_server.model.window_result.rfc3339` and `lagloss_server.times.moment`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Bounds = Mapping[str, float | None]
 
 
 def percent(ratio: float | None, more_digits: int = 0) -> str:
-    """`0.34 %`, `12.3 %`, `99.97 %`, `1,230 %`, `< 0.001 %`."""
+    """Format a ratio: `0.34 %`, `12.3 %`, `99.97 %`, `1,230 %`, `< 0.001 %`."""
     if ratio is None:
         return NOTHING
     value, sign = abs(100 * ratio), "-" if ratio < 0 else ""
@@ -39,7 +39,7 @@ def percent(ratio: float | None, more_digits: int = 0) -> str:
 
 
 def duration(ms: float | None, more_digits: int = 0) -> str:
-    """Return a signed lag or duration: `0.42 ms`, `340 ms`, `1.2 s`, `3.5 min`, `2 h`, `3 d`."""
+    """Format a signed lag or duration: `0.42 ms`, `340 ms`, `1.2 s`, `3.5 min`, `2 h`, `3 d`."""
     if ms is None:
         return NOTHING
     size = abs(ms)
@@ -57,12 +57,12 @@ def duration_s(seconds: float | None, more_digits: int = 0) -> str:
 
 
 def ago(seconds: float) -> str:
-    """`just now`, `12 s ago`, `3.5 min ago`."""
+    """Format an age: `just now`, `12 s ago`, `3.5 min ago`."""
     return "just now" if seconds < 2 else f"{duration_s(round(seconds) if seconds < 60 else seconds)} ago"
 
 
 def amount(value: float, unit: str) -> str:
-    """Return a number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
+    """Format a number of a rule in its unit: `ratio`, `ms`, `s` or `times`."""
     match unit:
         case "ratio":
             return percent(value)
@@ -73,48 +73,48 @@ def amount(value: float, unit: str) -> str:
     return f"{_number(value, 1)} times"
 
 
-def against(say: Callable[[float, int], str], value: float, target: float) -> tuple[str, str]:
-    """Return a value and its target, with further digits where they would read the same and are not."""
-    pairs = [(say(value, more), say(target, more)) for more in range(5)]
+def against(form: Callable[[float, int], str], value: float, target: float) -> tuple[str, str]:
+    """Format a value and its target, with further digits if they would read the same and are not."""
+    pairs = [(form(value, more), form(target, more)) for more in range(5)]
     return next((pair for pair in pairs if pair[0] != pair[1]), pairs[0])
 
 
 def count(number: float | None) -> str:
-    """`12,345`."""
+    """Format a count: `12,345`."""
     return NOTHING if number is None else f"{number:,.0f}"
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 message`, `12,345 messages`."""
+    """Format a count with its noun: `1 message`, `12,345 messages`."""
     return f"{count(number)} {noun}{'' if number == 1 else 's'}"
 
 
-def interval(say: Callable[[float], str], low: float, high: float, dash: str = " – ") -> str:
-    """Return both bounds, or one where they read the same."""
-    return say(low) if say(low) == say(high) else f"{say(low)}{dash}{say(high)}"
+def interval(form: Callable[[float], str], low: float, high: float, dash: str = " – ") -> str:
+    """Format both bounds, or one if they read the same."""
+    return form(low) if form(low) == form(high) else f"{form(low)}{dash}{form(high)}"
 
 
 def count_interval(bounds: Bounds | None) -> str:
-    """`3`, or `1–3` where the truth lies between."""
+    """Format bounds of a count: `3`, or `1–3` if they differ."""
     if bounds is None or bounds["min"] is None or bounds["max"] is None:
         return NOTHING
     return interval(count, bounds["min"], bounds["max"], "–")
 
 
 def percent_interval(bounds: Bounds | None) -> str:
-    """`3.2 %`, or `3.2 % – 5 %` where the truth lies between."""
+    """Format bounds of a ratio: `3.2 %`, or `3.2 % – 5 %` if they differ."""
     if bounds is None or bounds["min"] is None or bounds["max"] is None:
         return NOTHING
     return interval(percent, bounds["min"], bounds["max"])
 
 
 def sampled(sample: float | None) -> str:
-    """Return `sampled 10 %`, or just `sampled` for a window stored before results had a sample."""
+    """Format a sample: `sampled 10 %`; a window stored before results had a sample is just `sampled`."""
     return "sampled" if sample is None else f"sampled {percent(sample)}"
 
 
 def size(of_bytes: int) -> str:
-    """`512 B`, `8.2 kB`, `1.4 GB`."""
+    """Format a size: `512 B`, `8.2 kB`, `1.4 GB`."""
     shown, unit = float(of_bytes), "B"
     for larger in ("kB", "MB", "GB", "TB"):
         if shown < 1_000:
@@ -124,7 +124,7 @@ def size(of_bytes: int) -> str:
 
 
 def clock(epoch_s: float, zone: tzinfo = UTC, *, seconds: bool = False, date: bool = False) -> str:
-    """`08:40`, `08:40:07` or `2026-11-21 08:40`."""
+    """Format a clock time: `08:40`, `08:40:07` or `2026-11-21 08:40`."""
     form = ("%Y-%m-%d " if date else "") + ("%H:%M:%S" if seconds else "%H:%M")
     return datetime.fromtimestamp(epoch_s, zone).strftime(form)
 

@@ -1,8 +1,8 @@
-"""Find the running `lagloss up` and `lagloss demo` of this user, and their endpoints.
+"""Running instances of `lagloss up` and `lagloss demo` of this user, and their endpoints.
 
-Each leaves its endpoints in its data directory and a link to that directory, named by its process, in `registry()`.
-A command without `--data-dir` follows the links; one with it takes what runs there or below (the demo keeps its data
-in `DIR/demo`).
+Each leaves its endpoints in its data directory and a link to that directory, named by its process, in `registry()`. A
+command without `--data-dir` follows the links; one with it uses the instance there or below (the demo keeps its data in
+`DIR/demo`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ENDPOINTS_FILE: Final = "endpoints.json"
 
 
 def default_data_dir() -> Path:
-    """Return `~/.local/share/lagloss`, or the same below XDG_DATA_HOME where that is set."""
+    """Return `~/.local/share/lagloss`, or the same below XDG_DATA_HOME if that is set."""
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "lagloss"
 
 

@@ -1,7 +1,6 @@
-"""Every setting of lagloss, in one frozen class, read once at start.
+"""Settings of lagloss, in one frozen class, read once at start.
 
-An environment variable `LAGLOSS_…` wins over what a running `lagloss up` left in its data directory, which wins over
-the default here.
+An environment variable `LAGLOSS_…` wins over the endpoints of a running `lagloss up`, which win over the default here.
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX, frozen=True, extra="ignore", env_ignore_empty=True)
 
-    data_dir: Path = Field(default_factory=default_data_dir, description="where `up` keeps data, logs and endpoints")
+    data_dir: Path = Field(
+        default_factory=default_data_dir, description="directory in which `up` keeps data, logs and endpoints"
+    )
     kafka_bootstrap: str = Field("", description="host:port,… of Kafka; empty: `up` runs an embedded broker")
     database_url: str = Field("", description="postgresql://… of PostgreSQL; empty: `up` runs an embedded server")
     topic_replication: int = Field(0, ge=0, description="copies of each record in Kafka; 0: min(3, brokers)")
@@ -47,40 +48,42 @@ class Settings(BaseSettings):
     alerting_port: int = Field(0, ge=0, le=65535, description="port of the alerter's /healthz and /metrics")
     bind_address: str = Field("127.0.0.1", description="address that dashboard, collector and /metrics listen on")
 
-    dashboard_url: str = Field("", description="how browsers reach the running dashboard")
-    collector_url: str = Field("", description="where the running collector is")
-    aggregator_url: str = Field("", description="where the running aggregator's /healthz and /metrics are")
-    alerting_url: str = Field("", description="where the running alerter's /healthz and /metrics are")
+    dashboard_url: str = Field("", description="URL of the dashboard, as browsers reach it")
+    collector_url: str = Field("", description="URL of the collector")
+    aggregator_url: str = Field("", description="URL of the aggregator's /healthz and /metrics")
+    alerting_url: str = Field("", description="URL of the alerter's /healthz and /metrics")
 
-    login: Literal["", "local", "oidc", "proxy"] = Field("", description="how people log in to the dashboard")
-    login_operators: str = Field("", description="a,b,…: groups whose members may act, with login oidc or proxy")
-    login_viewers: str = Field("", description="a,b,…: groups whose members may look; *: everyone who is logged in")
-    session_hours: int = Field(72, ge=1, description="hours after which one has to log in again")
-    session_idle_hours: int = Field(8, ge=1, description="hours without a request after which one has to log in again")
-    oidc_issuer: str = Field("", description="https://… of the OpenID provider, as its metadata spell it")
-    oidc_client_id: str = Field("", description="what the provider knows the dashboard by")
-    oidc_client_secret: str = Field("", description="the secret that goes with it")
-    oidc_name_claim: str = Field("preferred_username", description="claim with a person's name; without it, sub")
-    oidc_role_claim: str = Field("groups", description="claim with a person's groups; a.b: within another")
-    proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the proxies whose headers are believed")
-    proxy_user_header: str = Field("X-Forwarded-User", description="header in which the proxy names the user")
-    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header in which it names their groups")
+    login: Literal["", "local", "oidc", "proxy"] = Field("", description="login to the dashboard")
+    login_operators: str = Field("", description="a,b,…: groups of operators, who can act, with login oidc or proxy")
+    login_viewers: str = Field("", description="a,b,…: groups of viewers, who can read; *: every user who is logged in")
+    session_hours: int = Field(72, ge=1, description="hours after which a session ends")
+    session_idle_hours: int = Field(8, ge=1, description="hours without a request after which a session ends")
+    oidc_issuer: str = Field("", description="https://… of the OpenID provider, spelled as in its metadata")
+    oidc_client_id: str = Field("", description="client id of the dashboard at the provider")
+    oidc_client_secret: str = Field("", description="client secret of the dashboard at the provider")
+    oidc_name_claim: str = Field("preferred_username", description="claim with the user's name; without it, sub")
+    oidc_role_claim: str = Field("groups", description="claim with the user's groups; a.b: within another")
+    proxy_trusted: str = Field("", description="a.b.c.d/n,…: networks of the trusted proxies")
+    proxy_user_header: str = Field("X-Forwarded-User", description="header of the proxy with the user's name")
+    proxy_roles_header: str = Field("X-Forwarded-Groups", description="header of the proxy with the user's groups")
 
     alerting_file: Path | None = Field(None, description="YAML file of receivers and routes; empty: the webhook below")
-    alert_webhook_url: str = Field("", description="where incidents are posted if there is no alerting file")
+    alert_webhook_url: str = Field("", description="URL to post incidents to if there is no alerting file")
     reports_file: Path | None = Field(None, description="YAML file of reports that are mailed; empty: none are")
     spool_dir: str = Field(
         "",
-        description="where the collector, and services with the SDK, keep what Kafka has not taken yet; empty: nowhere",
+        description="directory in which the collector, and services with the SDK, keep unsent flushes; empty: none",
     )
     verify_share: float = Field(
         0.01,
         ge=0,
         le=1,
-        description="share of the windows proven by tallies that is read all the same, to check the proof",
+        description="share of the windows proven by tallies that is read anyway, to check the proof",
     )
     spark_master: str = Field("", description="the aggregator's Spark master; empty: spark-submit's, else local[*]")
-    spark_driver_host: str = Field("", description="where a cluster reaches the aggregator; empty: this machine's name")
+    spark_driver_host: str = Field(
+        "", description="host at which a cluster reaches the aggregator; empty: this machine's name"
+    )
     spark_driver_memory: str = Field("2g", description="heap of the aggregator's Spark driver")
     keep_names_days: int = Field(7, ge=1, description="days that names of missing messages are kept")
     keep_minutes_days: int = Field(35, ge=8, description="days that windows, their history and consumer lag are kept")
@@ -94,11 +97,11 @@ class Settings(BaseSettings):
     def load(cls, **overrides: Any) -> Self:
         """Read the environment, then the endpoints of a running `up` or demo; `overrides` (of a command line) win.
 
-        Where the environment names no data directory, the one instance that runs is taken.
+        If the environment names no data directory, the only running instance is used.
 
         Raises:
-            pydantic.ValidationError: for a variable that makes no sense.
-            SeveralRunning: if several instances run and nothing says which is meant.
+            pydantic.ValidationError: for a malformed variable.
+            SeveralRunning: if several instances run and no data directory is given.
         """
         given = {key: value for key, value in overrides.items() if value is not None}
         settings = cls(**given)

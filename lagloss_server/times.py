@@ -1,4 +1,4 @@
-"""Times as people write and read them: RFC 3339, or relative to now."""
+"""Times as text: RFC 3339, or relative to now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _RELATIVE = re.compile(r"-(\d.*)")
 
 
 def parse_time_s(text: str, now_s: float | None = None) -> float:
-    """`2026-11-21T08:40:00Z`, `-2h`, `-15m` or `now`, in epoch seconds; a time without zone is UTC.
+    """Parse `2026-11-21T08:40:00Z`, `-2h`, `-15m` or `now` into epoch seconds; a time without zone is UTC.
 
     Raises:
         BadTime: for anything else.
@@ -32,5 +32,5 @@ def parse_time_s(text: str, now_s: float | None = None) -> float:
 
 
 def moment(at: datetime | None) -> str | None:
-    """RFC 3339 in UTC, to the millisecond."""
+    """Format as RFC 3339 in UTC, to the millisecond."""
     return None if at is None else at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""YAML files that people write, read into models, with errors that name file, line and expectation."""
+"""YAML files of users, read into models, with errors that name file, line and expectation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,19 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def parse_yaml(model: type[Model], text: str, source: str) -> Model:
-    """Return the model in this YAML text.
+    """Parse this YAML text into a model.
 
     Raises:
-        BadDefinition: with file (`source`), line and what was expected.
+        BadDefinition: with file (`source`), line and expectation.
     """
     try:
         tree = yaml.compose(text, Loader=yaml.SafeLoader)
         data = yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # ValueError: a date that is none; lists without end
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # ValueError: an invalid date; RecursionError: deep nesting
         mark = getattr(error, "problem_mark", None)
         problem = f"expected YAML, found {getattr(error, 'problem', None) or error}"
         raise BadDefinition(source=source, line=mark.line + 1 if mark else 1, problem=problem) from error
@@ -37,7 +41,7 @@ def parse_yaml(model: type[Model], text: str, source: str) -> Model:
 
 
 def load_yaml(model: type[Model], path: Path) -> Model:
-    """Return the model in this file; `BadDefinition` where it cannot be read or is none."""
+    """Read this file into a model; raise `BadDefinition` if it cannot be read or is malformed."""
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -3,9 +3,7 @@
 from alembic import context
 from sqlalchemy import NullPool, create_engine
 
-from lagloss_server.store.schema import (
-    reports,  # noqa: F401  # their tables are registered
-)
+from lagloss_server.store.schema import alerting, dashboard  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import PARTITIONED, Base
 
 

@@ -14,7 +14,7 @@ from pipeline_under_test.topology import PIPELINE, TIERS_S
 FILE: Final = "pipeline.json"
 
 Retry = Literal["global", "local", "everything"]
-"""What a connector does with what its vendor does not take: see `pipeline_under_test.nodes.connector`."""
+"""Policy of a connector for events that its vendor refuses: see `pipeline_under_test.nodes.connector`."""
 
 
 class NotThere(RuntimeError):

@@ -24,7 +24,7 @@ CALM_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class WindowEntry:
-    """What is known of one window. Times in epoch ms; a basis is a position in the reports.
+    """State of one window. Times in epoch ms; a basis is a position in the reports.
 
     `basis` is 0 before the first closing. `changed_at`, `dirty_since`: the last and first change of a tally that the
     last closing did not know of; `calm_since`: the last one that made it be closed again. `settle_ms`: how long it must

@@ -15,8 +15,9 @@ from lagloss.wire.format import signed64
 from lagloss_server.model.window_result import WindowResult
 from lagloss_server.rules.facts import MissingId, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.store.engine import WINDOWS_CHANNEL
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
 
 KEPT_REVISIONS = 50
 NAMES_PER_WINDOW = 1_000

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from aggregator.consumer_lag.record_times import RecordPlace, WaitingRecord, WaitingRecords
 from aggregator.node_groups import NodeGroup, PartitionLag
-from lagloss.broker.partition_bounds import Key, LogBounds
+from lagloss.broker.partition_bounds import Key, PartitionBounds
 from lagloss.broker.topics import kafka_error
 from lagloss_server.queries.consumer_groups import ConsumerGroups
 
@@ -86,7 +86,7 @@ class ConsumerLags:
         config = {"bootstrap.servers": bootstrap, "client.id": "lagloss-consumer-lag", "log_level": 0}
         self._admin = AdminClient(config)
         self._groups = ConsumerGroups(bootstrap, "lagloss-consumer-lag")
-        self._bounds = LogBounds(config)
+        self._bounds = PartitionBounds(config)
         self._records = WaitingRecords(config)
         self.trouble: str | None = None
         """Why something was left out of the last reading."""
@@ -156,7 +156,7 @@ class ConsumerLags:
         starts, ends = self._bounds.begins(keys), self._bounds.ends(keys)
         found = {key: Log(starts[key], ends[key]) for key in starts.keys() & ends.keys()}
         if len(found) < len(keys):
-            self.trouble = self._bounds.trouble
+            self.trouble = self._bounds.last_error
         return found
 
     def _answers(self, futures: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class RecordPlace(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WaitingRecord:
-    """What a committed reader finds first at a place: a record, or (`is_end`) no more than the end of what it may read.
+    """First finding of a committed reader at a place: a record, or (`is_end`) no more than the end of what it may read.
     `event_time_ms` (epoch ms) is None where the record has no lagloss headers, or is one that a replay brought back."""
 
     offset: int

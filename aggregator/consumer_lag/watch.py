@@ -18,8 +18,8 @@ from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import make_days_ahead
 
 log = structlog.get_logger()
 

@@ -48,7 +48,7 @@ class Found:
 
 @dataclass(frozen=True)
 class DistinctIds:
-    """What is known of each distinct id, by row. Lags in ms.
+    """Knowledge of each distinct id, by row. Lags in ms.
 
     `masks`: presence as rows of 64-bit words, shape (words, ids); `newest`: the largest lag, live or replayed;
     `first`: the smallest live lag at each delivery checkpoint, infinity where there is none, shape (deliveries, ids).

@@ -33,7 +33,7 @@ FETCHING = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What one read found: the facts of each wanted window by key, bad blocks (not all, if they are many), how many of
+    """Result of one read: the facts of each wanted window by key, bad blocks (not all, if they are many), how many of
     no wanted window were looked at for the first time, by reason, and how many bytes of values were read."""
 
     facts: dict[bytes, WindowFacts]

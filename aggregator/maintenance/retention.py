@@ -28,8 +28,9 @@ from aggregator.reports.consumer import hold_follower
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.rules.freshness import EXPECTED_FOR_MS
 from lagloss_server.settings import Settings
+from lagloss_server.store.partitions import DAY_S, day_label
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, day_label, names_not_deleted
+from lagloss_server.store.store import names_not_deleted
 
 log = structlog.get_logger()
 T = TypeVar("T")

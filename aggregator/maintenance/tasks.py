@@ -22,8 +22,8 @@ from aggregator.metrics import AggregatorMetrics
 from aggregator.outage import is_outage
 from aggregator.set_aside import SetAside
 from lagloss.wire.format import WINDOW_S
+from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import make_days_ahead
 
 log = structlog.get_logger()
 

@@ -1,4 +1,4 @@
-"""What a batch of reports comes to: the newest state of emitters, lanes and tallies. Pure; `following` writes it."""
+"""Sum of a batch of reports: the newest state of emitters, lanes and tallies. Pure; `following` writes it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TallyKey = tuple[str, int, bytes, str, str]
 
 @dataclass
 class ReportBatch:
-    """What a batch of reports comes to: the newest of everything. Pure; `ReportFollower` writes it."""
+    """Sum of a batch of reports: the newest of everything. Pure; `ReportFollower` writes it."""
 
     emitters: dict[tuple[str, bytes], tuple[EmitterReport, int]] = field(default_factory=dict)
     skews: dict[tuple[str, bytes], Skew] = field(default_factory=dict)

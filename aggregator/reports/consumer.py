@@ -29,8 +29,8 @@ from aggregator.set_aside import isolate
 from lagloss.wire.format import RETENTION_MS
 from lagloss_server.model.graph import node_of
 from lagloss_server.rules.clock_skew import Skew
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import ensure_days
 
 log = structlog.get_logger()
 

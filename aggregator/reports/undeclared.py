@@ -35,7 +35,7 @@ LIMITS: dict[Kind, NameLimit] = {
 
 
 class Name(NamedTuple):
-    """What is named; `checkpoint` and `name` (of a replay or lane) are empty where they do not apply."""
+    """Reported name; `checkpoint` and `name` (of a replay or lane) are empty where they do not apply."""
 
     kind: Kind
     pipeline: str

@@ -44,7 +44,7 @@ class BacktestLimit:
 
 @dataclass(frozen=True)
 class Tried:
-    """What a backtest found. `windows`, `revisions`: how many results it was tried on, and how many of them had been
+    """Result of a backtest. `windows`, `revisions`: how many results it was tried on, and how many of them had been
     revised later."""
 
     definition: Definition

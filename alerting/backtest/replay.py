@@ -41,7 +41,7 @@ class ReplayedClosing:
 
 @dataclass(frozen=True)
 class Past:
-    """What is known afterwards: minutes (epoch s, ascending) with live beacons by delivery checkpoint, and those with
+    """Replayed past: minutes (epoch s, ascending) with live beacons by delivery checkpoint, and those with
     messages at all."""
 
     delivered: Mapping[str, Sequence[int]] = field(default_factory=dict)

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 from alerting.incidents.notification import Notification
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import example_words, place_words
-from lagloss_server.net.one_line import one_line
+from lagloss_server.net.sanitize import one_line
 
 MAX_TITLE: Final = 200
 MAX_SUMMARY: Final = 1_000

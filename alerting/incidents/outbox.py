@@ -27,7 +27,7 @@ KEPT_S: Final = 90 * 86_400
 """How long messages of incidents that are over are kept."""
 
 _TYPES: Final = {"fallback": "opened", "refresh": "updated"}
-"""What a message is called whose change says why it is sent, not what has become of the incident."""
+"""Title of a message whose change says why it is sent, not what has become of the incident."""
 
 _CLAIM: Final = text(
     """

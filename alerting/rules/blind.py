@@ -27,7 +27,8 @@ _DAY_S: Final = 86_400
 
 @dataclass(frozen=True, slots=True)
 class Reporting:
-    """`unknown` with a reason of evidence in k of n windows. Pending and overdue are lag, a new version is no fault."""
+    """`unknown` for lack of evidence, or because closing failed, in k of n windows. Pending and overdue are lag, a new
+    version is no fault."""
 
     kind: ClassVar[str] = "blind"
     name: ClassVar[str] = "blind/evidence"

@@ -25,7 +25,7 @@ Row = tuple[Any, ...]
 VERDICTS: Final[Mapping[str, int]] = {"ok": 0, "loss": 1, "unknown": 2, "idle": 3}
 OK, LOSS, UNKNOWN, IDLE = VERDICTS.values()
 SEEING, BLIND, UNSURE = 0, 1, 2
-"""What a window says of evidence: enough for a verdict; not enough; a new version of the definition leaves it open."""
+"""State of a window's evidence: enough for a verdict; not enough; a new version of the definition leaves it open."""
 
 
 class Windows:
@@ -92,7 +92,7 @@ live beacons, a bit each. `p50`, after them: the lowest median lag of a checkpoi
 
 @dataclass(frozen=True, slots=True)
 class WindowReader:
-    """What is read of the windows of one definition: its measures, and its delivery checkpoints in flow order."""
+    """Measures read of the windows of one definition, and its delivery checkpoints in flow order."""
 
     measures: Mapping[str, Measure]
     delivery: tuple[str, ...]
@@ -144,7 +144,8 @@ class WindowReader:
 
 
 def _evidence(document: Document) -> int:
-    if document["verdict"] != "unknown" or not any(reason.startswith("evidence:") for reason in document["reasons"]):
+    blinding = [reason for reason in document["reasons"] if reason == "failed" or reason.startswith("evidence:")]
+    if document["verdict"] != "unknown" or not blinding:
         return SEEING
     return UNSURE if "version" in document["reasons"] else BLIND
 

@@ -14,12 +14,13 @@ from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition, StoredPipeline
 from lagloss_server.model.graph import Graph
 from lagloss_server.rules.freshness import STALE_AFTER_S
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, MissingMessageRow, TallyRow
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 
 
 class _Kept:
-    """What is kept of one version of a pipeline."""
+    """Cached state of one version of a pipeline."""
 
     def __init__(self, pipeline: StoredPipeline) -> None:
         self.version = pipeline.version

@@ -35,7 +35,7 @@ Author = Annotated[str | None, Field(max_length=acts.MAX_NAME, description="who 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What of a list is asked for: which rows, of when, and which page of them."""
+    """Selection from a list: which rows, of when, and which page of them."""
 
     filters: IncidentFilters
     bounds: tuple[str | None, str | None, str | None]

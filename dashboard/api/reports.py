@@ -10,8 +10,8 @@ from fastapi import APIRouter, Path, Query, Response
 from dashboard.api.bounds import From, To, ZoneName
 from dashboard.queries.services import Services
 from dashboard.reports import FORMATS, Report, file_name, make_report, render
-from dashboard.reports.formats import format_of
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
+from dashboard.reports.render.formats import format_of
 from dashboard.request.zones import UTC_NAME
 from lagloss_server.net.problem_details import documented
 

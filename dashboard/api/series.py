@@ -15,8 +15,7 @@ from dashboard.request import links
 from dashboard.request.span import Span
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import StoredPipeline, as_document
-from lagloss_server.model.window_document import contract_document
-from lagloss_server.model.window_result import rfc3339
+from lagloss_server.model.window_result import contract_document, rfc3339
 from lagloss_server.store.store import Store
 
 _PROBLEMS: Final[dict[int | str, dict[str, Any]]] = {

@@ -1,4 +1,4 @@
-"""What a figure is collected in before it is made."""
+"""Drawing: traces and layout of a figure, collected before it is made."""
 
 from __future__ import annotations
 

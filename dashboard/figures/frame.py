@@ -1,4 +1,4 @@
-"""What the panels share: what they are drawn from, lines with gaps, and points that say what is under the mouse."""
+"""Shared parts of the panels: their data, lines with gaps, and points that say what is under the mouse."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FigureFrame:
 
     @property
     def unit(self) -> str:
-        """What a bucket is called."""
+        """Return the label of a bucket."""
         return _UNITS[self.series.bucket_s]
 
     def middle(self, bucket: ShadedRange) -> str:

@@ -31,7 +31,7 @@ _DOMAINS: Final[dict[str, tuple[float, float]]] = {
 """From top to bottom: messages, lag, loss, verdicts, happenings."""
 HEIGHT_PX: Final = 1_060
 _CONSUMER_LAG_PX: Final = 140
-"""What the panel of consumer lag takes below that of lag, with the space around it."""
+"""Height that the panel of consumer lag takes below that of lag, with the space around it."""
 _LEGEND_PX: Final = 170
 """As many lines as six nodes need in a window of 1,280 px; the rest is scrolled to."""
 _TITLE_PX: Final = 44

@@ -19,7 +19,7 @@ MAX_BARS: Final = 120
 _LAST: Final = 1_001
 """In the legend, whose room is limited: the shares of hops beside the panels name their colours, too."""
 Stack = Mapping[Hop, float]
-"""What each hop on the path adds in one bucket, in ms, signed."""
+"""Time that each hop on the path adds in one bucket, in ms, signed."""
 Edge = tuple[float, float]
 """From where to where a hop reaches in one bucket, in ms."""
 

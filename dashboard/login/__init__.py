@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp
 
 from dashboard.login.checking import check_binding
-from dashboard.login.cookie import is_https
 from dashboard.login.guard import Guard
 from dashboard.login.headers import SecureHeaders
 from dashboard.login.kinds import LoginKind, NoLogin
@@ -16,6 +15,7 @@ from dashboard.login.local import LocalLogin
 from dashboard.login.oidc import OidcLogin
 from dashboard.login.origins import Origins
 from dashboard.login.proxy import ProxyLogin
+from dashboard.login.sessions import is_https
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
 from lagloss_server.model.roles import Role

@@ -11,7 +11,7 @@ from starlette.requests import HTTPConnection
 Network = IPv4Network | IPv6Network
 UNKNOWN: Final = "unknown"
 _IPV6_PREFIX: Final = 64
-"""What one customer of a provider gets: addresses within it are one guesser's."""
+"""Prefix that one customer of a provider gets: addresses within it are one guesser's."""
 
 
 def parse_networks(texts: Iterable[str]) -> tuple[Network, ...]:

@@ -42,7 +42,7 @@ def content_security_policy(script_hashes: Sequence[str]) -> str:
 
 
 class SecureHeaders:
-    """What is added to each answer. `is_https`: whether people reach the dashboard by HTTPS."""
+    """Headers added to each answer. `is_https`: whether people reach the dashboard by HTTPS."""
 
     def __init__(self, script_hashes: Sequence[str], *, is_https: bool) -> None:
         self._headers = {**_FIXED, "Content-Security-Policy": content_security_policy(script_hashes)}

@@ -1,4 +1,4 @@
-"""What every kind of login can do, and the one for a dashboard without any."""
+"""Interface of every kind of login, and the one for a dashboard without any."""
 
 from __future__ import annotations
 

@@ -5,24 +5,26 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import math
+import time
 from collections.abc import Sequence
 from typing import Final
 from urllib.parse import parse_qsl
 
 import structlog
+from limits import RateLimitItem, RateLimitItemPerMinute
+from limits.aio.storage import MemoryStorage
+from limits.aio.strategies import MovingWindowRateLimiter
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from dashboard.login.addresses import client, parse_networks
-from dashboard.login.cookie import SessionCookie
+from dashboard.login.addresses import client, guesser, parse_networks
 from dashboard.login.groups import listed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
-from dashboard.login.next_path import checked_next
-from dashboard.login.origins import is_browser
+from dashboard.login.origins import checked_next, is_browser
 from dashboard.login.pages import password_page
-from dashboard.login.sessions import Lifetime, Sessions
-from dashboard.login.throttle import Throttle
+from dashboard.login.sessions import Lifetime, SessionCookie, Sessions
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem, too_large
@@ -143,3 +145,42 @@ async def _read_form(request: Request) -> dict[str, str]:
         return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MAX_FIELDS))
     except ValueError as error:
         raise Problem(400, "Bad form", "expected the fields name, password and next, URL-encoded") from error
+
+
+WINDOW_MINUTES: Final = 15
+PER_ADDRESS: Final = 20
+PER_NAME: Final = 100
+"""Well above what one address may guess, so that no user can lock another out from one place."""
+
+_KEPT_OF_NAME: Final = 64
+"""No user's is longer; what strangers send is not kept at any length."""
+
+
+class Throttle:
+    """Counts wrong guesses, in this process. Right ones cost nothing."""
+
+    def __init__(self) -> None:
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+        self._per_address = RateLimitItemPerMinute(PER_ADDRESS, WINDOW_MINUTES, "address")
+        self._per_name = RateLimitItemPerMinute(PER_NAME, WINDOW_MINUTES, "name")
+
+    async def check(self, name: str, address: str) -> None:
+        """Return whether another guess may be made.
+
+        Raises:
+            Problem: 429 with the time to wait.
+        """
+        for item, key in self._counters(name, address):
+            if not await self._limiter.test(item, key):
+                resets_at = (await self._limiter.get_window_stats(item, key)).reset_time
+                wait_s = max(1, math.ceil(resets_at - time.time()))
+                detail = f"too many wrong passwords; try again in {math.ceil(wait_s / 60)} min"
+                raise Problem(429, "Too many guesses", detail, headers={"Retry-After": str(wait_s)})
+
+    async def count(self, name: str, address: str) -> None:
+        """Note a wrong guess."""
+        for item, key in self._counters(name, address):
+            await self._limiter.hit(item, key)
+
+    def _counters(self, name: str, address: str) -> tuple[tuple[RateLimitItem, str], ...]:
+        return (self._per_address, guesser(address)), (self._per_name, name.lower()[:_KEPT_OF_NAME])

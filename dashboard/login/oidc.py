@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 import structlog
+from authlib.deprecate import AuthlibDeprecationWarning
 from itsdangerous import BadSignature, URLSafeTimedSerializer
 from joserfc.errors import JoseError
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from dashboard.login.cookie import SessionCookie, cookie_name, is_https
 from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.kinds import LOGIN_PATH, LOGOUT_PATH, unauthorised
-from dashboard.login.next_path import checked_next
-from dashboard.login.origins import origin_of
+from dashboard.login.origins import checked_next, origin_of
 from dashboard.login.pages import provider_page
-from dashboard.login.provider import HTTPError, OAuthError, ProviderError, make_client, trusted_metadata
-from dashboard.login.sessions import Lifetime, Sessions
+from dashboard.login.sessions import Lifetime, SessionCookie, Sessions, cookie_name, is_https
 from dashboard.queries.services import Services
 from dashboard.request.current_user import Person
 from lagloss_server.net.problem_details import Problem
@@ -137,8 +136,8 @@ class OidcLogin:
 
 
 class _Attempts:
-    """What a browser keeps while it is at the provider: state, nonce and PKCE's verifier, signed. Any dashboard with
-    the same settings can read it."""
+    """Cookie that a browser keeps while it is at the provider: state, nonce and PKCE's verifier, signed. Any dashboard
+    with the same settings can read it."""
 
     def __init__(self, settings: Settings) -> None:
         self._name = cookie_name("lagloss_oidc", settings)
@@ -177,3 +176,59 @@ def _refused(error: Exception) -> Problem:
     code = error.error if isinstance(error, OAuthError) else None
     summary = f" ({code})" if isinstance(code, str) and _ERROR_CODE.fullmatch(code) else ""
     return Problem(403, "Not logged in", f"the provider's answer could not be used{summary}; try again")
+
+
+try:  # authlib takes httpx2 where something has installed it, and lets its errors through
+    from httpx2 import HTTPError
+except ImportError:
+    from httpx import HTTPError
+
+with warnings.catch_warnings():
+    # authlib prefers httpx2, a fork that nothing else here needs; until its version 2 it takes httpx as well
+    warnings.simplefilter("ignore", AuthlibDeprecationWarning)
+    from authlib.integrations.starlette_client import OAuth, OAuthError, StarletteOAuth2App
+
+__all__ = ["HTTPError", "OAuthError", "ProviderError", "make_client", "trusted_metadata"]
+
+TIMEOUT_S: Final = 10.0
+SCOPE: Final = "openid profile email"
+_METADATA: Final = "/.well-known/openid-configuration"
+_ALGORITHMS: Final = frozenset(
+    {"RS256", "RS384", "RS512", "ES256", "ES384", "ES512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519"}
+)
+"""Signatures that only the provider can make. A provider may list `none`, too, which needs no key."""
+_SUPPORTED: Final = "id_token_signing_alg_values_supported"
+
+
+class ProviderError(Exception):
+    """The provider is not the one that the settings name, or cannot sign as it has to."""
+
+
+def make_client(settings: Settings) -> Any:
+    """Return the client; it asks the provider for nothing yet."""
+    return OAuth().register(
+        "lagloss",
+        client_cls=StarletteOAuth2App,
+        client_id=settings.oidc_client_id,
+        client_secret=settings.oidc_client_secret,
+        server_metadata_url=settings.oidc_issuer.rstrip("/") + _METADATA,
+        client_kwargs={"scope": SCOPE, "code_challenge_method": "S256", "timeout": TIMEOUT_S},
+    )
+
+
+async def trusted_metadata(client: Any, settings: Settings) -> None:
+    """Fetch the provider's metadata if they are not there, and leaves in them only signatures to be trusted.
+
+    Raises:
+        ProviderError: they are another issuer's (OpenID Connect Discovery 1.0, 4.3), or no signature is left.
+        HTTPError, ValueError: they cannot be had.
+    """
+    metadata: dict[str, Any] = await client.load_server_metadata()
+    if metadata.get("issuer") != settings.oidc_issuer:
+        found = metadata.get("issuer")
+        client.server_metadata.clear()  # else it would not be asked again
+        raise ProviderError(f"expected issuer {settings.oidc_issuer} (LAGLOSS_OIDC_ISSUER), found {found}")
+    offered = metadata.get(_SUPPORTED) or ["RS256"]
+    metadata[_SUPPORTED] = [name for name in offered if name in _ALGORITHMS]
+    if not metadata[_SUPPORTED]:
+        raise ProviderError(f"expected ID tokens signed by one of {sorted(_ALGORITHMS)}, found {offered}")

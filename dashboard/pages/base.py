@@ -1,4 +1,4 @@
-"""What a page is, and small parts that several pages are made of."""
+"""Page, and small parts that several pages share."""
 
 from __future__ import annotations
 

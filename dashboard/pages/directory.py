@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboard.pages import alerts, health, incident, message, overview, pipeline, report, window
+from dashboard.pages.alerts import page as alerts
 from dashboard.pages.base import Page
+from dashboard.pages.health import page as health
+from dashboard.pages.incident import page as incident
+from dashboard.pages.message import page as message
+from dashboard.pages.overview import page as overview
+from dashboard.pages.pipeline import page as pipeline
+from dashboard.pages.report import page as report
+from dashboard.pages.window import page as window
 
 PAGES: Final[tuple[Page, ...]] = (
     overview.PAGE,

@@ -95,7 +95,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """What is wrong now. `open`: worst first."""
+    """Incidents that are open now. `open`: worst first."""
 
     open: Sequence[OpenIncident]
     pending: Sequence[Pending]

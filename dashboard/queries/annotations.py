@@ -1,4 +1,4 @@
-"""What happened to a pipeline in a span of time: incidents, versions of its definition, processes that started."""
+"""Annotations of a pipeline over a span of time: incidents, versions of its definition, processes that started."""
 
 from __future__ import annotations
 

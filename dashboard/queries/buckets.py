@@ -1,4 +1,4 @@
-"""What a pipeline's series is made of: the numbers of one minute, hour or day."""
+"""Buckets of a pipeline's series: the numbers of one minute, hour or day."""
 
 from __future__ import annotations
 

@@ -10,8 +10,9 @@ from lagloss_server.model.definition import StoredPipeline
 from lagloss_server.rules.error_budget import OBJECTIVES, Budget, Objective, Target, judge, targets_of, targets_within
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import Rollup, period_of
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import coverage, first_known_of, joined, series_of
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 
 BUDGET_DAYS: Final = 30
 """Error budgets are of today and the days before it (UTC), so many in all."""

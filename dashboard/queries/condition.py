@@ -12,12 +12,13 @@ from sqlalchemy.sql.selectable import LateralFromClause
 
 from lagloss_server.queries.emitters import is_heard
 from lagloss_server.rules.freshness import is_stale
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 
 
 class Condition(StrEnum):
-    """What a reader has to know before the numbers."""
+    """Caveats that a reader needs before the numbers."""
 
     FINE = "fine"
     STALE = "stale"

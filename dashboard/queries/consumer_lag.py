@@ -68,7 +68,8 @@ class LagNow:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerLag:
-    """What is known, oldest first, in the order of the flow. `watched`: the group of each node that names one now."""
+    """Series of consumer lag, oldest first, in the order of the flow. `watched`: the group of each node that names one
+    now."""
 
     pipeline: str
     span: Span

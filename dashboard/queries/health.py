@@ -22,12 +22,14 @@ from dashboard.queries.health_service import (
     BadRecords,
     Recompute,
     ReportsStatus,
+    SetAsideItem,
     Size,
     StrangeName,
     read_alerting,
     read_bad_records,
     read_recomputes,
     read_reports,
+    read_set_aside,
     read_sizes,
     read_strangers,
 )
@@ -64,6 +66,7 @@ class Health:
     silent_emitters: list[SilentEmitter]
     hosts: list[Host]
     bad_records: list[BadRecords]
+    set_aside: list[SetAsideItem]
     strangers: list[StrangeName]
     sizes: list[Size]
     alerting: AlerterHealth
@@ -71,14 +74,14 @@ class Health:
 
     @property
     def problems(self) -> list[HealthProblem]:
-        """What is wrong, what hides most first."""
+        """Problems, those that hide most first."""
         return [*self._of_service(), *self._of_pipelines(), *self._of_what_is_sent()]
 
     def document(self) -> dict[str, Any]:
         """Return the health as `/api/v1/health` prints it."""
         lists = (
-            *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "strangers", "sizes", "recomputes"),
-            "problems",
+            *("closings", "nodes", "silent_emitters", "hosts", "bad_records", "set_aside", "strangers", "sizes"),
+            *("recomputes", "problems"),
         )
         return {
             "as_of": rfc3339(int(self.now_s)),
@@ -114,6 +117,14 @@ class Health:
                 f"{_many(len(late), 'pipeline has', 'pipelines have')} minutes that are due and not closed, "
                 f"{late[0].pipeline} for {longest}.",
                 "See that the aggregator runs and keeps up: see its /healthz and logs/aggregator.log.",
+                "blind",
+            )
+        if self.set_aside:
+            first = self.set_aside[0]
+            yield HealthProblem(
+                f"{_many(len(self.set_aside), 'piece of work', 'pieces of work')} failed and was set aside: "
+                f"{first.kind} {first.item} of {first.pipeline} among them.",
+                "See logs/aggregator.log, and report it; it is tried again after an hour and by lagloss recompute.",
                 "blind",
             )
         bad = [node for node in self.nodes if node.is_bad]
@@ -171,6 +182,7 @@ def read_health(store: Store, ends: Ends, now_s: float, pipeline: str | None = N
             silent_emitters=read_silent(store, names, now_s),
             hosts=read_hosts(store, names, now_s),
             bad_records=read_bad_records(connection, now_s),
+            set_aside=read_set_aside(connection, names),
             strangers=read_strangers(connection, definitions, pipeline),
             sizes=read_sizes(connection),
             alerting=read_alerting(connection),

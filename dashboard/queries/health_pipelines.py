@@ -1,4 +1,4 @@
-"""What lagloss knows of each pipeline's newest minutes and emitters: windows due, and who has fallen silent."""
+"""Health of each pipeline's newest minutes and emitters: windows due, and who has fallen silent."""
 
 from __future__ import annotations
 

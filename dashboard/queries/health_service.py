@@ -1,8 +1,8 @@
-"""What lagloss has taken in and keeps: reports, bad records, undeclared names, tables, and the alerter."""
+"""Health of intake and storage: reports, bad records, undeclared names, tables, and the alerter."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -14,9 +14,10 @@ from lagloss_server.model.definition import Definition
 from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.rollup import period_of
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, names_not_deleted
+from lagloss_server.store.store import names_not_deleted
 from lagloss_server.times import moment
 
 STUCK_AFTER_S: Final = 60.0
@@ -42,6 +43,22 @@ class ReportsStatus:
     def document(self) -> dict[str, Any]:
         at = None if self.appended_s is None else rfc3339(self.appended_s)
         return {"newest_report": at, "behind": self.behind, "why_not_known": self.why or None}
+
+
+@dataclass(frozen=True, slots=True)
+class SetAsideItem:
+    """Work that failed for a reason that waiting does not mend: a window, a roll-up, a consumer group. `failed_at_s`:
+    of the last try (epoch s)."""
+
+    kind: str
+    pipeline: str
+    item: str
+    error: str
+    failed_at_s: float
+    tries: int
+
+    def document(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +171,14 @@ def read_bad_records(connection: Connection, now_s: float) -> list[BadRecords]:
         BadRecords(topic, reason, int(number), None if first is None else first.hex(" "), moment(at))
         for topic, reason, number, first, at in _all(connection, asked)
     ]
+
+
+def read_set_aside(connection: Connection, pipelines: Collection[str]) -> list[SetAsideItem]:
+    """Read the work of these pipelines that failed and was set aside alone, newest failure first."""
+    row = tables.SetAsideRow
+    asked = select(row.kind, row.pipeline, row.item, row.error, row.failed_at, row.tries)
+    found = _all(connection, asked.where(tables.is_any(row.pipeline, pipelines)).order_by(row.failed_at.desc()))
+    return [SetAsideItem(kind, name, item, error, at / 1_000, tries) for kind, name, item, error, at, tries in found]
 
 
 def read_strangers(

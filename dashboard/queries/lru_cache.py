@@ -1,4 +1,4 @@
-"""What was read before and cannot have changed: the newest so many of them."""
+"""Cache of the values used last, of bounded size."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class MessageRead:
-    """What is known of a message. `known`: nearest first to the time that was asked for, else newest first. `search`
+    """Findings about a message. `known`: nearest first to the time that was asked for, else newest first. `search`
     None: the log could not be read, and `trouble` says why. `graph`: of the version in force in the trail's window."""
 
     pipeline: str

@@ -19,7 +19,7 @@ from lagloss_server.rules.error_budget import Budget
 
 
 class State(StrEnum):
-    """What is worst about a pipeline; the worst first."""
+    """Status of a pipeline; the worst first."""
 
     LOSS = "loss"
     CRITICAL = "critical"
@@ -75,7 +75,7 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Hour:
-    """What an hour (UTC, epoch s) came to; `lag_ms`: its E2E p95. None: nothing is known of it."""
+    """Sums of an hour (UTC, epoch s); `lag_ms`: its E2E p95. None: unknown."""
 
     start_s: int
     lag_ms: float | None = None
@@ -87,7 +87,7 @@ class Hour:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """What the newest definition promises."""
+    """Targets of the newest definition."""
 
     loss: float
     lag_percentile: float

@@ -1,4 +1,4 @@
-"""What pages and the API share: one of each a process."""
+"""Services that pages and the API share: one of each a process."""
 
 from __future__ import annotations
 

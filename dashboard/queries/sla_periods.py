@@ -1,4 +1,4 @@
-"""What was promised when: the definition in force over each part of a span, and lags judged by it."""
+"""SLA periods: the definition in force over each part of a span, and lags judged by it."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ at 6 checkpoints)."""
 
 
 class Stamp(NamedTuple):
-    """What a window would be read anew for: the revision of its result (0: none yet), and the position of the reports
+    """Key of a cached window: the revision of its result (0: none yet), and the position of the reports
     at which its tallies last changed. `beacons`: how many the tallies count."""
 
     revision: int

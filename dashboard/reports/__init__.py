@@ -1,7 +1,7 @@
 """SLA reports: what a pipeline kept of what it promised, over any stretch of time."""
 
-from dashboard.reports.formats import FORMATS, file_name, render
 from dashboard.reports.making import make_report
 from dashboard.reports.model import Report
+from dashboard.reports.render.formats import FORMATS, file_name, render
 
 __all__ = ["FORMATS", "Report", "file_name", "make_report", "render"]

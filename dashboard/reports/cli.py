@@ -9,10 +9,10 @@ from typing import Annotated
 
 import typer
 
-from dashboard.reports.formats import FORMATS, file_name, format_of, render
 from dashboard.reports.making import make_report
 from dashboard.reports.model import Report
 from dashboard.reports.ranges import DEFAULT, PRESETS, choose
+from dashboard.reports.render.formats import FORMATS, file_name, format_of, render
 from lagloss.errors import EXIT_BREACHED, UsageError
 from lagloss_server.cli.main import run_app
 from lagloss_server.cli.options import DataDir, PipelineName, open_store

@@ -28,8 +28,9 @@ from lagloss_server.rules.error_budget import (
 )
 from lagloss_server.rules.freshness import expected_to_s
 from lagloss_server.rules.rollup import period_of
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.periods import TimeRange, coverage, first_known, hour_edges, joined, series
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 
 HOURLY_UP_TO_S: Final = 3 * DAY_S
 """The budget of a range as short as this is drawn by the hour."""
@@ -67,7 +68,7 @@ def make_report(store: Store, pipeline: str, span: CalendarSpan, now_s: float) -
 
 
 class _Reading:
-    """What all figures of a report have in common."""
+    """Shared inputs of all figures of a report."""
 
     def __init__(
         self, store: Store, pipeline: str, versions: Sequence[StoredPipeline], first_s: int | None, expected_to_s: float

@@ -1,4 +1,4 @@
-"""What a report is laid out of: sections of sentences and tables, whose cells lead to the windows behind them."""
+"""Layout of a report: sections of sentences and tables, whose cells lead to the windows behind them."""
 
 from __future__ import annotations
 

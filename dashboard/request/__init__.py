@@ -1,1 +1,1 @@
-"""What a request brings: its span of time, time zone, links and user."""
+"""Parts of a request: its span of time, time zone, links and user."""

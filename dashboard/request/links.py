@@ -19,7 +19,7 @@ HEALTH: Final = "/health"
 STATIC: Final = ("/_dash-component-suites/", "/assets/")
 """Below these are the program's own files, the same for everybody. Nothing else."""
 CARRIED: Final = ("zone", "range", "from", "to")
-"""What goes along from page to page: how the reader looks, whatever at."""
+"""Parameters that go along from page to page: how the reader looks, not at what."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ _LOG_READS: Final = 2
 _DOCUMENTS: Final = 1
 """A PDF keeps one core busy for seconds."""
 _ACTS: Final = 4
-"""What people do, which is written in milliseconds."""
+"""Actions of people, which are written in milliseconds."""
 _TRIALS: Final = 2
 """Tests of receivers, which wait half a minute for the alerter, and backtests, which take longer."""
 _GLANCES: Final = 2

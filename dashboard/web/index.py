@@ -1,4 +1,4 @@
-"""What the browser is sent first: Dash's page around all pages."""
+"""Index page, which the browser gets first: Dash's frame around all pages."""
 
 from __future__ import annotations
 

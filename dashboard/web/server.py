@@ -19,7 +19,7 @@ from dashboard.api.app import create_api
 from dashboard.login import protect
 from dashboard.pages import shell
 from dashboard.queries.services import Services
-from dashboard.reports.scheduler import Scheduler
+from dashboard.reports.schedule.scheduler import Scheduler
 from dashboard.request import links
 from dashboard.web import routing
 from dashboard.web.compression import Compressed

@@ -1,1 +1,1 @@
-"""lagloss's own topics in Kafka, as SDK and services know them."""
+"""The Kafka topics of lagloss itself."""

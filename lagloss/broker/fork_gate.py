@@ -8,13 +8,13 @@ import threading
 from typing import Final
 
 FORK_WAIT_S: Final = 1.0
-"""How long a fork waits for a client that is being made or ended."""
+"""Longest wait of a fork for a client that is being made or ended."""
 
 
 class _ForkGate:
     """Held while a client library starts or ends its threads: a child that is forked in the midst of that may inherit a
     lock of the library that is never released. Two threads that made and closed emitters without a pause left 3 of
-    80 forked children mute; with this 1 of 470: what its threads do right after they were started is beyond us."""
+    80 forked children mute; with this 1 of 470: its threads right after their start are beyond our control."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

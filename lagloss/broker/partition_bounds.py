@@ -1,4 +1,4 @@
-"""Log bounds: where partitions begin and end, asked on a connection that no consumer's poll can hold up."""
+"""Partition bounds: first and end offsets, asked on a connection that no consumer's poll can hold up."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ log = logging.getLogger("lagloss")
 
 QUERY_TIMEOUT_S: Final = 1.0
 ANSWER_TIMEOUT_S: Final = 1.5
-"""For a question's answers, all together: the client's own time-out, and some for it to say so."""
+"""Wait for all answers to a request: the client's own time-out, and some margin for it to report that."""
 Key = tuple[str, int]
 """Topic and partition."""
 
 
-class LogBounds:
-    """Where partitions begin and end as their leaders say now, asked on a handle of our own.
+class PartitionBounds:
+    """First and end offsets of partitions as their leaders report them now, asked on a connection of its own.
 
     The host's consumer would do, but lets one thread in at a time, and its own waits in `poll`.
     """
@@ -31,20 +31,21 @@ class LogBounds:
         self._config = {"client.id": "lagloss-lanes", "log_level": 2, **config}
         self._admin: AdminClient | None = None
         self._cluster_id: str | None = None
-        self.trouble: str | None = None
+        self.last_error: str | None = None
         """The newest reason why a partition was left out."""
 
     def begins(self, keys: Iterable[Key]) -> dict[Key, int]:
+        """Return the first offset of each."""
         return self._ask(keys, OffsetSpec.earliest())
 
     def ends(self, keys: Iterable[Key]) -> dict[Key, int]:
-        """Return the high watermark of each partition; records of open transactions lie below it."""
+        """Return the high watermark of each, so that records of open transactions are before it."""
         return self._ask(keys, OffsetSpec.latest())
 
     def cluster_id(self) -> str:
         """Return the id of the cluster that answers. Raises KafkaException."""
         if self._cluster_id is None:
-            # Asked for by name, a topic that is not there could be made by the broker.
+            # Asked for by name, a missing topic could be created by the broker.
             self._cluster_id = str(self._connected().list_topics(timeout=QUERY_TIMEOUT_S).cluster_id)
         return self._cluster_id
 
@@ -59,8 +60,10 @@ class LogBounds:
         return self._admin
 
     def _ask(self, keys: Iterable[Key], which: OffsetSpec) -> dict[Key, int]:
-        """Ask for all partitions in one call. Those whose leader did not answer are left out, and `trouble` says why;
-        if none answered, raise that (KafkaException or TimeoutError)."""
+        """Ask for all offsets in one call; leave out partitions whose leader did not answer, and keep the reason.
+
+        Raises the reason (KafkaException or TimeoutError) if none did.
+        """
         answers: dict[TopicPartition, Any] = dict(
             self._connected().list_offsets(
                 {TopicPartition(*key): which for key in keys},
@@ -70,19 +73,19 @@ class LogBounds:
         )
         deadline = time.monotonic() + ANSWER_TIMEOUT_S
         found: dict[Key, int] = {}
-        trouble: KafkaException | TimeoutError | None = None
+        failure: KafkaException | TimeoutError | None = None
         for place, answer in answers.items():
             try:
                 offset = answer.result(max(0.0, deadline - time.monotonic())).offset
             except (KafkaException, TimeoutError) as error:
-                trouble = error
+                failure = error
                 continue
             if offset >= 0:
                 found[place.topic, place.partition] = offset
-            else:  # this is how the client says that it timed out waiting for the leader
-                trouble = TimeoutError(f"the leader of {place.topic}/{place.partition} did not answer in time")
-        if trouble is not None:
-            self.trouble = str(trouble)
+            else:  # the client's sign of a time-out waiting for the leader
+                failure = TimeoutError(f"the leader of {place.topic}/{place.partition} did not answer in time")
+        if failure is not None:
+            self.last_error = str(failure)
             if not found:
-                raise trouble
+                raise failure
         return found

@@ -1,7 +1,8 @@
-"""The sampling topic: what share of a pipeline's messages its emitters send beacons of.
+"""The sampling topic: the share of a pipeline's messages that its emitters send beacons of.
 
 One compacted partition. Key: the pipeline; value: JSON `{"sample": N}`, where ids whose hash modulo 2^32 is below N are
-in the sample. Of a pipeline without a record, or with one without a value, all are. The aggregator writes it.
+in the sample. Without a record, or with one without a value, the sample of a pipeline takes all. The aggregator writes
+it.
 """
 
 from __future__ import annotations
@@ -20,25 +21,24 @@ from lagloss.wire.format import SAMPLE_ALL
 
 QUERY_TIMEOUT_S: Final = 1.0
 REREAD_S: Final = 600.0
-"""Seconds between two readings from the beginning, to notice what no single record shows: that the topic was made
-anew."""
+"""Seconds between two readings from the beginning, which find a topic that was recreated."""
 RETRY_S: Final = 60.0
-"""Seconds until a topic that could not be asked for is asked for again."""
+"""Seconds before a topic that could not be read is read again."""
 HELD_BACK_MS: Final = 30_000
-"""How long the broker holds back the answer to a fetch while nothing is new."""
+"""Time for which the broker holds back the answer to a fetch while nothing is new."""
 BATCH: Final = 1_000
 
 
 def encode_sample(sample: int) -> bytes | None:
-    """Encode the value of a pipeline's record; None if all of its ids are taken."""
+    """Return the value of a pipeline's record: none if all of its ids are taken."""
     return None if sample == SAMPLE_ALL else json.dumps({"sample": sample}).encode()
 
 
 def decode_sample(value: bytes | None) -> int:
-    """Decode a record's value.
+    """Return the sample in a record's value.
 
     Raises:
-        ValueError: it says nothing that makes sense.
+        ValueError: the value is malformed.
     """
     if value is None:
         return SAMPLE_ALL
@@ -52,20 +52,20 @@ def decode_sample(value: bytes | None) -> int:
 class SampleTable:
     """The newest sample of each pipeline, read from the topic. Used by one thread; logs nothing.
 
-    `current` and `samples` raise nothing and wait for nothing, but for the first answer (`QUERY_TIMEOUT_S` each for
-    where the topic ends, and for what is in it): if the broker cannot be asked they return what was known last, and at
+    `current` and `samples` raise nothing and wait for nothing, except for the first answer (`QUERY_TIMEOUT_S` each for
+    the end of the topic and for its content): while the broker cannot be asked they return what was last known, and at
     first that every pipeline takes all.
 
     Args:
-        bootstrap: `HOST:PORT`, several apart by commas.
-        config: more librdkafka properties (security, mostly); they win over what is set here.
+        bootstrap: `HOST:PORT`, several separated by commas.
+        config: more librdkafka properties (security, mostly); they override the ones set here.
     """
 
     def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None, topic: str = SAMPLING) -> None:
         self._config: dict[str, Any] = {
             "bootstrap.servers": bootstrap,
             "client.id": "lagloss-sampling",
-            "group.id": "lagloss-sampling",  # the client wants one; nothing is ever committed or subscribed to
+            "group.id": "lagloss-sampling",  # required by the client; nothing is ever committed or subscribed to
             "enable.auto.commit": False,
             "enable.partition.eof": True,
             "auto.offset.reset": "earliest",
@@ -77,9 +77,9 @@ class SampleTable:
         self._place = TopicPartition(topic, 0, OFFSET_BEGINNING)
         self._consumer: Consumer | None = None
         self._end: int | None = None
-        """Where the topic ended when the reading under way began; None once it has come there."""
+        """End of the topic when the current reading began; None once that is reached."""
         self._read: dict[str, int] = {}
-        """Of the reading under way or, once that is over, what is known."""
+        """Samples of the current reading or, once that is over, the known ones."""
         self._known: Mapping[str, int] | None = None
         self._begin_at = 0.0
 
@@ -88,7 +88,7 @@ class SampleTable:
         return self.samples().get(pipeline, SAMPLE_ALL)
 
     def samples(self) -> Mapping[str, int]:
-        """Return the sampled pipelines."""
+        """Return the samples of sampled pipelines."""
         try:
             if time.monotonic() >= self._begin_at:
                 is_first = self._consumer is None
@@ -98,11 +98,11 @@ class SampleTable:
             if self._consumer is not None:
                 self._take(self._consumer, 0)
         except KafkaException:
-            pass  # known last stays known
+            pass  # keep the last known
         return self._known or {}
 
     def read(self, timeout_s: float) -> Mapping[str, int]:
-        """Read the topic from its beginning to its end, once, and return the sampled pipelines.
+        """Read the topic from its beginning to its end and return the samples; later records wait for the next reading.
 
         Raises:
             KafkaException: the broker did not answer in time.
@@ -121,14 +121,14 @@ class SampleTable:
                 self._consumer.close()
                 self._consumer = None
 
-    def leak(self) -> None:
-        """Forget the parent's client in a forked child, without touching it: its threads are not there."""
+    def detach_after_fork(self) -> None:
+        """Forget the parent's client without touching it, in a forked child, where its threads do not exist."""
         if self._consumer is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._consumer))
         self._consumer = None
 
     def _begin(self) -> Consumer:
-        """Begins to read the topic from its beginning. Raises KafkaException."""
+        """Begin to read the topic from its beginning. Raises KafkaException."""
         self._begin_at = time.monotonic() + RETRY_S
         if self._consumer is None:
             with fork_gate:
@@ -142,7 +142,7 @@ class SampleTable:
         return self._consumer
 
     def _take_to_end(self, consumer: Consumer, timeout_s: float) -> bool:
-        """Return whether the read under way reached its end within that time."""
+        """Continue the current reading; return True if it reached the end in that time."""
         deadline = time.monotonic() + timeout_s
         while self._end is not None:
             left_s = deadline - time.monotonic()
@@ -152,13 +152,12 @@ class SampleTable:
         return True
 
     def _take(self, consumer: Consumer, timeout_s: float) -> None:
-        """Take in records that have arrived; wait for the first one at most."""
+        """Take in the records that have come; waits for the first record at most."""
         for message in consumer.consume(1, timeout_s) + consumer.consume(BATCH, 0):
             error = message.error()
             if error is None:
                 self._apply(message)
-            # Of a compacted topic the last records may be gone: then only the client's event shows that this is the
-            # end.
+            # In a compacted topic the last records may be gone: then only the client's end-of-partition marks the end.
             is_end = error is not None and error.code() == KafkaError._PARTITION_EOF
             if self._end is not None and (is_end or (message.offset() or 0) + 1 >= self._end):
                 self._reached_end()
@@ -167,7 +166,7 @@ class SampleTable:
         try:
             pipeline, sample = (message.key() or b"").decode(), decode_sample(message.value())
         except ValueError:
-            return  # unknown: the aggregator writes no such record
+            return  # not the aggregator's
         if sample == SAMPLE_ALL:
             self._read.pop(pipeline, None)
         else:

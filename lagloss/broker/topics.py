@@ -1,4 +1,4 @@
-"""The topics lagloss keeps in Kafka, with the settings its arithmetic relies on."""
+"""The topics of lagloss in Kafka, with the settings that its arithmetic relies on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lagloss.wire.format import RETENTION_MS
 BEACONS: Final = "lagloss.beacons"
 REPORTS: Final = "lagloss.reports"
 SAMPLING: Final = "lagloss.sampling"
-"""What share of the ids each sampled pipeline takes: see `lagloss.sampling`."""
+"""Samples of pipelines: see `lagloss.broker.sampling_topic`."""
 BEACONS_PARTITIONS: Final = 8
 REPORTS_PARTITIONS: Final = 4
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
@@ -23,17 +23,16 @@ ADMIN_TIMEOUT_S: Final = 20.0
 
 
 def kafka_error(error: KafkaException) -> KafkaError:
-    """Return the KafkaError that a client's exception carries."""
+    """Return the error that a client's exception carries."""
     cause = error.args[0]
     assert isinstance(cause, KafkaError)
     return cause
 
 
 def topic_config(replication: int) -> dict[str, str]:
-    """Return the settings of the topics of beacons and reports. An acknowledged block survives the loss of one
-    broker."""
+    """Return the settings of beacons and reports, with which an acknowledged block survives the loss of one broker."""
     return {
-        # Progress, lateness and silence are judged by when the log took a record, never by an emitter's clock.
+        # Progress, lateness and silence are judged by the log's append time, never by an emitter's clock.
         "message.timestamp.type": "LogAppendTime",
         "cleanup.policy": "delete",
         "retention.ms": str(RETENTION_MS),
@@ -57,7 +56,7 @@ def create_topics(
     reports: str = REPORTS,
     sampling: str = SAMPLING,
 ) -> None:
-    """Create the topics; leave existing ones as they are (`doctor` reports wrong settings).
+    """Create the topics; one that exists is left as it is (`doctor` reports wrong settings).
 
     Replication 0 stands for min(3, brokers). Raises KafkaUnreachable.
     """
@@ -87,7 +86,7 @@ def create_missing(admin: AdminClient, topics: Sequence[NewTopic]) -> None:
 
 
 def broker_count(admin: AdminClient, bootstrap: str) -> int:
-    """Return how many brokers answer for the cluster. Raises KafkaUnreachable."""
+    """Return the number of brokers in the cluster. Raises KafkaUnreachable."""
     try:
         return len(admin.list_topics(timeout=ADMIN_TIMEOUT_S).brokers)
     except KafkaException as error:
@@ -101,7 +100,7 @@ def relied_on(topic: str) -> dict[str, str]:
 
 
 def wrong_settings(admin: AdminClient, topic: str) -> dict[str, str]:
-    """Return those of a topic's `relied_on` settings that are wrong, with their values. Raises KafkaException."""
+    """Return those `relied_on` settings of a topic that are wrong, with their present values. Raises KafkaException."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = admin.describe_configs([resource])[resource].result(ADMIN_TIMEOUT_S)
     return {key: found[key].value for key, value in relied_on(topic).items() if found[key].value != value}

@@ -1,4 +1,4 @@
-"""Which offsets may be committed: those up to which everything is finished, once the beacons that say so are safe."""
+"""Offsets that can be committed: those before which everything is finished and the beacons are acknowledged."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ log = logging.getLogger("lagloss")
 MARK_EVERY_S: Final = 0.25
 SETTLE_TIMEOUT_S: Final = 5.0
 AGAIN_S: Final = 10.0
-"""How often what was committed is committed again: it is unknown whether a commit got lost with its broker, and where
-nothing more comes in there is no later one to make up for it."""
+"""Interval of repeated commits: no client reports a commit that was lost with its broker, and without new records
+there is no later commit to make up for it."""
 COMPACT_AT: Final = 4_096
-"""Records of a partition behind one that is not finished, from which on finished neighbours are kept as one."""
+"""Records of a partition behind an unfinished one from which on finished neighbours are merged into one."""
 
 Partition = tuple[str, int]
 """Topic and partition number."""
@@ -29,27 +29,28 @@ Partition = tuple[str, int]
 
 @dataclass(slots=True, eq=False)
 class Taken:
-    """A record that was taken in. `done` may be called from any thread."""
+    """A record that was taken in. `done` can be called from any thread."""
 
     offset: int
     is_done: bool = False
 
     def done(self) -> None:
-        """Mark the record as finished: its outputs are acknowledged and its beacons are with the emitter. No effect for
-        a partition that was dropped."""
+        """Mark the record as finished: its outputs are acknowledged, and its beacons are with the emitter.
+
+        No effect for a record of a partition that was dropped.
+        """
         self.is_done = True
 
 
 class OffsetTracker:
-    """Per partition: the records taken in and not yet passed by `advance`, finished in whatever order."""
+    """Records taken in per partition and not yet passed by `advance`, finished in any order."""
 
     def __init__(self) -> None:
         self._waiting: dict[Partition, deque[Taken]] = {}
         self._compact_at: dict[Partition, int] = {}
 
     def taken(self, partition: Partition, offset: int) -> Taken:
-        """Note a record as read. Offsets of a partition ascend, with gaps where the log has some, except after a
-        seek."""
+        """Add a record that was read. Offsets of a partition ascend, with the gaps of the log, except after a seek."""
         record = Taken(offset)
         waiting = self._waiting.setdefault(partition, deque())
         waiting.append(record)
@@ -59,7 +60,7 @@ class OffsetTracker:
         return record
 
     def drop(self, partitions: Iterable[Partition]) -> None:
-        """Forget these partitions, which are no longer ours."""
+        """Forget partitions that are no longer assigned."""
         for partition in partitions:
             self._waiting.pop(partition, None)
             self._compact_at.pop(partition, None)
@@ -74,7 +75,7 @@ class OffsetTracker:
 
 
 def _compacted(waiting: Iterable[Taken]) -> deque[Taken]:
-    """Keep only the last of adjacent finished records; it stands for all of them."""
+    """Merge runs of finished records into their last, which stands for all of them."""
     kept: deque[Taken] = deque()
     for record in waiting:
         if kept and kept[-1].is_done and record.is_done:
@@ -86,7 +87,7 @@ def _compacted(waiting: Iterable[Taken]) -> deque[Taken]:
 class Commits:
     """Commits for one consumer, holding each offset back until the emitter's beacons so far are acknowledged.
 
-    Used on the consumer's thread, but for what `taken` returns.
+    Used on the consumer's thread, except for the result of `taken`.
     """
 
     def __init__(self, consumer: Consumer, emitter: Emitter) -> None:
@@ -99,19 +100,22 @@ class Commits:
         self._next_again = 0.0
 
     def taken(self, record: Message) -> Taken:
-        """Note a record as read; its offset waits for `done` of the result."""
+        """Add a record that was read; its offset waits for the result's `done`."""
         partition, offset = place_of(record)
         return self._tracker.taken(partition, offset)
 
     def at_end(self, end: Message) -> None:
-        """Note an end-of-partition message: everything before it has been read. Offsets that are never read, such as
-        markers of transactions, are committed with the record before them."""
+        """Commit past an end-of-partition message, all before which has been read.
+
+        Offsets without readable records, such as the markers of transactions, are committed along with the record
+        before them.
+        """
         partition, offset = place_of(end)
         if offset > 0:
             self._tracker.taken(partition, offset - 1).done()
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Forgets partitions that another consumer has now: committing there would set it back."""
+        """Forget partitions that another consumer holds now: committing there would set it back."""
         gone = {(place.topic, place.partition) for place in partitions}
         self._tracker.drop(gone)
         for partition in gone:
@@ -121,8 +125,10 @@ class Commits:
                 offsets.pop(partition, None)
 
     def commit_confirmed(self) -> None:
-        """Commit what has become safe, without waiting. A failed commit is repeated later, alone or with the next; a
-        crash until then causes duplicates, nothing worse."""
+        """Commit offsets that have become safe; never waits.
+
+        A commit that fails is repeated, with a later one or after `AGAIN_S`; until then a crash only makes duplicates.
+        """
         self._mark()
         now = time.monotonic()
         is_again = now >= self._next_again
@@ -131,8 +137,9 @@ class Commits:
         self._commit(dict(self._committed) if is_again else {}, wait=False)
 
     def settle(self) -> list[TopicPartition]:
-        """Commit all that is finished, waiting for beacons and broker for a few seconds at most; return what was
-        committed."""
+        """Commit all finished records, waiting for beacons and broker for some seconds at most; return the committed
+        offsets.
+        """
         self._next_mark = 0.0
         self._mark()
         if self._unconfirmed:
@@ -154,7 +161,7 @@ class Commits:
             return []
         self._committed.update(safe)
         offsets = [TopicPartition(topic, number, offset) for (topic, number), offset in safe.items()]
-        # The class's own: that of a consumer made by KafkaNode leads here.
+        # The method of the class: the one of a consumer made by KafkaNode leads here.
         try:
             if wait:
                 return Consumer.commit(self._consumer, offsets=offsets, asynchronous=False) or []
@@ -165,7 +172,7 @@ class Commits:
 
 
 def place_of(record: Message) -> tuple[Partition, int]:
-    """Return the topic, partition and offset of a record.
+    """Return the topic and partition, and the offset, of a record that was read.
 
     Raises:
         ValueError: for a message that was not read from a topic.

@@ -1,4 +1,4 @@
-"""The consumer of a node: observes what comes in, reports its lanes, and commits only what is finished."""
+"""The consumer of a node: sends `in` beacons, reports lane progress, and commits finished messages only."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from lagloss.kafka.node import KafkaNode
 
 SLICE_S: Final = 0.5
-"""How long a poll waits before it looks again for what may be committed meanwhile."""
+"""Longest wait in a poll before offsets that have become safe meanwhile are committed."""
 BUSY_SLICE_S: Final = 0.02
 """The same while a message is in hand: its `out` is observed when its delivery report is called."""
 FLUSH_S: Final = 5.0
-"""How long a revocation waits for outputs on their way, so that the next owner repeats less."""
+"""Longest wait of a revocation for records in flight, so that the next owner repeats less."""
 _CONNECTION: Final = ("bootstrap.servers", "security.", "sasl.", "ssl.", "oauth", "client.dns", "broker.address")
-"""Properties that the lanes' own connection to the same cluster needs, by how they begin."""
+"""Prefixes of the properties that the lanes' own connection to the same cluster needs."""
 
 
 class NodeConsumer(Consumer):
     """A confluent_kafka Consumer; made by `KafkaNode.consumer`.
 
-    In `poll` and `consume` it calls the delivery reports of the node's producers, and commits what is finished. A
+    `poll` and `consume` also call the delivery reports of the node's producers, and commit finished messages. A
     message's own handling is over when the next is polled or consumed, or at a `commit` (unless `explicit_done`).
     """
 
@@ -53,12 +53,11 @@ class NodeConsumer(Consumer):
     # -- taking in ------------------------------------------------------------------------------------------------
 
     def poll(self, timeout: float | None = None) -> Message | None:
-        """Poll as confluent_kafka does; the message is taken in, and handled by this thread or task until the next
-        call."""
+        """Poll as confluent_kafka does; this thread or task handles the message until the next call."""
         deadline = float("inf") if timeout is None or timeout < 0 else time.monotonic() + timeout
         self._end_polled()
         while True:
-            self._look_back()
+            self._poll_and_commit()
             left = deadline - time.monotonic()
             slice_s = BUSY_SLICE_S if self._node.has_work() else SLICE_S
             message = super().poll(max(0.0, min(left, slice_s)))
@@ -69,15 +68,18 @@ class NodeConsumer(Consumer):
                 return None
 
     def consume(self, num_messages: int = 1, timeout: float = -1) -> list[Message]:
-        """Consume as confluent_kafka does. Which of several messages is being handled is ambiguous: name it with
-        `handling`, or as `source` of what is produced."""
+        """Consume as confluent_kafka does.
+
+        Among several messages, the one being handled is unknown: name it with `handling`, or as `source` of a record
+        that is produced.
+        """
         self._end_polled()
-        self._look_back()
+        self._poll_and_commit()
         return self._take(super().consume(num_messages, timeout))
 
-    def _look_back(self) -> None:
-        """Call pending delivery reports and commit: a host without new messages may not poll its producers."""
-        self._node.serve_producers()
+    def _poll_and_commit(self) -> None:
+        """Call delivery reports and commit: a host that receives no new message may not poll its producers."""
+        self._node.poll_producers()
         self._commits.commit_confirmed()
 
     def _take(self, messages: Sequence[Message]) -> list[Message]:
@@ -102,12 +104,15 @@ class NodeConsumer(Consumer):
         """End the handling of this message, from any thread. It is finished once its outputs are acknowledged."""
         handling = self._node.in_hand(message)
         if handling is not None:
-            handling.over()
+            handling.end_handling()
 
     @contextmanager
     def handling(self, message: Message) -> Iterator[None]:
-        """Attribute what this thread or task produces in the block to this message. At the end of the block its
-        handling is over; if the block raises, it is not finished and not committed."""
+        """Handle this message in this thread or task: records produced within the block are its outputs.
+
+        Its handling is over at the end of the block, unless the block raises: then it is not finished, and not
+        committed.
+        """
         found = self._node.in_hand(message)
         if found is None:
             yield
@@ -121,15 +126,17 @@ class NodeConsumer(Consumer):
                 raise
             found.acknowledged()
         if self._explicit_done:
-            found.over()
+            found.end_handling()
 
     def _end_polled(self) -> None:
         polled, self._polled = self._polled, []
         for handling in polled:
-            handling.over()
+            handling.end_handling()
 
-    def _end_polled_in_good_order(self) -> None:
-        """End what was polled, unless an exception is on its way: then it may be half done and is read again."""
+    def _end_polled_unless_raising(self) -> None:
+        """End the handling of polled messages, unless an exception is being handled: then the last message may be half
+        done.
+        """
         if sys.exc_info()[0] is None:
             self._end_polled()
 
@@ -141,9 +148,10 @@ class NodeConsumer(Consumer):
         offsets: list[TopicPartition] | None = None,
         asynchronous: bool = True,
     ) -> list[TopicPartition] | None:
-        """Commit what is finished, never more, whatever `message` and `offsets` say. What was polled counts as handled.
+        """End the handling of polled messages and commit finished ones, never more, whatever `message` and `offsets`
+        say.
 
-        Synchronously it waits for the beacons, 5 s at most, and gives what was committed.
+        A synchronous commit waits for the beacons, 5 s at most, and returns the committed offsets.
         """
         self._end_polled()
         if not asynchronous:
@@ -152,9 +160,9 @@ class NodeConsumer(Consumer):
         return None
 
     def settle(self) -> None:
-        """Commit what is finished, waiting for its beacons for 5 s at most."""
+        """Commit finished messages, waiting for their beacons for 5 s at most."""
         if not self._is_closed:
-            self._end_polled_in_good_order()
+            self._end_polled_unless_raising()
             self._commits.settle()
 
     # -- partitions -----------------------------------------------------------------------------------------------
@@ -166,8 +174,10 @@ class NodeConsumer(Consumer):
         on_revoke: Callable[[Consumer, list[TopicPartition]], None] | None = None,
         on_lost: Callable[[Consumer, list[TopicPartition]], None] | None = None,
     ) -> None:
-        """Subscribe as confluent_kafka does; lanes and commits follow every rebalance. At a revocation the host's hook
-        runs first, then what is finished is committed."""
+        """Subscribe as confluent_kafka does; lanes and commits follow every rebalance.
+
+        At a revocation the host's hook is called first, then finished messages are committed.
+        """
 
         def assigned(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             self._lanes.assigned(consumer, partitions)
@@ -181,7 +191,7 @@ class NodeConsumer(Consumer):
                 self._node.flush_producers(FLUSH_S)
                 self._commits.settle()
             finally:
-                self._let_go(partitions)
+                self._release(partitions)
 
         def lost(consumer: Consumer, partitions: list[TopicPartition]) -> None:
             hook = on_lost or on_revoke
@@ -189,33 +199,35 @@ class NodeConsumer(Consumer):
                 if hook is not None:
                     hook(consumer, partitions)
             finally:
-                self._let_go(partitions)
+                self._release(partitions)
 
         self._is_subscribed = True
         super().subscribe(topics, on_assign=assigned, on_revoke=revoked, on_lost=lost)
 
     def assign(self, partitions: list[TopicPartition]) -> None:
-        """Assign as confluent_kafka does."""
+        """Assign as confluent_kafka does; lanes and commits follow."""
         before = [] if self._is_subscribed else self.assignment()
         super().assign(partitions)
         if not self._is_subscribed:
             kept = {(place.topic, place.partition) for place in partitions}
-            self._let_go([place for place in before if (place.topic, place.partition) not in kept])
+            self._release([place for place in before if (place.topic, place.partition) not in kept])
             self._lanes.assigned(self, partitions)
 
-    def _let_go(self, partitions: list[TopicPartition]) -> None:
+    def _release(self, partitions: list[TopicPartition]) -> None:
         self._commits.drop(partitions)
-        self._node.give_away((place.topic, place.partition) for place in partitions)
+        self._node.release_partitions((place.topic, place.partition) for place in partitions)
         self._lanes.revoked(self, partitions)
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Commit what is finished, then close; wait some seconds at most for what is on its way. Idempotent. The
-        emitter continues until the node is closed, or to the end of the process."""
+        """Commit finished messages, then close; waits for records in flight for some seconds at most. Idempotent.
+
+        The emitter stays open until the node is closed, or until exit.
+        """
         if self._is_closed:
             return
-        self._end_polled_in_good_order()
+        self._end_polled_unless_raising()
         self._node.flush_producers(FLUSH_S)
         self._commits.settle()
         self._is_closed = True
@@ -223,8 +235,8 @@ class NodeConsumer(Consumer):
         held = self.assignment()
         super().close()
         if not self._explicit_done:
-            set_current()  # nothing any more: what is produced after this belongs to no message of ours
-        self._node.give_away((place.topic, place.partition) for place in held)
+            set_current()  # records produced after this are outputs of no message of ours
+        self._node.release_partitions((place.topic, place.partition) for place in held)
 
     def __enter__(self) -> Self:
         return self

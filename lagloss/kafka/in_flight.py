@@ -1,4 +1,4 @@
-"""A message in hand: from its take-in until its own handling is over and all that became of it is acknowledged."""
+"""A message in hand: from its take-in until its own handling is over and all its outputs are acknowledged."""
 
 from __future__ import annotations
 
@@ -13,34 +13,45 @@ from lagloss.sdk.emitter import Emitter, Processing
 
 HANDLER: Final = "the host's block"
 BATCH: Final = "the host's batch"
-"""Stand for the host's own `with` blocks among a message's outputs; no topic has such a name."""
+"""Names of the host's own `with` blocks among a message's outputs; no topic has such a name."""
 _CURRENT: Final[ContextVar[tuple[InFlightMessage, ...]]] = ContextVar("lagloss_handling", default=())
-"""What this thread or task handles: one message, or those that were read at once."""
+"""The messages that this thread or task handles: one, or those that were read at once."""
 
 
 class InFlightMessage:
     """One message in hand. Thread-safe: outputs are acknowledged on whichever thread polls the producer.
 
     Args:
-        emitter: of the node that has it. identity: None for a message that has none: then no beacon speaks of it, and
-        the rest is the same. is_redone: a consumer will take the message in again if it is never finished (its offset
-        is not committed). So an output that failed keeps it in hand. Without that, what failed is over. finished: is
-        called once, when everything is over.
+        emitter: of the node that has it.
+        identity: None for a message without identity, which sends no beacon and is otherwise treated alike.
+        is_redelivered: the message is taken in again if it is never finished (its offset is not committed). So a
+            failed output keeps it in hand. Without that, a failed output is over.
+        finished: called once, when everything is over.
     """
 
-    __slots__ = ("_failed", "_finished", "_is_over", "_is_redone", "_lock", "_open", "_work", "emitter", "identity")
+    __slots__ = (
+        "_failed",
+        "_finished",
+        "_is_over",
+        "_is_redelivered",
+        "_lock",
+        "_open",
+        "_work",
+        "emitter",
+        "identity",
+    )
 
     def __init__(
         self,
         emitter: Emitter,
         identity: Identity | None,
         *,
-        is_redone: bool = False,
+        is_redelivered: bool = False,
         finished: Callable[[], None] = lambda: None,
     ) -> None:
         self.emitter = emitter
         self.identity = identity
-        self._is_redone = is_redone
+        self._is_redelivered = is_redelivered
         self._finished = finished
         self._lock = threading.Lock()
         self._open = 1  # its own handling
@@ -48,57 +59,57 @@ class InFlightMessage:
         self._failed: list[str] = []
         self._work: Processing | None = None
 
-    def begin(self) -> None:
-        """Work in hand begins."""
+    def begin_work(self) -> None:
+        """Begin work in hand."""
         self._work = self.emitter.processing()
 
     def take_in(self) -> None:
-        """Take the message in; without an identity, no beacon is sent for it."""
+        """Put the message in hand and send its `in`; does nothing for one without identity."""
         if self.identity is not None:
-            self.begin()
-            self.identity.tell(self.emitter.taken_in)
+            self.begin_work()
+            self.identity.report(self.emitter.taken_in)
 
     # -- outputs --------------------------------------------------------------------------------------------------
 
     def add_output(self, topic: str) -> bool:
-        """Something that became of it is on its way to `topic`. True if it takes the place of one that failed there."""
+        """Add an output on its way to `topic`. True if it replaces one that failed there."""
         with self._lock:
-            takes_place = topic in self._failed
-            if takes_place:
+            replaces = topic in self._failed
+            if replaces:
                 self._failed.remove(topic)
             else:
                 self._open += 1
-            return takes_place
+            return replaces
 
-    def withdraw_output(self, topic: str, *, took_place: bool) -> None:
-        """Withdraw an output that was not sent after all."""
-        if took_place:
+    def withdraw_output(self, topic: str, *, replaced: bool) -> None:
+        """Remove an output that was never sent."""
+        if replaced:
             self.failed(topic)
         else:
             self._close(1)
 
     def acknowledged(self) -> None:
-        """Note that one of its outputs has arrived and that the emitter has observed it."""
+        """Note that one of its outputs is acknowledged, and its beacon is with the emitter."""
         self._close(1)
 
     def failed(self, topic: str) -> None:
-        """Note that one of its outputs will not arrive unless it is sent again."""
-        if self._is_redone:
+        """Note that one of its outputs failed and will not arrive unless it is sent again."""
+        if self._is_redelivered:
             with self._lock:
                 self._failed.append(topic)
         else:
             self._close(1)
 
-    def forgive(self) -> None:
-        """Disregard failed outputs: the message is filtered or dead, or another consumer's to finish."""
+    def discard_failed(self) -> None:
+        """Drop failed outputs: the message is filtered or dead, or another consumer's to handle."""
         with self._lock:
             failed, self._failed = self._failed, []
         self._close(len(failed))
 
-    # -- its own end ----------------------------------------------------------------------------------------------
+    # -- its own handling -----------------------------------------------------------------------------------------
 
-    def over(self) -> None:
-        """End the host's handling. Idempotent."""
+    def end_handling(self) -> None:
+        """End the host's handling of the message. Idempotent."""
         with self._lock:
             was_over, self._is_over = self._is_over, True
         self._close(0 if was_over else 1)
@@ -125,9 +136,9 @@ def set_current(*handlings: InFlightMessage) -> Token[tuple[InFlightMessage, ...
 
 
 @contextmanager
-def handling_now(handling: InFlightMessage) -> Iterator[None]:
-    """Handle this message in this thread or task for the length of the block."""
-    token = set_current(handling)
+def handling_now(message: InFlightMessage) -> Iterator[None]:
+    """Handle this message in this thread or task for the duration of the block."""
+    token = set_current(message)
     try:
         yield
     finally:
@@ -135,7 +146,9 @@ def handling_now(handling: InFlightMessage) -> Iterator[None]:
 
 
 def current_identity() -> Identity | None:
-    """Return id and event time of the message that this thread or task handles; None for one without identity, or
-    without any."""
+    """Return the identity of the message that this thread or task handles.
+
+    None for a message without identity, for none, or for several.
+    """
     found = _CURRENT.get()
     return found[0].identity if len(found) == 1 else None

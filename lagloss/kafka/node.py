@@ -1,4 +1,4 @@
-"""A service between Kafka topics as a node: its consumers and producers say by themselves what comes in and goes out.
+"""A service between Kafka topics as a node, whose consumers and producers send the beacons.
 
     with KafkaNode("orders", "enrich") as node:
         consumer, producer = node.consumer({...}), node.producer({...})
@@ -42,15 +42,16 @@ class KafkaNode:
     Args:
         pipeline: the pipeline's name.
         node: this node's name.
-        bootstrap: Kafka's HOST:PORT,... for beacons; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
-        first: this is the pipeline's first node: what its producers send without having taken it in comes in here.
-        identity: where a message's id and event time are; see `lagloss.identity`.
-        missing: what becomes of a message that has none.
-        emitter: an emitter of this node that there is already, instead of one made here.
+        bootstrap: Kafka's HOST:PORT,... for beacons; by default LAGLOSS_KAFKA_BOOTSTRAP.
+        first: True at the pipeline's first node: a message that its producers send without having taken one in comes
+            in here.
+        identity: finds a message's id and event time; see `lagloss.identity`.
+        missing: the treatment of a message without identity.
+        emitter: an existing emitter of this node, instead of one made here.
         options: more options of the `Emitter` that is made.
 
     Raises:
-        ValueError: for names or a `missing` that make no sense.
+        ValueError: for malformed names or an unknown `missing`.
     """
 
     def __init__(
@@ -66,7 +67,7 @@ class KafkaNode:
         **options: Any,
     ) -> None:
         self.identities = Identities(identity, missing, first=emitter.first if emitter is not None else first)
-        # What a consumer took in and had not committed is taken in again; what a first node made is not.
+        # Messages that a consumer took in and did not commit are taken in again; those that a first node made are not.
         self.emitter = emitter or Emitter(pipeline, node, bootstrap, first=first, **{"resumes": not first, **options})
         self._consumers: list[NodeConsumer] = []
         self._producers: list[NodeProducer] = []
@@ -74,14 +75,14 @@ class KafkaNode:
 
     @property
     def skipped(self) -> int:
-        """Messages without a usable id and event time so far: taken in, or sent by a producer. No beacon speaks of
-        them."""
+        """Messages without a usable id and event time so far, taken in or produced; they send no beacon."""
         return self.identities.skipped
 
     # -- clients --------------------------------------------------------------------------------------------------
 
     def consumer(self, config: Mapping[str, Any], *, explicit_done: bool = False) -> NodeConsumer:
-        """Make a confluent_kafka Consumer that observes what it takes in; it takes over `enable.auto.commit`.
+        """Make a confluent_kafka Consumer that sends beacons for the messages it reads; `enable.auto.commit` is
+        overridden.
 
         Args:
             config: as for confluent_kafka's.
@@ -96,13 +97,13 @@ class KafkaNode:
     def producer(
         self, config: Mapping[str, Any], *, next_nodes: Mapping[str, str] | None = None, polls: bool = False
     ) -> NodeProducer:
-        """Make a confluent_kafka Producer that observes each record once the broker has acknowledged it.
+        """Make a confluent_kafka Producer that sends the beacon of a message once its record is acknowledged.
 
         Args:
             config: as for confluent_kafka's.
-            next_nodes: where the node has several next nodes, which one reads each topic. A record to a topic that is
-                not named is no `out`. Without it, every record is an `out` to the one next node.
-            polls: a thread of its own waits for delivery reports, for services that have no loop to call `poll` in.
+            next_nodes: if the node has several next nodes, the reader of each topic. A record to a topic that is not
+                named is no `out`. Without it, every record is an `out` to the one next node.
+            polls: start a thread that waits for delivery reports, for services without a loop that calls `poll`.
 
         Raises:
             ValueError: for a transactional producer: an acknowledged record may still be aborted.
@@ -111,30 +112,34 @@ class KafkaNode:
         self._producers.append(made)
         return made
 
-    # -- what becomes of a message, if no producer sends it -------------------------------------------------------
+    # -- exits of a message that no producer reports ------------------------------------------------------------------
 
     def sent_out(self, message: Message | Identity, to: str | None = None) -> None:
-        """Observe that the sink has acknowledged the message."""
+        """Report that the sink has acknowledged the message."""
         self._exit(message, partial(self.emitter.sent_out, to=to))
 
     def filtered(self, message: Message | Identity, reason: str) -> None:
-        """Observe that the message was dropped on purpose, or handed back with an error. Its failed outputs no longer
-        count."""
+        """Report that the message was dropped on purpose, or handed back with an error; its failed outputs no longer
+        count.
+        """
         self._exit(message, partial(self.emitter.filtered, reason=reason))
-        self._give_up(message)
+        self._discard_failed(message)
 
     def dead(self, message: Message | Identity, reason: str) -> None:
-        """Observe that the message is in a dead-letter queue. Its failed outputs no longer count. If that queue is a
-        topic, use `producer.produce(topic, ..., dead=reason)`, which observes it once the broker has it."""
+        """Report that the message is in a dead-letter queue; its failed outputs no longer count.
+
+        If that queue is a topic, use `producer.produce(topic, ..., dead=reason)`, which reports it once the broker has
+        the record.
+        """
         self._exit(message, partial(self.emitter.dead, reason=reason))
-        self._give_up(message)
+        self._discard_failed(message)
 
     @contextlib.contextmanager
     def batch(self, messages: Iterable[Message], to: str | None = None) -> Iterator[None]:
         """Send these messages out in one acknowledged request: at the end of the block, all of them are out.
 
-        Where the block raises, none is out and none is finished: nothing is committed past the first of them. Send them
-        again in another block, or let the process end, and the next one takes them in again.
+        If the block raises, none is out and none is finished: nothing is committed past the first of them. Send them
+        again in another block, or let the process end; the next one takes them in again.
         """
         batch = list(messages)
         handlings = [handling for message in batch if (handling := self.in_hand(message)) is not None]
@@ -151,20 +156,20 @@ class KafkaNode:
         for handling in handlings:
             handling.acknowledged()
 
-    def _exit(self, message: Message | Identity, say: Callable[..., bool]) -> None:
+    def _exit(self, message: Message | Identity, method: Callable[..., bool]) -> None:
         identity = message if isinstance(message, Identity) else self.identity_of(message)
         if identity is not None:
-            identity.tell(say)
+            identity.report(method)
 
-    def _give_up(self, message: Message | Identity) -> None:
+    def _discard_failed(self, message: Message | Identity) -> None:
         handling = None if isinstance(message, Identity) else self.in_hand(message)
         if handling is not None:
-            handling.forgive()
+            handling.discard_failed()
 
     # -- messages in hand, for consumers and producers ------------------------------------------------------------
 
     def take(self, message: Message, taken: Taken) -> InFlightMessage | None:
-        """Take the message in; return None if a `missing` function has dealt with it."""
+        """Put the message in hand and send its `in`; return None if a `missing` function has dealt with it."""
         place = place_of(message)
 
         def finished() -> None:
@@ -172,7 +177,7 @@ class KafkaNode:
             if self._in_hand.get(place) is handling:
                 self._in_hand.pop(place, None)
 
-        handling = InFlightMessage(self.emitter, None, is_redone=True, finished=finished)
+        handling = InFlightMessage(self.emitter, None, is_redelivered=True, finished=finished)
         self._in_hand[place] = handling
         if not self.identities.is_handed_over:
             handling.identity = self.identities.of(carrier_of(message))
@@ -182,46 +187,46 @@ class KafkaNode:
             handling.identity = self.identities.of(carrier_of(message))
         handling.take_in()
         if handling.identity is None:
-            handling.over()
+            handling.end_handling()
             return None
         return handling
 
     def in_hand(self, message: Message) -> InFlightMessage | None:
-        """Return the handling of this message; None if it is finished, or another consumer's."""
+        """Return this message's state in hand; None if it is finished, or another consumer's."""
         return self._in_hand.get(place_of(message))
 
     def identity_of(self, message: Message) -> Identity | None:
-        """Return the identity that this message has at this node."""
+        """Return the identity under which this message was taken in, or else the one that it carries."""
         handling = self.in_hand(message)
         return handling.identity if handling is not None else self.identities.find(carrier_of(message))
 
-    def give_away(self, partitions: Iterable[Partition]) -> None:
-        """Leave the messages of these partitions to another consumer to finish."""
+    def release_partitions(self, partitions: Iterable[Partition]) -> None:
+        """Give up messages of these partitions, which are another consumer's to finish."""
         gone = set(partitions)
         for place, handling in list(self._in_hand.items()):
             if place[0] in gone:
                 self._in_hand.pop(place, None)
-                handling.forgive()
+                handling.discard_failed()
 
     def has_work(self) -> bool:
-        """Return whether a message is in hand."""
+        """Return True while a message is in hand."""
         return bool(self._in_hand)
 
-    def serve_producers(self) -> None:
+    def poll_producers(self) -> None:
         """Call the delivery reports that have arrived."""
         for producer in self._producers:
             producer.poll(0)
 
     def flush_producers(self, timeout_s: float) -> None:
-        """Wait for what is on its way."""
+        """Wait for outstanding delivery reports."""
         deadline = time.monotonic() + timeout_s
         for producer in self._producers:
             producer.flush(max(0.0, deadline - time.monotonic()))
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Close everything in the right order: wait for what is on its way, commit what is finished, close the emitter,
+        """Close everything in the right order: wait for records in flight, commit finished messages, close the emitter,
         then the consumers. Idempotent.
 
         Returns:
@@ -234,7 +239,7 @@ class KafkaNode:
         for consumer in self._consumers:
             consumer.close()
         for producer in self._producers:
-            producer.end()
+            producer.stop_polling()
         return ended
 
     def __enter__(self) -> Self:
@@ -247,5 +252,5 @@ class KafkaNode:
 
 
 def carrier_of(message: Message) -> Carrier:
-    """Return the part of a Kafka message that an identity is looked for in."""
+    """Return the parts of a Kafka message in which an identity is searched."""
     return Carrier(mapping_of(message.headers()), message.value() or b"", message)

@@ -1,4 +1,4 @@
-"""The producer of a node: sends id and event time along, and observes each record once it is acknowledged."""
+"""The producer of a node: sends id and event time along, and a message's beacon once its record is acknowledged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from confluent_kafka import KafkaError, Message, Producer
 
-from lagloss.identity import ID_HEADER, REPLAY_HEADER, TIME_HEADER, Carrier, Identity, drawn, mapping_of, replay_of
+from lagloss.identity import (
+    ID_HEADER,
+    REPLAY_HEADER,
+    TIME_HEADER,
+    Carrier,
+    Identity,
+    draw_identity,
+    mapping_of,
+    replay_of,
+)
 from lagloss.kafka.in_flight import InFlightMessage, current, handling_now
 
 if TYPE_CHECKING:
@@ -28,8 +37,8 @@ _OURS: Final = frozenset({ID_HEADER, TIME_HEADER, REPLAY_HEADER})
 class NodeProducer(Producer):
     """A confluent_kafka Producer; made by `KafkaNode.producer`.
 
-    A record is an output of the message that this thread or task handles, or of `source`. Its delivery report says
-    `out`; reports come in `poll` and `flush`, as ever, and in those of the node's consumers.
+    A record is an output of the message that this thread or task handles, or of `source`. Its delivery report sends the
+    `out`; delivery reports are called in `poll` and `flush`, as ever, and in those of the node's consumers.
     """
 
     def __init__(
@@ -42,12 +51,12 @@ class NodeProducer(Producer):
         self._next_nodes = dict(next_nodes) if next_nodes is not None else None
         self._reporting: set[int] = set()
         """Threads that run the host's part of a delivery report."""
-        self._ending = threading.Event()
+        self._is_stopping = threading.Event()
         if polls:
             threading.Thread(target=self._poll_on, name="lagloss-delivery-reports", daemon=True).start()
 
     def _poll_on(self) -> None:
-        while not self._ending.is_set():
+        while not self._is_stopping.is_set():
             try:
                 self.poll(POLL_S)
             except Exception:
@@ -72,9 +81,9 @@ class NodeProducer(Producer):
         finally:
             self._reporting.discard(thread)
 
-    def end(self) -> None:
-        """Stop polling in the background."""
-        self._ending.set()
+    def stop_polling(self) -> None:
+        """Stop the polling thread."""
+        self._is_stopping.set()
 
     def produce(  # type: ignore[override]  # more keywords than confluent_kafka's
         self,
@@ -93,25 +102,25 @@ class NodeProducer(Producer):
         dead: str | None = None,
     ) -> None:
         """Produce as confluent_kafka does, with the headers `lagloss-id` and `lagloss-event-time` added, and
-        `lagloss-replay` if a replay brought the message.
+        `lagloss-replay` for a replayed message.
 
         Args:
             source: the message that this is an output of; by default the one that this thread or task handles.
-            message_id: at the first node, for what was not taken in: its id; by default a fresh one. With
+            message_id: at the first node, the id of a message that was not taken in; by default a fresh one. With
                 `lagloss-replay` among `headers`, the record is part of that replay.
             event_time_ms: likewise its event time; by default now.
-            dead: the topic is a dead-letter queue, and this is why: once acknowledged, the message is dead.
+            dead: the reason, if the topic is a dead-letter queue: once acknowledged, the message is dead.
         """
         handlings, identity = self._origin(source, headers)
         is_new = identity is None and not handlings and self._node.emitter.first
         if is_new:
-            fresh = drawn()
+            fresh = draw_identity()
             replay = replay_of(mapping_of(headers))
             identity = Identity(message_id or fresh.message_id, event_time_ms or fresh.event_time_ms, replay)
             handlings = (InFlightMessage(self._node.emitter, identity),)
         elif identity is None:
             self._node.identities.count_skipped()
-        output = _Output(self, handlings, identity, topic, self._observation(topic, dead), on_delivery or callback)
+        output = _Output(self, handlings, identity, topic, self._observer(topic, dead), on_delivery or callback)
         observed_at = time.time_ns() / 1e6
         output.begin(is_new=is_new)
         try:
@@ -127,18 +136,18 @@ class NodeProducer(Producer):
         except BaseException:
             output.withdraw(is_new=is_new)
             raise
-        if is_new and identity is not None:  # only now: a full queue refuses it, and the host tries again
-            identity.tell(self._node.emitter.taken_in, observed_at=observed_at)
-            handlings[0].over()
+        if is_new and identity is not None:  # only now: a full queue rejects the record, and the host retries
+            identity.report(self._node.emitter.taken_in, observed_at=observed_at)
+            handlings[0].end_handling()
 
     def produce_batch(self, *_arguments: Any, **_options: Any) -> NoReturn:
-        """Not with a node: confluent_kafka's batches have no headers, in which id and event time travel."""
+        """Raise NotImplementedError: confluent_kafka's batches have no headers, in which id and event time travel."""
         raise NotImplementedError("expected produce: records of produce_batch have no headers for id and event time")
 
     def _origin(
         self, source: Message | Identity | None, headers: Headers | None
     ) -> tuple[tuple[InFlightMessage, ...], Identity | None]:
-        """Return the messages that wait for this record, and the identity it bears."""
+        """Return the messages that wait for this record, and the identity that it carries."""
         found = current(self._node.emitter)
         if isinstance(source, Identity):
             return _named(source, found)
@@ -153,19 +162,19 @@ class NodeProducer(Producer):
         same, named = _named(named, found)
         return same or found, named
 
-    def _observation(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
-        """Return the observation to make once the broker has the record."""
+    def _observer(self, topic: str, dead: str | None) -> Callable[[Identity], Any]:
+        """Return the call of the emitter to make once the broker has the record."""
         emitter = self._node.emitter
         if dead is not None:
-            return lambda identity: identity.tell(emitter.dead, reason=dead)
+            return lambda identity: identity.report(emitter.dead, reason=dead)
         if self._next_nodes is None:
-            return lambda identity: identity.tell(emitter.sent_out)
+            return lambda identity: identity.report(emitter.sent_out)
         to = self._next_nodes.get(topic)
-        return (lambda identity: identity.tell(emitter.sent_out, to=to)) if to is not None else lambda identity: None
+        return (lambda identity: identity.report(emitter.sent_out, to=to)) if to is not None else lambda identity: None
 
 
 class _Output:
-    """One record on its way, and the messages that wait for it."""
+    """One record in flight, and the messages that wait for it."""
 
     __slots__ = ("_handlings", "_host", "_identity", "_observe", "_producer", "_retries", "_topic")
 
@@ -189,19 +198,22 @@ class _Output:
     def begin(self, *, is_new: bool) -> None:
         for handling in self._handlings:
             if is_new:
-                handling.begin()
+                handling.begin_work()
             if handling.add_output(self._topic):
                 self._retries.append(handling)
 
     def withdraw(self, *, is_new: bool) -> None:
         for handling in self._handlings:
-            handling.withdraw_output(self._topic, took_place=handling in self._retries)
+            handling.withdraw_output(self._topic, replaced=handling in self._retries)
             if is_new:
-                handling.over()
+                handling.end_handling()
 
     def report(self, error: KafkaError | None, record: Message) -> None:
-        """Handle the delivery report. What the host produces in its own is an output of the same message, and may
-        replace this one if it failed."""
+        """Handle the delivery report.
+
+        Records that the host produces in its own callback are outputs of the same message, and replace this one if it
+        failed.
+        """
         if error is not None:
             for handling in self._handlings:
                 handling.failed(self._topic)
@@ -224,7 +236,9 @@ class _Output:
 
 
 def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[InFlightMessage, ...], Identity]:
-    """Return those of `found` that are this message, and the replay that brought it, which a host need not name."""
+    """Return the messages of `found` with this id and event time, and the identity with their replay, unless it names
+    one.
+    """
     same = tuple(handling for handling in found if handling.identity and handling.identity.is_same_message(named))
     exact = tuple(handling for handling in same if handling.identity == named)
     if exact or not same:
@@ -233,7 +247,7 @@ def _named(named: Identity, found: tuple[InFlightMessage, ...]) -> tuple[tuple[I
 
 
 def _with_identity(headers: Headers | None, identity: Identity | None) -> list[tuple[str, str | bytes]] | None:
-    """Return the host's headers with this identity's in place of any other."""
+    """Return the host's headers with this identity's, which replace any other."""
     given = list(headers.items()) if isinstance(headers, dict) else list(headers or ())
     if identity is None:
         return given or None

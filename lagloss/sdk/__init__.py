@@ -1,1 +1,1 @@
-"""How an emitter works: from what a host's threads leave, to blocks, to acknowledged records and reports."""
+"""The emitter's parts: from a host's calls to blocks, and from blocks to acknowledged records and reports."""

@@ -1,6 +1,6 @@
-"""An emitter's account: what it has observed so far of each checkpoint and window, and how far back that is final.
+"""An emitter's account: its cumulative tallies by checkpoint and window, and the time through which they are final.
 
-Pure bookkeeping, free of Kafka and of clocks: its keeper passes the time.
+Pure bookkeeping, free of Kafka and of clocks: the time is an argument.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from lagloss.wire.format import SAMPLE_ALL, EmitterReport, OffsetRange, Tally, d
 from lagloss.wire.sketch import Sketch
 
 MAX_RANGES: Final = 4
-"""Offset ranges a tally names in each partition; the nearest are merged beyond that."""
+"""Offset ranges of a tally per partition; the nearest are merged beyond that."""
 MAX_TALLIES: Final = 65_536
-"""Tallies an account keeps: 7 days of windows of six checkpoints."""
+"""Tallies that an account keeps: 7 days of windows of six checkpoints."""
 QUIET_S: Final = 900
-"""A tally that stood still this long, in seconds, is kept as its encoded bytes."""
+"""Seconds without change after which a tally is kept as its encoded bytes."""
 FORGET_S: Final = KEPT_S + 3_600
-"""Age, in seconds, at which a window's tally is forgotten: an hour after its beacons began to be refused, so that no
+"""Age, in seconds, at which a window's tally is forgotten: an hour after its beacons are first refused, so that no
 small new tally can ever replace the old one."""
 _NO_EMITTER: Final = bytes(16)
 
 
 def add_offset(ranges: list[OffsetRange], offset: int, limit: int = MAX_RANGES) -> list[OffsetRange]:
-    """`ranges` (of one partition, ascending, at most `limit`) with `offset` in them; the nearest two merge where they
-    are too many."""
+    """Return `ranges` (of one partition, ascending, at most `limit`) with `offset` added.
+
+    The nearest ranges merge if they are too many.
+    """
     if not ranges:
         raise ValueError("expected at least one range, whose partition the new one takes")
     partition, newest = ranges[0].partition, ranges[-1]
@@ -55,7 +57,7 @@ class _Entry:
     dropped: int = 0
     sample: int = SAMPLE_ALL
     bins: Counter[int] = field(default_factory=Counter)
-    """The lag sketch, as long as it grows: a block adds few lags to many."""
+    """The lag sketch while it grows: a block adds few lags to many."""
     ranges: dict[int, list[OffsetRange]] = field(default_factory=dict)
 
     @classmethod
@@ -79,8 +81,8 @@ class Account:
 
     Memory: at most `MAX_TALLIES` tallies. A live one takes about 2 KB with 8 partitions, one that was quiet for 15
     minutes 0.3 to 1.5 KB, so 100 MB in the worst case and under 10 MB for a node with two checkpoints and a day of
-    windows. Beacons of a tally past that bound are named by no tally: from then on the account is `blind`, and
-    final_through stands still, so that it is never taken as complete.
+    windows. Beacons of a tally past that bound are in no tally: from then on the account is `blind`, and final_through
+    stands still, so that it never counts as complete.
     """
 
     def __init__(self, node: str, *, final: bool = True, max_tallies: int = MAX_TALLIES) -> None:
@@ -93,7 +95,7 @@ class Account:
         self._changed: set[TallyKey] = set()
         self.blind = False
         self.final_through = 0
-        """Epoch seconds, as in the report of that name."""
+        """Epoch seconds, as in the report's field of that name."""
 
     def __len__(self) -> int:
         return len(self._live) + len(self._compact)
@@ -112,25 +114,25 @@ class Account:
         entry.ranges[partition] = add_offset(places, offset) if places else [OffsetRange(partition, offset, offset)]
 
     def restore(self, tally: Tally, now_s: float) -> None:
-        """Restore a tally as it was when it was written down."""
+        """Set this tally to its state when it was written to disk."""
         key = TallyKey(tally.checkpoint[len(self._node) + 1 :], tally.replay, tally.window_start)
         if self._entry(key, now_s) is not None:
             self._live[key] = _Entry.of(tally)
 
     def forget(self, key: TallyKey) -> None:
-        """Stop reporting this tally."""
+        """Forget this tally; it is never reported again."""
         for kept in (self._live, self._touched_s, self._compact):
             kept.pop(key, None)
         self._changed.discard(key)
 
     def drop(self, key: TallyKey, beacons: int, now_s: float) -> None:
-        """Beacons of this tally that could not be sent, whatever the cause."""
+        """Count beacons of this tally that could not be sent, whatever the cause."""
         entry = self._entry(key, now_s)
         if entry is not None:
             entry.dropped += beacons
 
     def thin(self, key: TallyKey, sample: int, now_s: float) -> None:
-        """Beacons of this tally were left out by a sample of this size: from now on it speaks of no larger one."""
+        """Lower this tally's sample to one of this size, which left beacons out."""
         known = self._live.get(key)
         if known is not None and known.sample <= sample:
             return
@@ -139,9 +141,9 @@ class Account:
             entry.sample = min(entry.sample, sample)
 
     def settle(self, t_ms: float) -> None:
-        """Declare all that was observed up to `t_ms` on the emitter's clock as acknowledged, or counted as dropped.
+        """Mark all observations up to `t_ms` on the emitter's clock as acknowledged, or counted as dropped.
 
-        A clock that steps back takes final_through with it: it says what is over on *this* clock.
+        A clock that steps back takes final_through with it, which is a time of *this* clock.
         """
         if self._final and not self.blind:
             self.final_through = int(t_ms // 1000)
@@ -155,28 +157,29 @@ class Account:
 
     @property
     def has_changed(self) -> bool:
+        """True if a tally changed since it was last `reported`."""
         return bool(self._changed)
 
     def reported(self, tallies: Iterable[Tally]) -> None:
-        """Note that the broker has a report with these tallies, and that nothing was added since they were read."""
+        """Mark these tallies as reported: the broker has them, and nothing was added since they were read."""
         prefix = len(self._node) + 1
         for tally in tallies:
             self._changed.discard(TallyKey(tally.checkpoint[prefix:], tally.replay, tally.window_start))
 
     def tidy(self, now_s: float) -> None:
-        """Packs what is quiet, forgets what the topics no longer keep. Cheap enough for once a minute."""
+        """Encode quiet tallies and forget those that the topics no longer keep. Cheap enough for once per minute."""
         for key in [key for key, touched in self._touched_s.items() if abs(now_s - touched) > QUIET_S]:
             if key not in self._changed:
-                self._compact[key] = packed_tally(self._tally(key, self._live.pop(key)))
+                self._compact[key] = pack_tally(self._tally(key, self._live.pop(key)))
                 del self._touched_s[key]
         for key in [key for key in self._keys() if key.window_start < now_s - FORGET_S]:
             self.forget(key)
 
     def tally(self, key: TallyKey) -> Tally | None:
-        """Return the tally of this name, whether live or packed."""
+        """Return the tally of this key, whether live or encoded; None if there is none."""
         if key in self._live:
             return self._tally(key, self._live[key])
-        return unpacked_tally(self._compact[key]) if key in self._compact else None
+        return unpack_tally(self._compact[key]) if key in self._compact else None
 
     def _keys(self) -> Iterator[TallyKey]:
         yield from self._live
@@ -187,7 +190,7 @@ class Account:
         if entry is None:
             packed = self._compact.pop(key, None)
             if packed is not None:
-                entry = _Entry.of(unpacked_tally(packed))
+                entry = _Entry.of(unpack_tally(packed))
             elif len(self) < self._max_tallies:
                 entry = _Entry()
             else:
@@ -213,11 +216,11 @@ class Account:
         )
 
 
-def packed_tally(tally: Tally) -> bytes:
-    """Encode one tally as Avro, as the only content of a report."""
+def pack_tally(tally: Tally) -> bytes:
+    """Encode one tally as Avro, in a report that holds nothing else."""
     return encode_report(EmitterReport("", "", _NO_EMITTER, "", 0, 0, 0, False, 0, (), (tally,)))
 
 
-def unpacked_tally(packed: bytes) -> Tally:
-    """Decode what `packed_tally` encoded."""
+def unpack_tally(packed: bytes) -> Tally:
+    """Decode the result of `pack_tally`."""
     return decode_report(packed).tallies[0]

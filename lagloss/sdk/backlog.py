@@ -14,49 +14,51 @@ class Backlog(Protocol):
     """Flushes in the order in which they were put. Used by one thread."""
 
     presumed_partitions: int | None
-    """How many partitions blocks are made for while no broker was ever reached; None: none are made."""
+    """Number of partitions to make blocks for before a broker was ever reached; None to make none."""
 
     @property
     def has_room(self) -> bool:
-        """Whether the next flush may be put. While not, beacons wait in the intake."""
+        """True if the next flush can be put. Otherwise, beacons wait in the buffer."""
 
     @property
     def waiting_bytes(self) -> int:
-        """What it takes on disk."""
+        """Size on disk."""
 
     @property
     def is_durable(self) -> bool:
-        """Whether all that it holds outlives this process."""
+        """True if all its flushes outlive this process."""
 
     def put(self, flush: Flush, report_seq: int) -> bool:
-        """Take a flush; return True if it outlives this process from now on. `report_seq`: of the newest report so
-        far."""
+        """Add a flush; return True if it outlives this process from now on.
+
+        `report_seq`: that of the newest report so far.
+        """
 
     def head(self) -> Flush | None:
         """Return the oldest flush that is not `shipped`; the same object until it is."""
 
     def shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
-        """Note that the head is accounted for, with the positions of its blocks."""
+        """Mark the head as accounted for, with the positions of its blocks."""
 
     @property
     def wants_report(self) -> bool:
-        """Whether the flushes shipped so far are to be reported before the next one is shipped."""
+        """True if the flushes shipped so far are to be reported before the next one is shipped."""
 
     def reported(self, report_seq: int) -> None:
-        """Note that the broker has a report, of that seq, that covers all that was shipped."""
+        """Note that the broker has a report, of that seq, that covers all shipped flushes."""
 
     def end(self, closed_at_ms: int) -> None:
         """Note that the emitter has put its last flush."""
 
     def close(self, *, settled: bool) -> None:
-        """Stop using it. `settled`: nothing is left to do for a successor either."""
+        """Close the backlog. `settled`: no process has anything left to do."""
 
-    def leak(self) -> None:
-        """Release the parent's resources in a forked child."""
+    def detach_after_fork(self) -> None:
+        """Let go of the parent's backlog in a forked child."""
 
 
 class MemoryBacklog:
-    """Holds one flush, so that what waits for the broker waits in the intake, where it is bounded."""
+    """A backlog of one flush, so that beacons that wait for the broker wait in the buffer, which is bounded."""
 
     presumed_partitions: int | None = None
     waiting_bytes = 0
@@ -81,13 +83,13 @@ class MemoryBacklog:
         self._flushes.popleft()
 
     def reported(self, report_seq: int) -> None:
-        """Do nothing: it keeps nothing that a report could free."""
+        """Do nothing: no flush is kept after shipping."""
 
     def end(self, closed_at_ms: int) -> None:
-        """Do nothing: there is no successor."""
+        """Do nothing: no other process continues."""
 
     def close(self, *, settled: bool) -> None:
         self._flushes.clear()
 
-    def leak(self) -> None:
+    def detach_after_fork(self) -> None:
         self._flushes.clear()

@@ -1,7 +1,7 @@
-"""What a service's threads leave for the flushing thread, without a lock between them.
+"""The buffer between a service's threads and the flushing thread, without a lock.
 
-All that callers touch are single calls in C on built-in containers, which the interpreter does whole or not at all:
-`list.extend`, `next(itertools.count())`, `dict.setdefault`.
+Callers only make single calls in C on built-in containers, which the interpreter executes atomically: `list.extend`,
+`next(itertools.count())`, `dict.setdefault`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ MAX_OVERFLOW_KEYS: Final = 65_536
 
 
 class Count:
-    """Adds one without a lock; read by one thread at a time."""
+    """A counter that increments without a lock; read by one thread at a time."""
 
-    __slots__ = ("_count", "_looks", "add")
+    __slots__ = ("_count", "_reads", "add")
 
     def __init__(self) -> None:
         self._count = itertools.count()
-        self._looks = 0
+        self._reads = 0
         self.add = self._count.__next__
-        """Adds one, from any thread."""
+        """Add one, from any thread."""
 
     def read(self) -> int:
-        """Return how many were added so far."""
-        value = next(self._count) - self._looks  # a look adds one, too
-        self._looks += 1
+        """Return the count so far."""
+        value = next(self._count) - self._reads  # each read adds one, too
+        self._reads += 1
         return value
 
 
@@ -46,7 +46,7 @@ class Processing:
         hand[self._token] = time_ns() // 1_000_000
 
     def done(self) -> None:
-        """End the work: all that was taken in for it is out, filtered or dead. Idempotent."""
+        """End the work: all messages taken in for it are out, filtered or dead, and reported so. Idempotent."""
         self._hand.pop(self._token, None)
 
     def __enter__(self) -> Self:
@@ -62,23 +62,23 @@ class Processing:
 
 
 class BeaconBuffer:
-    """Beacons that wait, and counts of those that could not."""
+    """Beacons that wait to be flushed, and counts of those that cannot."""
 
     def __init__(self) -> None:
-        self.buffer: list[Any] = []
+        self.values: list[Any] = []
         self.hand: dict[int, int] = {}
-        """When work in hand was begun, epoch ms."""
+        """Start of each work in hand, epoch ms."""
         self.has_hand = False
         self.refused = Count()
         self.unplaced = Count()
         self.errors = Count()
         self.lost_count = Count()
-        """Beacons dropped of more windows than are counted apart."""
+        """Beacons dropped in more windows than are counted apart."""
         self._overflow: dict[TallyKey, Count] = {}
         self._overflow_taken: dict[TallyKey, int] = {}
 
     def __len__(self) -> int:
-        return len(self.buffer) // STRIDE
+        return len(self.values) // STRIDE
 
     def overflow(self, key: TallyKey) -> None:
         """Count a beacon for which there was no room; from any thread."""
@@ -91,14 +91,14 @@ class BeaconBuffer:
         counter.add()
 
     def take(self) -> list[Any]:
-        """Take the beacons present at the call, `STRIDE` values each."""
-        n = len(self.buffer)
-        taken = self.buffer[:n]
-        del self.buffer[:n]
+        """Remove and return the beacons present at the time of the call, `STRIDE` values each."""
+        n = len(self.values)
+        taken = self.values[:n]
+        del self.values[:n]
         return taken
 
     def take_overflow(self) -> dict[TallyKey, int]:
-        """Take what overflowed since the last call."""
+        """Return the overflow since the last call, by tally."""
         found = {}
         for key, counter in list(self._overflow.items()):
             total = counter.read()
@@ -109,5 +109,5 @@ class BeaconBuffer:
         return found
 
     def in_hand_since(self) -> int | None:
-        """Return when the oldest work in hand began, in epoch ms; None if there is none."""
+        """Return the start of the oldest work in hand, epoch ms; None if there is none."""
         return min(list(self.hand.values()), default=None)

@@ -1,10 +1,10 @@
-"""The emitter: what a service calls when a message comes in and when it goes out.
+"""The emitter: the calls that a service makes when a message comes in and when it goes out.
 
     emitter = Emitter("clicks", "event-norm")
     emitter.taken_in(message_id, event_time_ms)
     emitter.sent_out(message_id, event_time_ms)
 
-The caller pays one clock read and one append; a daemon thread does the rest, each second.
+A call costs one clock read and one append; a daemon thread does the rest, once per second.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
 from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable
-from lagloss.sdk.process_hooks import CLOSE_S, farewell, welcome
+from lagloss.sdk.process_hooks import CLOSE_S, register, unregister
 from lagloss.sdk.shipper import EmitterIdentity, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
 from lagloss.sdk.spool.journal import Head
@@ -45,7 +45,7 @@ log = logging.getLogger("lagloss")
 MAX_BUFFERED: Final = 1_000_000
 """Beacons that wait in memory while the broker is away: some 200 MB with ids of 36 bytes."""
 FIRST_AHEAD_MS: Final = 60_000
-"""How far ahead of its clock the first node takes an event time, in ms."""
+"""Largest event time that the first node accepts, in ms ahead of its clock."""
 FIRST_AHEAD_NS: Final = FIRST_AHEAD_MS * 1_000_000
 FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
 MAX_PLACES: Final = 200
@@ -55,40 +55,41 @@ _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def event_time_fits(event_ms: float, now_ms: float) -> bool:
-    """Return whether a pipeline's first node takes a message with this event time; both in epoch ms."""
+    """Return True if a pipeline's first node accepts this event time. Both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
 
 
 class Emitter:
-    """One process of a node. Raises nothing and waits for nothing once it is built; `stats()` says what it swallowed.
+    """One process of a node. Once built, it raises nothing and never waits; `stats()` counts the errors it swallowed.
 
-    Thread-safe, and safe to call from signal handlers. In a forked child it is a new emitter that begins with its first
+    Thread-safe, and safe to call from signal handlers. In a forked child it is a new emitter that starts with its first
     beacon. Without an address of Kafka or of a collector it warns once and does nothing. While the broker is away it
-    keeps `max_buffered` beacons in memory, and more in a spool; what comes on top is counted as dropped, by window and
-    checkpoint. What else it keeps is bounded in `lagloss.sdk.account.Account`.
+    keeps `max_buffered` beacons in memory, and more in a spool; the excess is counted as dropped, by window and
+    checkpoint. Its other state is bounded by `lagloss.sdk.account.Account`.
 
     Args:
         pipeline: the pipeline's name.
         node: this node's name.
-        bootstrap: Kafka's HOST:PORT,...; by default what LAGLOSS_KAFKA_BOOTSTRAP says.
+        bootstrap: Kafka's HOST:PORT,...; by default LAGLOSS_KAFKA_BOOTSTRAP.
         collector: http://HOST:PORT of a collector, which then takes the records instead of Kafka; by default, if no
-            Kafka is named, what LAGLOSS_COLLECTOR_URL says.
-        token: for the collector; by default what LAGLOSS_COLLECTOR_TOKEN says.
-        first: this is the pipeline's first node: it names ids, and refuses event times more than 60 s ahead or 7 days
-            old.
+            Kafka is named, LAGLOSS_COLLECTOR_URL.
+        token: for the collector; by default LAGLOSS_COLLECTOR_TOKEN.
+        first: True at the pipeline's first node, which sends message ids by name, and refuses event times more than
+            60 s ahead or 7 days old.
         ids: "hash" keeps message ids private: the first node sends their hashes only, as every other node does anyway.
-        final: report how far back the account is final. False for a collector's clients that pass no counts: what is
-            missing at their node is perhaps lost, never for certain.
-        max_buffered: beacons that wait in memory at most.
-        spool: a directory for what the broker does not take; several processes and nodes may share it. By default what
-            LAGLOSS_SPOOL_DIR says, else none. Each flush is written there before it is sent, so that it outlives this
-            process; the next process of the node sends what is missing and closes the account.
-        spool_bytes: what the spool may hold; past that, beacons wait in memory.
-        resumes: what this process observed and had not `acknowledged` when it died is observed again, by it or another
-            (a consumer that commits only then). Its account is complete in spite of its death, then.
-        close_on_sigterm: close on SIGTERM, and end then, where the host has no handler of its own.
+        final: report how far back the account is final. False for a collector's clients that send no counts: a
+            message missing at their node is perhaps lost, never for certain.
+        max_buffered: maximum number of beacons that wait in memory.
+        spool: a directory for flushes that the broker has not acknowledged; several processes and nodes may share it.
+            By default LAGLOSS_SPOOL_DIR, else none. Each flush is written there before it is sent, so that it outlives
+            this process; the next process of the node sends the unsent rest and closes the account.
+        spool_bytes: maximum size of the spool; past that, beacons wait in memory.
+        resumes: messages that this process observed and that were not `acknowledged` when it died are observed again,
+            by its successor (a consumer that commits only after the acknowledgement). Its account is then complete in
+            spite of its death.
+        close_on_sigterm: on SIGTERM, close and then end the process, unless the host has a handler of its own.
         kafka_config: further librdkafka properties, for security mostly.
-        outlet: makes where records go instead of Kafka, for tests: see `MemoryOutlet`.
+        outlet: makes a destination of records other than Kafka, for tests: see `MemoryOutlet`.
 
     Raises:
         ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`, and for
@@ -143,30 +144,30 @@ class Emitter:
         self._begin()
 
     def _reset(self) -> None:
-        """Everything that belongs to this process."""
+        """Reset the state that belongs to this process."""
         self.id = uuid.uuid4().bytes
-        self._intake = BeaconBuffer()
-        self._buffer = self._intake.buffer
+        self._beacons = BeaconBuffer()
+        self._buffer = self._beacons.values
         self._append = self._buffer.extend
         self._room = 0
-        """Values the buffer may hold for a beacon to take the short way into it; 0 sends them all the long way."""
+        """Maximum length of the buffer for the fast path; 0 sends all beacons down the slow path."""
         self._is_open = True
         self._flusher: Flusher | None = None
-        self._successor: RecoveryThread | None = None
-        self._lock = threading.Lock()  # of the rare things: starting and reading counts
+        self._recovery: RecoveryThread | None = None
+        self._lock = threading.Lock()  # for rare operations: starting and reading counts
         self._out_places: dict[str, str] = {}
 
     def _begin(self) -> None:
         """Start to observe, and start the flushing thread."""
         assert self._make_outlet is not None
-        welcome(self, close_on_sigterm=self._close_on_sigterm)
+        register(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
         identity = EmitterIdentity(self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes)
         outlet = self._make_outlet()
         make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(
             identity,
-            self._intake,
+            self._beacons,
             outlet,
             first=self.first,
             names_ids=self._names_ids,
@@ -176,8 +177,8 @@ class Emitter:
         self._room = self._max_items
         self._flusher.start()
         if self._spool is not None:
-            self._successor = RecoveryThread(self._spool, self._make_outlet, self.pipeline, self.node)
-            self._successor.start()
+            self._recovery = RecoveryThread(self._spool, self._make_outlet, self.pipeline, self.node)
+            self._recovery.start()
 
     def _backlog_maker(self, identity: EmitterIdentity) -> MakeBacklog | None:
         below = self._spool
@@ -202,7 +203,7 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
     ) -> bool:
-        """Observe that a message has come in.
+        """Record that a message has come in.
 
         Args:
             message_id: as set at the source, 1 to 255 bytes of UTF-8.
@@ -213,11 +214,11 @@ class Emitter:
             payload_bytes: the payload's size.
 
         Returns:
-            False if the beacon was refused or dropped, and counted so. What turns out to be bad later counts, too.
+            False if the beacon was refused or dropped, and counted so. A beacon found bad later counts, too.
         """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
         extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
-        clock_ns = time_ns()  # from here on as in `sent_out`, in line: a call of a function would cost a third more
+        clock_ns = time_ns()  # inlined as in `sent_out`: a function call would cost a third more
         if len(self._buffer) < self._room and (
             not self.first
             or (type(event_time) is int and -FIRST_BEHIND_NS <= event_time * 1_000_000 - clock_ns <= FIRST_AHEAD_NS)
@@ -237,8 +238,10 @@ class Emitter:
         payload_crc: int | None = None,
         payload_bytes: int = 0,
     ) -> bool:
-        """Observe that the sink or the next topic has acknowledged a message; see `taken_in`. `to` names the next node
-        where there are several."""
+        """Record that the sink or the next topic has acknowledged a message; see `taken_in`.
+
+        `to` names the next node if there are several.
+        """
         plain = observed_at is None and replay is None and payload_crc is None and not payload_bytes
         extras = None if plain else (observed_at, replay, None, payload_crc, payload_bytes)
         place = "out" if to is None else self._out_place(to)
@@ -262,7 +265,7 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """Observe that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
+        """Record that a message was dropped on purpose, or handed back to its sender with an error; see `taken_in`."""
         return self._observe("filtered", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def dead(
@@ -274,18 +277,20 @@ class Emitter:
         observed_at: EventTime | None = None,
         replay: str | None = None,
     ) -> bool:
-        """Observe that a message was put in a dead-letter queue; see `taken_in`."""
+        """Record that a message was put in a dead-letter queue; see `taken_in`."""
         return self._observe("dead", message_id, event_time, (observed_at, replay, reason, None, 0))
 
     def _observe(self, place: str, message_id: str, event_time: EventTime, extras: RawExtras | None) -> bool:
-        """Decide whether a beacon is observed at all, and count it if there is no room. Plainly good ones take the
-        short way, with one comparison or two."""
-        intake = self._intake
+        """Buffer, refuse or drop a beacon: the slow path, with all checks.
+
+        Beacons that are plainly valid take the fast path, which costs one or two comparisons.
+        """
+        beacons = self._beacons
         try:
             clock_ns = time_ns()
             event_ms = event_time if type(event_time) is int else epoch_ms(event_time)
             if not self._is_open or (self.first and not event_time_fits(event_ms, clock_ns / 1e6)):
-                intake.refused.add()
+                beacons.refused.add()
                 return False
             if self._flusher is None:
                 self._begin_in_child()
@@ -293,17 +298,17 @@ class Emitter:
                 self._append((place, message_id, event_time, clock_ns, extras))
                 return True
             if not is_placeable(event_ms, clock_ns / 1e6):
-                intake.unplaced.add()
+                beacons.unplaced.add()
                 return False
-            intake.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
+            beacons.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
         except (ValueError, OverflowError):
-            intake.unplaced.add()
+            beacons.unplaced.add()
         except Exception:
-            intake.errors.add()
+            beacons.errors.add()
         return False
 
     def _out_place(self, to: str) -> str | None:
-        """Return the checkpoint towards `to`; None if that cannot be a node's name."""
+        """Return the checkpoint towards `to`, None if it cannot be a node's name."""
         try:
             place = self._out_places.get(to)
             if place is None and len(self._out_places) < MAX_PLACES and _NAME.fullmatch(to):
@@ -311,20 +316,20 @@ class Emitter:
         except TypeError:
             place = None
         if place is None:
-            self._intake.unplaced.add()
+            self._beacons.unplaced.add()
         return place
 
     # -- progress -------------------------------------------------------------------------------------------------
 
     def processing(self) -> Processing:
-        """Work in hand: until it is `done`, progress of NODE.out stands where it began, so that it is late and not
-        lost.
+        """Return work in hand: until it is `done`, progress of NODE.out stands where it began, so that it is late and
+        not lost.
 
         Use it in a `with`, or call `done` from a callback. Begin it before the `taken_in` of its messages, end it after
         their `sent_out`, `filtered` or `dead`.
         """
-        work = Processing(self._intake.hand)
-        self._intake.has_hand = True
+        work = Processing(self._beacons.hand)
+        self._beacons.has_hand = True
         return work
 
     def follow(self, lanes: ProgressSource) -> None:
@@ -335,26 +340,31 @@ class Emitter:
     # -- acknowledgement ------------------------------------------------------------------------------------------
 
     def mark(self) -> int:
-        """Stands for all beacons observed before, by any thread: see `acknowledged`."""
+        """Return a mark for all beacons observed so far, by any thread: see `acknowledged`."""
         # A drain under way may have missed the newest of them, the next one cannot.
         return self._flusher.drains + 1 if self._flusher is not None else 0
 
     def acknowledged(self, mark: int) -> bool:
-        """Has the broker or the spool all beacons observed before `mark` was drawn (or were they dropped, and counted
-        so)?
+        """Return True if the broker or the spool has all beacons observed before `mark` was drawn, or counts them as
+        dropped.
 
-        True within two seconds while either works; after a `nudge`, within milliseconds.
+        Turns true within two seconds while either works; after a `request_flush`, within milliseconds.
         """
         return self._flusher is None or self._flusher.safe >= mark
 
-    def nudge(self) -> None:
-        """Request that what is buffered is sent now rather than at the next second; return at once."""
+    def request_flush(self) -> None:
+        """Send the buffered beacons now rather than at the next second; returns at once."""
         if self._flusher is not None:
             self._flusher.wake.set()
 
+    nudge = request_flush  # the name in earlier releases
+
     def flush(self, timeout_s: float = 10.0) -> bool:
-        """Send all that was observed so far, and a report; wait until the broker has both. Return False if that took
-        longer."""
+        """Send all beacons observed so far, and a report, and wait until the broker has both.
+
+        Returns:
+            False if that took longer than `timeout_s`.
+        """
         flusher = self._flusher
         if flusher is None or flusher.ended:
             return True
@@ -364,41 +374,40 @@ class Emitter:
             flusher.wake.set()
             return flusher.turned.wait_for(lambda: flusher.reported >= mark, timeout_s)
 
-    def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """Send the rest and report that this emitter has ended; take at most this long, broker or not. Idempotent.
+    def close(self, timeout_s: float = CLOSE_S, *, finished: bool = True) -> bool:
+        """Send the rest, report the emitter as closed, and stop; takes at most `timeout_s`, broker or not. Idempotent.
 
-        What the broker has not acknowledged after three quarters of that time is left in the spool; without one it is
-        dropped, and counted so. Also called at exit, and on SIGTERM where the host does not handle it.
+        Beacons that the broker has not acknowledged after three quarters of that time are left in the spool; without
+        one they are dropped, and counted so. Also called at exit, and on SIGTERM unless the host handles it.
+
+        Args:
+            timeout_s: longest wait.
+            finished: False for a host that ends with work in hand which another process will do again. A closed emitter
+                has nothing in hand; this one ends without saying so, which makes messages in hand late and not lost. It
+                then counts as silent, as after a kill, and its node's evidence is incomplete around now.
 
         Returns:
             False if the broker did not acknowledge the last report.
         """
-        return self._end(timeout_s, is_finished=True)
-
-    def leave(self, timeout_s: float = CLOSE_S) -> bool:
-        """Like `close`, for a host that ends with work in hand which another process will do again. That this emitter
-        has ended would mean that nothing is in hand any more; without that word, what is in hand is late and not lost.
-
-        The emitter then counts as silent, as after a kill, and its node's evidence is incomplete around now.
-        """
-        return self._end(timeout_s, is_finished=False)
-
-    def _end(self, timeout_s: float, *, is_finished: bool) -> bool:
         flusher = self._flusher
         if flusher is None:
             self._is_open = False
             return True
         if self._is_open:
-            if self._successor is not None:
-                self._successor.stop()
-            flusher.close(timeout_s, self._shut, is_finished=is_finished)
+            if self._recovery is not None:
+                self._recovery.stop()
+            flusher.close(timeout_s, self._shut, is_finished=finished)
             self._shut()
         return flusher.ended
+
+    def leave(self, timeout_s: float = CLOSE_S) -> bool:
+        """Close with `finished=False`; see `close`."""
+        return self.close(timeout_s, finished=False)
 
     def _shut(self) -> None:
         self._is_open = False
         self._room = 0
-        farewell(self)
+        unregister(self)
 
     def __enter__(self) -> Self:
         return self
@@ -410,29 +419,31 @@ class Emitter:
 
     def stats(self) -> EmitterStats:
         """Return the counts so far."""
-        intake, flusher = self._intake, self._flusher
+        beacons, flusher = self._beacons, self._flusher
         with self._lock:
             return EmitterStats(
-                buffered=len(intake),
+                buffered=len(beacons),
                 spooled_bytes=flusher.spooled_bytes if flusher else 0,
                 sent=flusher.sent if flusher else 0,
                 sampled_out=flusher.sampled_out if flusher else 0,
                 dropped=flusher.dropped if flusher else 0,
-                refused=intake.refused.read(),
-                unplaced=intake.unplaced.read() + (flusher.unplaced if flusher else 0),
-                errors=intake.errors.read() + (flusher.errors if flusher else 0),
+                refused=beacons.refused.read(),
+                unplaced=beacons.unplaced.read() + (flusher.unplaced if flusher else 0),
+                errors=beacons.errors.read() + (flusher.errors if flusher else 0),
                 last_error=(flusher.last_error or flusher.outlet.last_error) if flusher else None,
             )
 
-    # -- forks and the end ----------------------------------------------------------------------------------------
+    # -- forks ----------------------------------------------------------------------------------------------------
 
     def forked(self) -> None:
-        """Become another emitter in a forked child, one that has observed nothing yet. The parent's beacons are the
-        parent's to send."""
+        """Become another emitter in a forked child, which has observed nothing yet.
+
+        The parent's beacons are the parent's to send.
+        """
         if self._flusher is not None:
-            self._flusher.leak()
-        if self._successor is not None:
-            self._successor.leak()
+            self._flusher.detach_after_fork()
+        if self._recovery is not None:
+            self._recovery.detach_after_fork()
         was_open = self._is_open
         self._reset()
         self._is_open = was_open
@@ -442,7 +453,7 @@ class Emitter:
             if self._flusher is not None:
                 return
             self._begin()
-            if "multiprocessing.util" in sys.modules:  # whose children leave without atexit
+            if "multiprocessing.util" in sys.modules:  # whose children exit without atexit
                 from multiprocessing.util import Finalize
 
                 Finalize(self, self.close, exitpriority=100)

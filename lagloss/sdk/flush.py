@@ -1,4 +1,4 @@
-"""A flush: all that was observed up to one moment, cut into blocks and not sent yet."""
+"""A flush: all beacons observed up to one moment, cut into blocks and not sent yet."""
 
 from __future__ import annotations
 
@@ -8,29 +8,38 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from lagloss.sdk.buffer import BeaconBuffer
-from lagloss.sdk.packing import STRIDE, BeaconReader, Observed, PackedBlock, Packer, RefusedBeacons, TallyKey, taken_by
+from lagloss.sdk.packing import (
+    STRIDE,
+    BeaconReader,
+    Observed,
+    PackedBlock,
+    Packer,
+    RefusedBeacons,
+    TallyKey,
+    apply_sample,
+)
 from lagloss.wire.format import Progress
 
 SLICE: Final = 4_096
-"""Beacons read at a stretch: a few milliseconds in which the host's threads may have to wait for the interpreter."""
+"""Beacons read at once: a few milliseconds in which the host's threads may have to wait for the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Flush:
-    """What one drain of the intake gave. Flushes are numbered from 1, without gaps."""
+    """The result of one drain of the buffer. Flushes are numbered from 1, without gaps."""
 
     number: int
     observed_until_ms: int
-    """Epoch ms: everything observed up to then is in this flush or an earlier one."""
+    """Epoch ms: everything observed up to this time is in this flush or an earlier one."""
     blocks: tuple[PackedBlock, ...] = ()
     dropped: Mapping[TallyKey, int] = field(default_factory=dict)
     """Beacons that are in no block, by tally."""
     is_blind: bool = False
-    """There were beacons that are in no block, of an unknown tally."""
+    """True if there were beacons that are in no block and of an unknown tally."""
     thinned: Mapping[TallyKey, int] = field(default_factory=dict)
     """Tallies that a sample left beacons out of, and that sample."""
     progress: tuple[Progress, ...] | None = None
-    """How far lanes and work in hand were at `observed_until_ms` or a little later; None if it was not read."""
+    """Progress of lanes and work in hand at `observed_until_ms` or a little later; None if it was not read."""
 
     @property
     def keys(self) -> set[TallyKey]:
@@ -39,16 +48,16 @@ class Flush:
 
 
 class Drain:
-    """Empties an intake into flushes.
+    """Empties a buffer into flushes.
 
     Args:
         note: called with an error that was survived.
     """
 
     def __init__(
-        self, intake: BeaconBuffer, reader: BeaconReader, packer: Packer, note: Callable[[Exception], None]
+        self, buffer: BeaconBuffer, reader: BeaconReader, packer: Packer, note: Callable[[Exception], None]
     ) -> None:
-        self._intake = intake
+        self._buffer = buffer
         self._reader = reader
         self._packer = packer
         self._note = note
@@ -57,22 +66,24 @@ class Drain:
         self.sampled_out = 0
         """Beacons that a sample left out."""
         self.unplaced = 0
-        """Beacons of no window at all."""
+        """Beacons that belong to no window."""
         self._is_blind = False
 
     def take(self, now_ms: int, progress: tuple[Progress, ...] | None, partitions: int, sample: int) -> Flush:
-        """Take all that callers have left so far, of the ids that the pipeline's sample takes. `now_ms` (epoch ms) was
-        read before `progress`."""
+        """Return a flush of all beacons in the buffer whose ids are in the pipeline's sample.
+
+        `now_ms`, epoch ms, was read before `progress` was.
+        """
         self.taken += 1
         self._is_blind = False
         refused = RefusedBeacons()
-        parts = list(self._read(self._intake.take(), refused))
+        parts = list(self._read(self._buffer.take(), refused))
         thinned: dict[TallyKey, int] = {}
         blocks = tuple(self._blocks(parts, partitions, sample, thinned))
-        for key, beacons in self._intake.take_overflow().items():
+        for key, beacons in self._buffer.take_overflow().items():
             refused.dropped[key] = refused.dropped.get(key, 0) + beacons
         self.unplaced += refused.unplaced
-        is_blind = self._is_blind or self._intake.lost_count.read() > 0
+        is_blind = self._is_blind or self._buffer.lost_count.read() > 0
         return Flush(self.taken, now_ms, blocks, refused.dropped, is_blind, thinned, progress)
 
     def _blocks(
@@ -82,7 +93,7 @@ class Drain:
             return
         try:
             observed = Observed.joined(parts)
-            kept, left_out = taken_by(observed, self._reader.kinds, sample)
+            kept, left_out = apply_sample(observed, self._reader.kinds, sample)
             self.sampled_out += len(observed) - len(kept)
             thinned.update(dict.fromkeys(left_out, sample))
             yield from self._packer.pack(kept, self._reader.kinds, partitions, sample)

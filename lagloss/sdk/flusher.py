@@ -1,4 +1,4 @@
-"""The flushing thread: drains what callers left into a backlog of flushes, and ships them in their order."""
+"""The flushing thread: drains the buffer into a backlog of flushes, and ships them in order."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ log = logging.getLogger("lagloss")
 FLUSH_S: Final = 1.0
 TIDY_S: Final = 60.0
 SHARE_FOR_BLOCKS: Final = 0.75
-"""Of the time that `close` has: what is not acknowledged by then is dropped, so that the report can still say so."""
+"""Share of the time of `close` after which unacknowledged blocks are dropped, so that the report still counts them."""
 
 
 class ProgressSource(Protocol):
-    """Tells how far a node's lanes are; `KafkaLanes` is one."""
+    """A source of lane progress; `KafkaLanes` is one."""
 
     def snapshot(self) -> Sequence[Progress]:
-        """Must claim nothing that was not true when it was called. Called from the emitter's thread."""
+        """Return progress that was true when this was called. Called from the emitter's thread."""
         ...
 
 
@@ -38,20 +38,21 @@ MakeBacklog = Callable[[Account, Callable[[Exception], None]], Backlog]
 
 
 class Flusher:
-    """One emitter's thread. A turn: look at progress, drain, put into the backlog; ship what is there, account, report.
+    """One emitter's thread. A turn reads progress, drains, puts the flush into the backlog, ships, accounts and
+    reports.
 
-    In that order: a report that says a lane was taken in up to some moment has in its tallies all that
-    was taken in by then, acknowledged. While the broker does not acknowledge, beacons wait in the backlog as far as it
-    has room, then in the intake; both are bounded.
+    In that order: a report that claims that a lane was taken in up to some moment has in its tallies all that was taken
+    in by then, acknowledged. While the broker does not acknowledge, beacons wait in the backlog as far as it has room,
+    then in the buffer; both are bounded.
 
     Args:
-        make_backlog: given the account and a function for errors; by default one in memory.
+        make_backlog: called with the account and an error callback; by default makes one in memory.
     """
 
     def __init__(
         self,
         identity: EmitterIdentity,
-        intake: BeaconBuffer,
+        buffer: BeaconBuffer,
         outlet: Outlet,
         *,
         first: bool,
@@ -68,18 +69,18 @@ class Flusher:
         self.safe = 0
         """The newest flush that outlives this process, as do all before: acknowledged by the broker, or spooled."""
         self.reported = 0
-        """The newest flush that a report covers which the broker has acknowledged."""
+        """The newest flush covered by a report that the broker has acknowledged."""
         self.report_wanted = 0
-        """A caller waits for a report that covers this flush."""
+        """The newest flush that a caller of `flush` waits to see covered by a report."""
         self.ended = False
-        """The broker has the closing report."""
+        """True once the broker has the closing report."""
         self.errors = 0
         self.last_error: str | None = None
 
         self._pipeline, self._node = identity.pipeline, identity.node
-        self._intake = intake
+        self._buffer = buffer
         self._drain = Drain(
-            intake,
+            buffer,
             BeaconReader(keep_ids=first and names_ids),
             Packer(identity.pipeline, identity.node, identity.emitter, first, names_ids),
             self._note,
@@ -88,8 +89,8 @@ class Flusher:
         self._make_backlog = make_backlog
         self._backlog: Backlog = MemoryBacklog()
         self._partitions: int | None = None
-        self._looked_up_to = 0
-        """The newest flush shipped for which progress was read: as far as a report covers."""
+        self._progress_up_to = 0
+        """The newest flush shipped for which progress was read: the extent of the next report."""
         self._drained_at = self._tidied_at = time.monotonic()
         self._was_woken = False
         """A turn was requested while one was under way."""
@@ -128,8 +129,10 @@ class Flusher:
         self._thread.start()
 
     def close(self, timeout_s: float, shut: Callable[[], None], *, is_finished: bool = True) -> None:
-        """End the thread after a last turn. It calls `shut` once nothing more is to be taken in. `is_finished`: nothing
-        is in hand, and the last report may say `closed`."""
+        """End the thread after a last turn, which calls `shut` once nothing more is to be taken in.
+
+        `is_finished`: nothing is in hand, and the last report may say `closed`.
+        """
         now = time.monotonic()
         self._blocks_until = now + SHARE_FOR_BLOCKS * timeout_s
         self._all_until = now + timeout_s
@@ -140,10 +143,10 @@ class Flusher:
         if self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
 
-    def leak(self) -> None:
-        """Forgets connections and files without touching them: a forked child calls this on its parent's."""
-        self.outlet.leak()
-        self._backlog.leak()
+    def detach_after_fork(self) -> None:
+        """Forget the parent's connections and files without touching them, in a forked child."""
+        self.outlet.detach_after_fork()
+        self._backlog.detach_after_fork()
 
     def _run(self) -> None:
         self._guarded(self._open_backlog)
@@ -163,7 +166,7 @@ class Flusher:
         self.wake.clear()
 
     def _open_backlog(self) -> None:
-        """Open the backlog; after a disk error, try again each minute."""
+        """Open the backlog if it has failed so far; retried once per minute."""
         if self._make_backlog is not None and self._backlog.head() is None:
             self._backlog = self._make_backlog(self.account, self._note)
             self._make_backlog = None
@@ -178,7 +181,7 @@ class Flusher:
         self.errors += 1
         self.last_error = f"{type(error).__name__}: {error}"
         if self.errors == 1:
-            log.warning("lagloss: the emitter stumbled and goes on", exc_info=error)
+            log.warning("lagloss: an error in the emitter, which continues", exc_info=error)
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
@@ -187,11 +190,11 @@ class Flusher:
         partitions = self.outlet.partitions()
         self._partitions = partitions or self._partitions
         if self._backlog.has_room:
-            self._take(self._look_at_progress if may_report else None)
+            self._take(self._read_progress if may_report else None)
         if partitions is None:
             return
         while (flush := self._backlog.head()) is not None:
-            positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._beat_and_drain)
+            positions = self._shipper.ship(flush, until=self._until_closing, meanwhile=self._heartbeat_and_drain)
             if positions is None:
                 return
             self._shipped(flush, positions)
@@ -209,41 +212,43 @@ class Flusher:
     def _is_report_wanted(self) -> bool:
         return self.report_wanted > self.reported
 
-    def _take(self, look: Callable[[], tuple[Progress, ...]] | None) -> None:
-        """Drains the intake into the backlog, if it is known how many partitions blocks are for."""
+    def _take(self, read_progress: Callable[[], tuple[Progress, ...]] | None) -> None:
+        """Drain the buffer into the backlog, once the number of partitions for blocks is known."""
         partitions = self._partitions or self._backlog.presumed_partitions
         if partitions is None:
             return
         self._drained_at = time.monotonic()
-        observed_until_ms = now_ms()  # before progress: what it claims was observed before it was looked at
+        observed_until_ms = now_ms()  # before progress is read: its claims were observed by then
         sample = self.outlet.sample(self._pipeline)
-        flush = self._drain.take(observed_until_ms, look() if look else None, partitions, sample)
+        flush = self._drain.take(observed_until_ms, read_progress() if read_progress else None, partitions, sample)
         if self._backlog.put(flush, self._shipper.report_seq):
             self.safe = flush.number
 
     def _shipped(self, flush: Flush, positions: Sequence[Position]) -> None:
         self._backlog.shipped(flush, positions)
         if flush.progress is not None:
-            self._looked_up_to = flush.number
+            self._progress_up_to = flush.number
         self.safe = max(self.safe, flush.number)
 
     def _report(self, until: Callable[[], float]) -> bool:
-        """Report what was shipped so far. Return False if the time was up."""
+        """Report the flushes shipped so far. False if the time was up."""
         if not self._shipper.report(until=until, meanwhile=self._drain_if_due):
             return False
-        self.reported = self._looked_up_to
+        self.reported = self._progress_up_to
         self._backlog.reported(self._shipper.report_seq)
         return True
 
-    def _beat_and_drain(self) -> None:
-        """Send a heartbeat and drain the buffer while blocks are not acknowledged."""
+    def _heartbeat_and_drain(self) -> None:
+        """Send a heartbeat and drain, if due, while blocks are not acknowledged."""
         if not self._closing:
             self._shipper.heartbeat()
         self._drain_if_due()
 
     def _drain_if_due(self) -> None:
-        """Flush as far as the backlog has room while acknowledgements are late. Progress is not read: that may take
-        seconds while brokers are away."""
+        """Continue to flush while acknowledgements are late, as far as the backlog has room.
+
+        Progress is not read: that may take seconds while brokers are away.
+        """
         is_due = time.monotonic() - self._drained_at >= FLUSH_S or self.wake.is_set()
         if is_due and not self._closing and self._backlog.has_room:
             self._was_woken = self._was_woken or self.wake.is_set()
@@ -252,10 +257,13 @@ class Flusher:
             self._notify()
 
     def _last_turn(self) -> None:
-        """Put the rest into the backlog and ship as much as the time allows. The remainder is left to the process that
-        finds the spool; without a spool, it is dropped and reported as dropped."""
+        """Put the rest into the backlog and ship as much as the time allows.
+
+        Blocks not acknowledged by then are left to the spool's next owner; without a spool, they are dropped and
+        reported so.
+        """
         closed_at_ms = now_ms()
-        progress = self._look_at_progress() if self._backlog.head() is None else ()
+        progress = self._read_progress() if self._backlog.head() is None else ()
         self._shut()
         self._partitions = self._partitions or self.outlet.partitions() or BEACONS_PARTITIONS
         self._take(lambda: progress)
@@ -270,19 +278,19 @@ class Flusher:
             self._shipped(flush, positions)
             if self._backlog.wants_report and not self._report(lambda: self._all_until):
                 return
-        said_ms = closed_at_ms if self._is_finished else None
-        self.ended = self._shipper.report(closed_at_ms=said_ms, until=lambda: self._all_until)
+        reported_close_ms = closed_at_ms if self._is_finished else None
+        self.ended = self._shipper.report(closed_at_ms=reported_close_ms, until=lambda: self._all_until)
         if self.ended:
-            self.safe = self.reported = self.drains + 1  # as far as any mark may stand for
+            self.safe = self.reported = self.drains + 1  # as far as any mark can reach
 
     # -- progress -------------------------------------------------------------------------------------------------
 
-    def _look_at_progress(self) -> tuple[Progress, ...]:
-        """Read how far work in hand and lanes are; a source that fails reports nothing."""
+    def _read_progress(self) -> tuple[Progress, ...]:
+        """Return the progress of work in hand and lanes, now or a little later; a source that fails is left out."""
         found: list[Progress] = []
-        if self._intake.has_hand:
-            t_ms = now_ms()  # work that begins from here on was taken in later
-            since = self._intake.in_hand_since()
+        if self._buffer.has_hand:
+            t_ms = now_ms()  # work that begins after this was taken in later
+            since = self._buffer.in_hand_since()
             found.append(Progress(f"{self._node}.out", "", t_ms if since is None else min(since, t_ms)))
         for source in list(self.sources):
             try:

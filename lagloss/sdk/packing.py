@@ -1,7 +1,7 @@
-"""From what callers appended to blocks: one pass that reads, groups and packs beacons, pure and free of Kafka.
+"""Packing: one pass that reads, groups and packs buffered beacons into blocks, pure and free of Kafka.
 
-A buffered beacon is five values in a row: place, message id, event time, clock (epoch ns), extras. Callers append no
-more than that; everything that costs something is done here, by the flushing thread, in numpy where it can be.
+A buffered beacon is five consecutive values: place, message id, event time, clock (epoch ns), extras. Callers append no
+more than that; all costly work is done here, by the flushing thread, in numpy if possible.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ from lagloss.wire.format import (
 from lagloss.wire.sketch import Sketch, bin_keys
 
 STRIDE: Final = 5
-"""Values a buffered beacon takes in the buffer."""
+"""Values per beacon in the buffer."""
 WINDOW_MS: Final = WINDOW_S * 1000
 KEPT_S: Final = RETENTION_MS // 1000
-"""How far back windows are accepted, in seconds: what the topics keep."""
+"""Age up to which windows are accepted, in seconds: the retention of the topics."""
 AHEAD_S: Final = 86_400
-"""How far ahead of the clock windows are accepted, in seconds. Wide, since a clock may step by hours; it bounds
-memory."""
+"""Largest start of a window that is accepted, in seconds ahead of the clock. Wide, since a clock may step by hours; it
+bounds memory."""
 MAX_EPOCH_MS: Final = 1e15
-"""No time lies further from the epoch than this; a lag stays finite as float32."""
+"""Bound of all times, in ms from the epoch; a lag stays finite as float32."""
 MAX_REASONS: Final = 64
-"""Distinct reasons an emitter keeps apart; each makes blocks of its own. The rest goes by `OTHER_REASON`."""
+"""Distinct reasons per emitter; each makes blocks of its own. Further ones are replaced by `OTHER_REASON`."""
 OTHER_REASON: Final = "other"
 MAX_REASON_CHARS: Final = 100
 MAX_BLOCK_ID_BYTES: Final = 512 * 1024
-"""Ids in one block, so that a record stays below the 1 MB that brokers and clients take by default."""
+"""Bytes of ids in one block, so that a record stays below the 1 MB that brokers and clients take by default."""
 
 EventTime = int | float | datetime
 """Epoch milliseconds, or a datetime with a zone."""
 
 
 class Extras(NamedTuple):
-    """What few beacons carry. `observed_at` in epoch ms, None for the clock."""
+    """Optional values that few beacons carry. `observed_at` in epoch ms, None for the clock."""
 
     observed_at: EventTime | None = None
     replay: str | None = None
@@ -64,11 +64,11 @@ class Extras(NamedTuple):
 
 
 RawExtras = tuple[EventTime | None, str | None, str | None, int | None, int]
-"""`Extras` as callers leave them: a plain tuple costs them a quarter."""
+"""`Extras` as callers append them: a plain tuple costs them a quarter."""
 
 
 class TallyKey(NamedTuple):
-    """A tally's name within its emitter. `place` is the checkpoint without its node: in, out, out:M, filtered, dead."""
+    """A tally's key within its emitter. `place` is the checkpoint without its node: in, out, out:M, filtered, dead."""
 
     place: str
     replay: str | None
@@ -76,7 +76,7 @@ class TallyKey(NamedTuple):
 
 
 class Kind(NamedTuple):
-    """Beacons of one kind may share a block."""
+    """The properties that all beacons of a block share, apart from window and partition."""
 
     place: str
     replay: str | None
@@ -85,10 +85,10 @@ class Kind(NamedTuple):
 
 
 def epoch_ms(when: object) -> float:
-    """Return a time given by a caller in epoch milliseconds.
+    """Convert a caller's time to epoch milliseconds.
 
     Raises:
-        ValueError: for anything but a number within reason or a datetime with a zone (one without would be a guess).
+        ValueError: for anything but a number within bounds or a datetime with a zone (one without would be a guess).
     """
     if isinstance(when, datetime):
         if when.tzinfo is None:
@@ -102,7 +102,7 @@ def epoch_ms(when: object) -> float:
 
 
 def is_placeable(event_ms: float, now_ms: float) -> bool:
-    """Is the window of this event time one that an account takes? Both in epoch ms."""
+    """Return True if an account takes the window of this event time. Both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + AHEAD_S * 1000
 
 
@@ -122,7 +122,7 @@ class Observed:
         return int(self.code.size)
 
     def at(self, rows: npt.NDArray[np.intp]) -> Observed:
-        """Select these rows."""
+        """Return these rows alone."""
         return Observed(
             self.code[rows],
             self.id_hash[rows],
@@ -162,7 +162,7 @@ class Observed:
 
 @dataclass(slots=True)
 class RefusedBeacons:
-    """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window at all."""
+    """Beacons that make no block: `dropped` by the tally they belong to, `unplaced` for those of no window."""
 
     dropped: dict[TallyKey, int] = field(default_factory=dict)
     unplaced: int = 0
@@ -173,21 +173,22 @@ class RefusedBeacons:
 
 
 class BeaconReader:
-    """Reads buffered beacons into columns; remembers the kinds it has met, by their code."""
+    """Reads buffered beacons into columns; numbers the kinds it has met."""
 
     def __init__(self, *, keep_ids: bool) -> None:
         self.kinds: list[Kind] = []
         self._codes: dict[Kind, int] = {}
         self._plain: dict[str, int] = {}
         self._unlabelled: dict[tuple[str, bool], int] = {}
-        """Codes of beacons with neither replay nor reason, by place and whether there is a checksum."""
+        """Codes of beacons with neither replay nor reason, by place and presence of a checksum."""
         self._reasons: set[str | None] = set()
         self._keep_ids = keep_ids
 
     def read(self, flat: Sequence[Any], now_ms: float, refused: RefusedBeacons) -> Observed | None:
-        """Read the beacons of `flat` in their order; None if none is good. Unusable ones are counted in `refused`.
+        """Return the beacons of `flat` in their order, None if none is good; count those that cannot be sent in
+        `refused`.
 
-        A beacon whose window is older than the topics keep, or further ahead than any clock error, is unplaced.
+        A beacon whose window is older than the topics' retention, or further ahead than any clock error, is unplaced.
         """
         oldest_ms, newest_ms = now_ms - KEPT_S * 1000, now_ms + AHEAD_S * 1000
         observed = self._columns(flat)
@@ -199,7 +200,7 @@ class BeaconReader:
         return observed
 
     def _columns(self, flat: Sequence[Any]) -> Observed | None:
-        """Columns of beacons that are all well-formed, else None."""
+        """Return columns of beacons that are all well-formed, else None."""
         n = len(flat) // STRIDE
         if n == 0:
             return None
@@ -215,7 +216,7 @@ class BeaconReader:
         if lengths.min() < 1 or lengths.max() > MAX_ID_BYTES or not np.isfinite(event_ms).all():
             return None
         clock_ns = np.fromiter(clocks, np.int64, n)
-        # Whole milliseconds apart from the rest: epoch nanoseconds do not fit a float64.
+        # Whole milliseconds and their fraction apart: epoch nanoseconds do not fit a float64.
         lag_ms = (clock_ns // 1_000_000).astype(np.float64) - event_ms + (clock_ns % 1_000_000) / 1e6
         crc, payload_bytes = np.zeros(n, np.uint32), np.zeros(n, np.int64)
         if set(extras) == {None}:
@@ -281,7 +282,7 @@ class BeaconReader:
 
     @staticmethod
     def _sifted(flat: Sequence[Any], oldest_ms: float, newest_ms: float, refused: RefusedBeacons) -> Iterator[Any]:
-        """Return the good beacons of `flat`, made uniform: the slow way, only for a slice with a bad or odd one."""
+        """Yield the good beacons of `flat`, made uniform; slow, used only if a slice holds a bad or odd one."""
         for at in range(0, len(flat), STRIDE):
             place, message_id, event_time, clock, raw = flat[at : at + STRIDE]
             extras = None if raw is None else Extras(*raw)
@@ -319,7 +320,7 @@ def _checked(extras: Extras) -> Extras:
 
 
 def _text(value: object) -> str | None:
-    """Return a caller's label as text that UTF-8 can hold, whatever it is."""
+    """Return a caller's label, of any type, as text that UTF-8 can hold."""
     if value is None:
         return None
     try:
@@ -331,7 +332,7 @@ def _text(value: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Increment:
-    """What one block adds to its tally. `id_sum` modulo 2^64; `sample` as in the block."""
+    """The amounts that one block adds to its tally. `id_sum` modulo 2^64; `sample` as in the block."""
 
     key: TallyKey
     beacons: int
@@ -342,8 +343,12 @@ class Increment:
 
     @classmethod
     def of(cls, block: BeaconBlock, payload_bytes: int, lag_sketch: Sketch | None = None) -> Self:
-        """Return what this block adds to its tally. `payload_bytes`: of all its messages; its sketch may be known
-        already."""
+        """Return the increment of this block.
+
+        Args:
+            payload_bytes: sum of its payloads' sizes.
+            lag_sketch: the sketch of its lags, if known already.
+        """
         return cls(
             TallyKey(block.checkpoint.partition(".")[2], block.replay, block.window_start),
             block.count,
@@ -356,7 +361,7 @@ class Increment:
 
 @dataclass(frozen=True, slots=True)
 class PackedBlock:
-    """A block ready to send, and what it adds to its tally once the broker has it."""
+    """A block ready to send, and its increment of a tally once the broker has it."""
 
     partition: int
     key: bytes
@@ -365,7 +370,7 @@ class PackedBlock:
     seq: int
 
 
-def taken_by(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
+def apply_sample(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Observed, list[TallyKey]]:
     """Return the beacons that a sample takes, and the tallies of those that it leaves out."""
     if sample >= SAMPLE_ALL:
         return observed, []
@@ -379,8 +384,10 @@ def taken_by(observed: Observed, kinds: Sequence[Kind], sample: int) -> tuple[Ob
 
 @dataclass(slots=True)
 class Packer:
-    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`. At the first node, `in` has
-    ids by name, unless they are private."""
+    """Cuts columns into blocks of one kind, window and partition, numbered on from `seq`.
+
+    At the first node, `in` has ids by name, unless they are private.
+    """
 
     pipeline: str
     node: str
@@ -392,9 +399,9 @@ class Packer:
     def pack(
         self, observed: Observed, kinds: Sequence[Kind], partitions: int, sample: int = SAMPLE_ALL
     ) -> Iterator[PackedBlock]:
-        """Blocks that hold every row of `observed` once, each block's rows in the order they were observed.
+        """Yield blocks that hold every row of `observed` once, each block's rows in the order they were observed.
 
-        `sample`: the one that left these rows in (see `taken_by`).
+        `sample`: the one that left these rows in (see `apply_sample`).
         """
         if not len(observed):
             return
@@ -402,7 +409,7 @@ class Packer:
         partition = partitions_of(observed.id_hash, partitions)
         order = np.lexsort((partition, window, observed.code))
         ordered, window, partition = observed.at(order), window[order], partition[order]
-        keys = bin_keys(ordered.lag_ms.astype(np.float32))  # of what is sent; once for all blocks, which may be small
+        keys = bin_keys(ordered.lag_ms.astype(np.float32))  # as sent; once for all blocks, which may be small
         edges = (np.diff(ordered.code) != 0) | (np.diff(window) != 0) | (np.diff(partition) != 0)
         starts = [0, *(np.flatnonzero(edges) + 1).tolist(), len(ordered)]
         for start, end in itertools.pairwise(starts):

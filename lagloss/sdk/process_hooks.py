@@ -1,4 +1,4 @@
-"""Hooks of the host process: its emitters start anew after a fork, and are closed at exit or SIGTERM."""
+"""Hooks of the host process: its emitters are notified of a fork, and closed at exit or on SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,37 +18,37 @@ class ForkAware(Protocol):
     """An emitter, as its process sees it."""
 
     def forked(self) -> None:
-        """Start anew in a child, right after the fork."""
+        """Start anew in the child, right after the fork."""
 
     def close(self, timeout_s: float = CLOSE_S) -> bool:
-        """End within this time."""
+        """Close within this time."""
 
 
-_guests: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
+_registered: Final[weakref.WeakSet[ForkAware]] = weakref.WeakSet()
 
 
-def welcome(guest: ForkAware, *, close_on_sigterm: bool) -> None:
+def register(emitter: ForkAware, *, close_on_sigterm: bool) -> None:
     """Register an emitter for fork and exit hooks, and for SIGTERM if the host installed no handler."""
-    _guests.add(guest)
+    _registered.add(emitter)
     if close_on_sigterm:
-        sigterm.do_first(_close_all)
+        sigterm.call_on_sigterm(_close_all)
 
 
-def farewell(guest: ForkAware) -> None:
-    """Unregister an emitter that has ended by itself."""
-    _guests.discard(guest)
+def unregister(emitter: ForkAware) -> None:
+    """Remove an emitter that has closed."""
+    _registered.discard(emitter)
 
 
 def _close_all() -> None:
-    """Close all emitters within the time of one."""
+    """Close all registered emitters within the time of one."""
     deadline = time.monotonic() + CLOSE_S
-    for guest in list(_guests):
-        guest.close(max(0.1, deadline - time.monotonic()))
+    for emitter in list(_registered):
+        emitter.close(max(0.1, deadline - time.monotonic()))
 
 
 def _all_forked() -> None:
-    for guest in list(_guests):
-        guest.forked()
+    for emitter in list(_registered):
+        emitter.forked()
 
 
 os.register_at_fork(after_in_child=_all_forked)

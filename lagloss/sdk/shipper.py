@@ -1,4 +1,4 @@
-"""Shipping: hands an emitter's flushes to the outlet, keeps its account of what was acknowledged, and reports that."""
+"""Shipping: hands an emitter's flushes to the outlet, accounts for acknowledged blocks, and reports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from lagloss.sdk.packing import PackedBlock, TallyKey
 from lagloss.wire.format import EmitterReport, Progress, Tally, encode_report
 
 REPORT_S: Final = 0.9
-"""Seconds between two reports without a request, a little less than a flush so that each flush may report."""
+"""Seconds between two reports that no caller requested, a little less than a flush so that each flush may report."""
 IDLE_REPORT_S: Final = 10.0
-"""Seconds between reports of an emitter that has nothing new to say."""
+"""Seconds between reports of an emitter without news."""
 POLL_S: Final = 0.05
 MAX_REPORT_BYTES: Final = 512 * 1024
 
@@ -41,10 +41,10 @@ class EmitterIdentity:
 
 
 class Shipper:
-    """One emitter's blocks and reports on their way. Used by one thread.
+    """One emitter's blocks and reports in flight. Used by one thread.
 
-    A flush is accounted for when all of its blocks are acknowledged or given up, and only then may a report claim what
-    it claims: its progress, and that the account is final up to it.
+    A flush is accounted for when all of its blocks are acknowledged or given up. Only then can a report make the
+    flush's claims: its progress, and that the account is final up to it.
     """
 
     def __init__(self, identity: EmitterIdentity, outlet: Outlet, account: Account, *, report_seq: int = 0) -> None:
@@ -71,15 +71,15 @@ class Shipper:
     def ship(
         self, flush: Flush, *, until: Callable[[], float] = lambda: NEVER, meanwhile: Callable[[], None] = lambda: None
     ) -> list[Position] | None:
-        """Send a flush, wait for its acknowledgements and account for it; called again with the same one, continue to
-        wait.
+        """Send a flush, wait for its acknowledgements and account for it; continue to wait if called with the same one
+        again.
 
         Args:
-            until: monotonic s at which it stops waiting.
-            meanwhile: called while it waits, every 50 ms at most.
+            until: monotonic s at which to stop waiting.
+            meanwhile: called while waiting, every 50 ms at most.
 
         Returns:
-            Where each block lies; None if the time was up.
+            Position of each block; None if the time was up.
         """
         if self._sending is None or self._sending[0] is not flush:
             self._send(flush)
@@ -92,14 +92,14 @@ class Shipper:
         return positions
 
     def give_up(self, flush: Flush) -> list[Position]:
-        """Drop what is not acknowledged of this flush, which was being shipped."""
+        """Drop the unacknowledged blocks of this flush, which was being shipped."""
         self.outlet.abandon()
         positions = self.ship(flush)
         assert positions is not None
         return positions
 
     def account_for(self, flush: Flush, positions: Sequence[Position]) -> None:
-        """Accounts for a flush that was shipped before, and whose blocks lie there."""
+        """Account for a flush that was shipped before, with its blocks at these positions."""
         for block, position in zip(flush.blocks, positions, strict=True):
             self._account_for(block, position)
         self._settle(flush)
@@ -119,7 +119,7 @@ class Shipper:
         self._sending = flush, positions
         partitions = self.outlet.partitions()
         for at, block in enumerate(flush.blocks):
-            # A block may have been made for another number of partitions than the topic has by now.
+            # The topic may have another number of partitions by now than the block was made for.
             partition = block.partition % partitions if partitions else block.partition
             self._waiting_for += 1
             self.outlet.send(Outgoing(BEACONS, block.key, block.value, self._listener(block, positions, at), partition))
@@ -145,7 +145,7 @@ class Shipper:
         self.dropped += beacons
 
     def _wait(self, until: Callable[[], float], meanwhile: Callable[[], None]) -> bool:
-        """Wait until everything that was sent is acknowledged or given up. Return False if the time was up before."""
+        """Wait until all sent records are acknowledged or given up. False if the time was up before."""
         while self._waiting_for:
             if time.monotonic() >= until():
                 return False
@@ -157,11 +157,12 @@ class Shipper:
 
     @property
     def may_report(self) -> bool:
+        """True if the minimum interval between reports has passed."""
         return time.monotonic() - self._reported_at >= REPORT_S
 
     @property
     def has_news(self) -> bool:
-        """A tally changed, a window became final, or ten seconds have passed."""
+        """True if a tally changed, a window became final, or ten seconds have passed."""
         return (
             self.account.has_changed
             or self.account.final_through // 60 != self._final_through // 60
@@ -175,13 +176,14 @@ class Shipper:
         until: Callable[[], float] = lambda: NEVER,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> bool:
-        """Report the tallies that changed, in one report or several in a row; return True once the broker has them all.
+        """Report the changed tallies, in one report or several in sequence; return True once the broker has them all.
 
-        Only the last brings the new progress and final_through: they hold only once all tallies are there.
+        Only the last has the new progress and final_through: they are not true before all tallies are there.
 
         Args:
-            closed_at_ms: the emitter has ended, and is expected in windows up to then; None while it lives.
-            until, meanwhile: as for `ship`.
+            closed_at_ms: the end of the emitter, which is expected in windows up to then; None while it lives.
+            until: as for `ship`.
+            meanwhile: as for `ship`.
         """
         parts = _parts(self.account.changed())
         for number, tallies in enumerate(parts):
@@ -199,8 +201,10 @@ class Shipper:
         return True
 
     def heartbeat(self) -> None:
-        """Report that this emitter lives, and nothing else that is new, while blocks are not acknowledged. Not to be
-        called while a report is on its way, which may say more."""
+        """Report that this emitter lives, and nothing else that is new, while blocks are not acknowledged.
+
+        Not to be called while a report is in flight, which may say more.
+        """
         if self._heartbeat_is_out or time.monotonic() - self._reported_at < IDLE_REPORT_S:
             return
 
@@ -225,7 +229,7 @@ class Shipper:
         return self._made(tallies, self._next_progress, final_through, sent_at, closed=closed_at_ms is not None)
 
     def _same_again(self, tallies: Sequence[Tally]) -> EmitterReport:
-        """Make a report of these tallies, with progress and final_through as last reported."""
+        """Make a report of these tallies, with progress and final_through as they were reported last."""
         return self._made(tallies, self._progress, self._final_through, now_ms(), closed=False)
 
     def _made(
@@ -255,7 +259,7 @@ class Shipper:
 
 
 def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
-    """Split the tallies into lists that fit a report each; one empty list for none."""
+    """Cut the tallies into lists that fit a report each; one empty list for none."""
     parts: list[list[Tally]] = [[]]
     size = 0
     for tally in tallies:
@@ -269,12 +273,14 @@ def _parts(tallies: Sequence[Tally]) -> list[list[Tally]]:
 
 
 def _at_most_bytes(tally: Tally) -> int:
-    """Return an upper bound of a tally's encoded size: Avro's longest integers, except sketch keys, which take three
-    bytes."""
+    """Return an upper bound of a tally's encoded size.
+
+    Takes the longest integers of Avro, except for sketch keys, which take three bytes.
+    """
     names = len(tally.checkpoint) + 4 * len(tally.replay or "")
     return 80 + names + 13 * int(tally.lag_sketch.keys.size) + 25 * len(tally.ranges)
 
 
 def now_ms() -> int:
-    """Epoch ms."""
+    """Return the current time in epoch ms."""
     return time_ns() // 1_000_000

@@ -1,7 +1,7 @@
-"""SIGTERM, which ends Python without `atexit`: where the host does not handle it, something is done first.
+"""A callback on SIGTERM, which by default ends Python without `atexit`, if the host has no handler of its own.
 
-A handler in Python runs in the main thread once that comes back from C, which it may not for as long as no message
-comes (`consumer.consume(10)`). So the signal's number also goes through a pipe to a thread that waits for it.
+A handler in Python runs in the main thread once that returns from C, which it does not while no message comes
+(`consumer.consume(10)`). So the signal's number also goes through a pipe to a thread that waits for it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from types import FrameType
 from typing import Final
 
 _ending: Final = threading.RLock()
-_first: list[Callable[[], None]] = []
+_callbacks: list[Callable[[], None]] = []
 _pipe: list[int] = []
-"""The end to read and the end to write, while a thread listens."""
+"""Read end and write end, while a thread listens."""
 
 
-def do_first(what: Callable[[], None]) -> None:
-    """Call this on SIGTERM, and then end the process by the signal as before.
+def call_on_sigterm(callback: Callable[[], None]) -> None:
+    """Call `callback` on SIGTERM, and then end the process by the signal as ever.
 
-    A handler that the host has, or sets later, is left alone. Does nothing outside of the main thread, in which alone
-    Python sets handlers.
+    A handler that the host has, or sets later, is left alone. Does nothing outside of the main thread, the only one in
+    which Python sets handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         return
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, _handle):
         return
-    _first[:] = [what]
+    _callbacks[:] = [callback]
     signal.signal(signal.SIGTERM, _handle)
     if not _pipe:
         _listen()
@@ -39,9 +39,9 @@ def do_first(what: Callable[[], None]) -> None:
 
 def _handle(number: int, frame: FrameType | None) -> None:
     with _ending:
-        for what in _first:
-            what()
-        # `signal.signal` would do in the main thread only.
+        for callback in _callbacks:
+            callback()
+        # `signal.signal` works in the main thread only.
         ctypes.CDLL(None).signal(int(signal.SIGTERM), 0)
         os.kill(os.getpid(), signal.SIGTERM)
         if os.getpid() == 1:  # for which the kernel ignores signals without a handler
@@ -49,7 +49,7 @@ def _handle(number: int, frame: FrameType | None) -> None:
 
 
 def _listen() -> None:
-    """Begin to listen, unless another listener, asyncio's for example, has the wake-up descriptor already."""
+    """Start to listen, unless another part of the host, such as asyncio, has set a wake-up descriptor."""
     others = signal.set_wakeup_fd(-1)
     if others != -1:
         signal.set_wakeup_fd(others)
@@ -61,17 +61,17 @@ def _listen() -> None:
 
 
 def _hear(end: int) -> None:
-    while signals := os.read(end, 64):
-        if signal.SIGTERM in signals and signal.getsignal(signal.SIGTERM) is _handle:
+    while numbers := os.read(end, 64):
+        if signal.SIGTERM in numbers and signal.getsignal(signal.SIGTERM) is _handle:
             _handle(signal.SIGTERM, None)
 
 
 def _before_fork() -> None:
-    """Keep a signal to the child from reaching the parent's thread."""
+    """Detach the pipe, so that a signal to the child is not passed to the parent's thread."""
     if _pipe:
         with contextlib.suppress(ValueError):  # not in the main thread
             if signal.set_wakeup_fd(-1) != _pipe[1]:
-                _pipe.clear()  # another listener's by now
+                _pipe.clear()  # replaced by another part of the host
 
 
 def _in_parent() -> None:

@@ -1,4 +1,4 @@
-"""What an emitter did and what it swallowed."""
+"""Counts of an emitter's beacons and errors."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class EmitterStats:
-    """What an emitter did and what it swallowed, since it began. All but the last are counts of beacons, or of
-    errors."""
+    """Counts of an emitter since its start, of beacons or of errors, and its last error."""
 
     buffered: int
     """Waiting in memory."""
     spooled_bytes: int
-    """Size of the spool's files, which hold what waits for the broker. Its unit is bytes, not beacons."""
+    """Size of the spool's files, which hold flushes that wait for the broker. Its unit is bytes, not beacons."""
     sent: int
     """Acknowledged by the broker."""
     sampled_out: int
-    """Left out since the pipeline is sampled."""
+    """Left out because the pipeline is sampled."""
     dropped: int
-    """Of a known window, and could not be sent; the tallies say so, too. Counted when the flushing thread comes by."""
+    """Not sent, of a known window; counted in tallies, too. Updated by the flushing thread."""
     refused: int
     """At the first node, with an event time out of bounds; and any after `close`."""
     unplaced: int
     """Without a usable event time or checkpoint, so that no tally can name them."""
     errors: int
-    """Errors that the emitter went on after."""
+    """Errors that the emitter survived."""
     last_error: str | None

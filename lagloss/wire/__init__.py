@@ -1,1 +1,1 @@
-"""The wire format: what SDK and services write to Kafka and read from it."""
+"""The wire format: the records that SDK and services write to Kafka and read from it."""

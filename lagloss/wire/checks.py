@@ -27,7 +27,7 @@ from lagloss.wire.format import (
     BadRecord,
     BeaconBlock,
     EmitterReport,
-    Fault,
+    FieldFault,
     Progress,
     Tally,
     block_key,
@@ -54,12 +54,12 @@ def check_block(
 
     Args:
         appended_ms: when the log took the record (epoch ms).
-        pipelines: names of the pipelines that may have blocks here.
+        pipelines: names of the pipelines that can have blocks here.
         checkpoints: those of all versions of the pipeline's definition; None to accept any.
 
     Raises:
-        BadRecord: the record has to be set aside. If only the content of its block is bad, the error says whose it is:
-            the evidence of that node is incomplete (rule 7).
+        BadRecord: the record has to be set aside. If only the content of its block is bad, the error names its
+            checkpoint and window: the evidence of that node is incomplete (rule 7).
     """
     try:
         block = decode_block(value or b"")
@@ -83,7 +83,7 @@ def check_content(block: BeaconBlock) -> None:
 
     def demand(holds: bool, field: str, expected: str, reason: BadReason = "header_invalid") -> None:
         if not holds:
-            fault = Fault(field, expected)
+            fault = FieldFault(field, expected)
             raise BadRecord(reason, block.pipeline, block.checkpoint, block.window_start, fault)
 
     for field in ("pipeline", "checkpoint", "replay", "reason"):
@@ -170,7 +170,7 @@ def _are_labels(labels: Iterable[tuple[str, str]]) -> bool:
 
 def _demand(holds: bool, field: str, expected: str, position: int | None = None) -> None:
     if not holds:
-        raise BadRecord("header_invalid", fault=Fault(field, expected, position))
+        raise BadRecord("header_invalid", fault=FieldFault(field, expected, position))
 
 
 def window_problem(window_start_s: int, appended_ms: int) -> BadReason | None:
@@ -183,6 +183,9 @@ def window_problem(window_start_s: int, appended_ms: int) -> BadReason | None:
 
 
 def is_in_reach(window_start_ms: Any, appended_ms: Any) -> Any:
-    """Return whether a record appended at this time may name a window that starts then (both epoch ms): at most
-    `MAX_AHEAD_MS` later, at most `RETENTION_MS` earlier. Takes numbers, numpy arrays and Spark columns."""
+    """Return True if a record appended at this time can name a window that starts then (both epoch ms).
+
+    A window may start at most `MAX_AHEAD_MS` later, at most `RETENTION_MS` earlier. Takes numbers, numpy arrays and
+    Spark columns, and returns the like.
+    """
     return (window_start_ms >= appended_ms - RETENTION_MS) & (window_start_ms <= appended_ms + MAX_AHEAD_MS)

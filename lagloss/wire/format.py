@@ -31,7 +31,7 @@ WINDOW_S: Final = 60
 """Length of a window of event time, in seconds."""
 MAX_ID_BYTES: Final = 255
 MAX_NAME_BYTES: Final = 500
-"""Of a name, lane or replay. A Kafka topic's name has 249; an index of PostgreSQL takes 2,700 for a whole key."""
+"""Limit of a name, lane or replay. A Kafka topic's name has up to 249, an index key of PostgreSQL up to 2,700."""
 BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
 REPORT_TYPE: Final = "application/vnd.lagloss.report"
 """Media types of blocks and reports over HTTP."""
@@ -45,10 +45,10 @@ MAX_TIME_MS: Final = 253_402_300_799_999
 MAX_LABELS: Final = 20
 MAX_LABEL_CHARS: Final = 100
 RETENTION_MS: Final = 7 * 24 * 3_600_000
-"""How long the topics keep a record, and how far a window's start may lie behind the append time of the record that
+"""Retention of the topics, and the largest distance from a window's start to the append time of a later record that
 names it, in ms."""
 MAX_AHEAD_MS: Final = 120_000
-"""How far a window's start may lie ahead of the append time of the record that names it, in ms."""
+"""Largest distance from the append time of a record to the start of a later window that it names, in ms."""
 
 BadReason = Literal[
     "not_avro",
@@ -66,7 +66,7 @@ BadReason = Literal[
     "too_many_names",
     "failed",
 ]
-"""Why a record of the log is set aside; the same names in the quarantine table, /metrics and `doctor`."""
+"""Reasons for setting a record aside; the same names in the quarantine table, /metrics and `doctor`."""
 
 
 class BadRecord(ValueError):
@@ -82,7 +82,7 @@ class BadRecord(ValueError):
         pipeline: str | None = None,
         checkpoint: str | None = None,
         window_start: int | None = None,
-        fault: Fault | None = None,
+        fault: FieldFault | None = None,
     ) -> None:
         super().__init__(reason if fault is None else f"{reason}: {fault.field}: {fault.expected}")
         self.reason: BadReason = reason
@@ -93,7 +93,7 @@ class BadRecord(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class FieldFault:
     """Which field of a record is wrong, what was expected there, and the place in the list of a report's parts."""
 
     field: str
@@ -105,7 +105,7 @@ class Fault:
 class BeaconBlock:
     """Beacons of one checkpoint, one window and one partition; every column holds `count` values.
 
-    Not frozen only because that doubles the price of making one, and a closing makes a hundred thousand.
+    Not frozen only because that doubles the cost of making one, and a closing makes a hundred thousand.
     """
 
     pipeline: str
@@ -139,7 +139,7 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What one emitter has observed so far of one checkpoint, window and replay; cumulative."""
+    """Beacons of one emitter, checkpoint, window and replay so far; cumulative."""
 
     checkpoint: str
     window_start: int
@@ -155,7 +155,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a lane has been taken in (or, for work in hand, has left): `until`, epoch ms."""
+    """Progress of a lane: `until` (epoch ms), everything in it has been taken in (or, for work in hand, has left)."""
 
     checkpoint: str
     lane: str
@@ -164,7 +164,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class EmitterReport:
-    """What one emitter says it has sent and how far it has come. Times in epoch ms, final_through in epoch s."""
+    """An emitter's tallies and progress. Times in epoch ms, final_through in epoch s."""
 
     pipeline: str
     node: str
@@ -251,7 +251,7 @@ def name_fits(text: str) -> bool:
 
 
 def hash_id(message_id: str) -> int:
-    """xxh3_64, seed 0, of the id's UTF-8 bytes."""
+    """Return xxh3_64, seed 0, of the id's UTF-8 bytes."""
     return xxhash.xxh3_64_intdigest(message_id.encode())
 
 
@@ -261,7 +261,7 @@ def partition_of(id_hash: int, partitions: int) -> int:
 
 
 def partitions_of(id_hash: U64, partitions: int) -> npt.NDArray[np.int64]:
-    """`partition_of` for a column: the high 64 bits of a 64 x 32 bit product."""
+    """Return `partition_of` for a column: the high 64 bits of a 64 x 32 bit product."""
     n = np.uint64(partitions)
     high, low = id_hash >> np.uint64(32), id_hash & np.uint64(0xFFFFFFFF)
     return ((high * n + ((low * n) >> np.uint64(32))) >> np.uint64(32)).astype(np.int64)
@@ -280,13 +280,16 @@ _LENGTHS: Final = [bytes((length,)) for length in range(256)]
 
 
 def pack_ids(message_ids: Iterable[bytes]) -> bytes:
-    """Ids as (uint8 length, UTF-8 bytes) one after another."""
+    """Encode ids as (uint8 length, UTF-8 bytes) one after another."""
     return b"".join([_LENGTHS[len(raw)] + raw for raw in message_ids])
 
 
 def count_ids(packed: bytes) -> int:
-    """Count the packed ids; -1 if the last one is cut off. Ids of one length are counted in one step; others are walked
-    (50 ns each, and only the first checkpoint's blocks carry any)."""
+    """Return the number of packed ids, or -1 if the last one is cut off.
+
+    Ids of one length are counted in one step; others are walked (50 ns each, and only the first checkpoint's blocks
+    carry any).
+    """
     if _stride(packed):
         return len(packed) // _stride(packed)
     start = count = 0
@@ -297,7 +300,7 @@ def count_ids(packed: bytes) -> int:
 
 
 def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
-    """Return the ids at the positions `wanted` (ascending, each present: see `count_ids`)."""
+    """Return the ids at the positions `wanted` (ascending, each within the count: see `count_ids`)."""
     stride = _stride(packed)
     if stride:
         return [packed[at * stride + 1 : (at + 1) * stride] for at in wanted]
@@ -311,7 +314,7 @@ def unpack_ids(packed: bytes, wanted: Sequence[int]) -> list[bytes]:
 
 
 def id_starts(packed: bytes) -> npt.NDArray[np.int64]:
-    """Return the start of each packed id, with its length byte."""
+    """Return the start of each of the packed ids, at its length byte."""
     if stride := _stride(packed):
         return np.arange(0, len(packed), stride, dtype=np.int64)
     starts, start = [], 0
@@ -322,7 +325,7 @@ def id_starts(packed: bytes) -> npt.NDArray[np.int64]:
 
 
 def _stride(packed: bytes) -> int:
-    """Bytes from one id to the next where all are of one length, else 0."""
+    """Return the bytes from one id to the next if all are of one length, else 0."""
     if not packed or len(packed) % (packed[0] + 1):
         return 0
     stride = packed[0] + 1
@@ -355,7 +358,7 @@ def encode_block(block: BeaconBlock) -> bytes:
 
 
 def decode_block(value: bytes | memoryview) -> BeaconBlock:
-    """Decode the block in a record's value; its columns are views of the value.
+    """Decode the block in a record's value; its columns are views of that value.
 
     Raises:
         BadRecord: not_avro, unknown_fingerprint, or count_mismatch (with the block's checkpoint and window).
@@ -413,7 +416,7 @@ def encode_report(report: EmitterReport) -> bytes:
 
 
 def tally_record(tally: Tally) -> dict[str, Any]:
-    """Return the tally field by field as its schema has it; as JSON, too."""
+    """Return the tally as its schema has it, field by field; usable as JSON, too."""
     return {
         "checkpoint": tally.checkpoint,
         "window_start": tally.window_start,
@@ -424,7 +427,7 @@ def tally_record(tally: Tally) -> dict[str, Any]:
         "id_sum": signed64(tally.id_sum),
         "dropped": tally.dropped,
         "lag_sketch": [{"key": key, "count": count} for key, count in tally.lag_sketch.bins().items()],
-        "ranges": [  # by hand: `asdict` takes longer than the encoding
+        "ranges": [  # written out: `asdict` takes longer than the encoding
             {"partition": place.partition, "first": place.first, "last": place.last} for place in tally.ranges
         ],
     }
@@ -440,7 +443,7 @@ def decode_report(value: bytes | memoryview) -> EmitterReport:
     try:
         return _report_of(raw)
     except OverflowError as error:
-        raise BadRecord("header_invalid", fault=Fault("tallies", "expected numbers in range")) from error
+        raise BadRecord("header_invalid", fault=FieldFault("tallies", "expected numbers in range")) from error
 
 
 def _report_of(raw: dict[str, Any]) -> EmitterReport:
@@ -468,5 +471,5 @@ def share_of(sample: int) -> float:
 
 
 def signed64(value: int) -> int:
-    """`value` modulo 2^64, read as signed."""
+    """Return `value` modulo 2^64, read as signed."""
     return (value + (1 << 63)) % (1 << 64) - (1 << 63)

@@ -46,19 +46,19 @@ def bin_value_ms(key: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """Bin keys in ascending order (which is ascending lag) and how many lags fell into each."""
+    """Bin keys in ascending order (which is ascending lag) and the number of lags in each."""
 
     keys: npt.NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
     counts: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
     def of(cls, lag_ms: npt.NDArray[np.floating]) -> Sketch:
-        """Make the sketch of these lags, in ms."""
+        """Return the sketch of these lags, in ms."""
         return cls.of_keys(bin_keys(lag_ms))
 
     @classmethod
     def of_keys(cls, keys: npt.NDArray[np.int32]) -> Sketch:
-        """Make the sketch of the lags that fell into these bins (see `bin_keys`), one key per lag."""
+        """Return the sketch of the lags in these bins (see `bin_keys`), one key per lag."""
         if keys.size == 0:
             return cls()
         low = int(keys.min())
@@ -76,13 +76,13 @@ class Sketch:
 
     @classmethod
     def unpacked(cls, packed: Sequence[Sequence[int]]) -> Sketch:
-        """Return what `pack` packed."""
+        """Rebuild a sketch from the result of `pack`."""
         keys, counts = packed
         return cls(np.array(keys, np.int32), np.array(counts, np.int64))
 
     @classmethod
     def merged(cls, sketches: Iterable[Sketch]) -> Sketch:
-        """Return the sketch of all that went into `sketches`."""
+        """Return the sketch of all lags in `sketches`."""
         parts = [sketch for sketch in sketches if sketch.keys.size]
         if len(parts) <= 1:
             return parts[0] if parts else cls()
@@ -106,7 +106,7 @@ class Sketch:
         return self.quantiles_ms((q,))[0]
 
     def quantiles_ms(self, qs: Sequence[float]) -> list[float | None]:
-        """Return several quantiles at once, as `quantile_ms`: the counts are added up once."""
+        """Return `quantile_ms` for several quantiles, adding the counts up once."""
         up_to = self.counts.cumsum()
         n = int(up_to[-1]) if up_to.size else 0
         if n == 0:
@@ -115,7 +115,9 @@ class Sketch:
         return [bin_value_ms(key) for key in self.keys[up_to.searchsorted(ranks, side="right")].tolist()]
 
     def count_up_to(self, lag_ms: float) -> int:
-        """Count the lags that are at most this, as far as bins show: a bin counts if the lag it stands for does."""
+        """Return the number of lags up to `lag_ms`, to the resolution of bins: a bin counts by the lag it stands for
+        (`bin_value_ms`).
+        """
         return sum(count for key, count in self.bins().items() if bin_value_ms(key) <= lag_ms)
 
     def pack(self) -> list[list[int]]:

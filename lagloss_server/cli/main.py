@@ -58,7 +58,7 @@ def options(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="print the version, and exit")
     ] = False,
 ) -> None:
-    """How late is a streaming pipeline's data, minute by minute, and was any lost?"""
+    """Measure per minute how late a streaming pipeline's data is, and whether any was lost."""
 
 
 @app.command()
@@ -118,7 +118,7 @@ def alerts(words: typer.Context) -> None:
 )
 def reports(words: typer.Context) -> None:
     """List, check and send scheduled SLA reports; see `lagloss reports --help`."""
-    _become("dashboard.reports.send", *words.args)
+    _become("dashboard.reports.schedule.cli", *words.args)
 
 
 @app.command(
@@ -156,7 +156,7 @@ def windows(
 ) -> None:
     """List the windows of a pipeline with from <= start < to, oldest first."""
     from lagloss_server.cli.windows_table import windows_table
-    from lagloss_server.model.window_document import contract_document
+    from lagloss_server.model.window_result import contract_document
     from lagloss_server.rules.sla import breaches
 
     from_s, to_s = ceil(parse_time_s(from_)), ceil(parse_time_s(to))
@@ -239,8 +239,8 @@ def recompute(
         store.pipeline(pipeline)
         with Console(stderr=True).status(f"recompute {pipeline}") as line:  # on a terminal only
 
-            def say(how_far: str) -> None:
-                line.update(f"recompute {pipeline}: {how_far}")
+            def say(progress: str) -> None:
+                line.update(f"recompute {pipeline}: {progress}")
 
             answer = ask(settings, store, pipeline, from_s, to_s, say)
     sealed = answer.pop("sealed")

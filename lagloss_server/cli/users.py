@@ -17,7 +17,7 @@ from lagloss_server.settings import Settings
 app = typer.Typer(name="users", help="Add, change and remove users of the dashboard.", no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="login name", metavar="NAME")]
-RoleOption = Annotated[Role, typer.Option(help="viewer: read-only; operator: may also act")]
+RoleOption = Annotated[Role, typer.Option(help="viewer: read-only; operator: can also act")]
 
 
 @app.command()
@@ -45,7 +45,7 @@ def passwd(name: Name, data_dir: DataDir = None) -> None:
 @app.command("role")
 def role_(
     name: Name,
-    role: Annotated[Role, typer.Argument(help="viewer: read-only; operator: may also act", metavar="ROLE")],
+    role: Annotated[Role, typer.Argument(help="viewer: read-only; operator: can also act", metavar="ROLE")],
     data_dir: DataDir = None,
 ) -> None:
     """Change a user's role, effective with their next request."""
@@ -103,6 +103,6 @@ def _new_password() -> str:
     if not sys.stdin.isatty():
         return sys.stdin.readline().rstrip("\r\n")
     password = getpass("Password: ")
-    if getpass("The same again: ") != password:
+    if getpass("Repeat the password: ") != password:
         raise UsageError(detail="The two passwords differ. Nothing was changed; try again.")
     return password

@@ -11,7 +11,7 @@ from lagloss_server import format as fmt
 
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
-    """Lay out windows, one a row."""
+    """Lay out windows, one per row."""
     names = ("window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95")
     table = Table(*(Column(name, no_wrap=True) for name in names), "reasons", box=None)
     for window in windows:
@@ -30,11 +30,11 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
 
 
 def _reasons(window: dict[str, Any]) -> list[str]:
-    """Return the reasons, of which `sample` says how large the sample is."""
+    """Return the reasons, with the size of the sample at `sample`."""
     return [fmt.sampled(window.get("sample")) if reason == "sample" else reason for reason in window["reasons"]]
 
 
 def _clocks(window: dict[str, Any]) -> list[str]:
-    """Return a word where hosts' clocks disagree, since what is missing then stays pending for that much longer."""
+    """Return a note if hosts' clocks disagree: a missing message then stays pending for that much longer."""
     apart_ms = window.get("clock_skew_ms")
     return [f"clocks {fmt.duration(apart_ms)} apart"] if apart_ms else []

@@ -1,4 +1,4 @@
-"""What people do about incidents: acknowledge one, silence some for a while, end a silence.
+"""Actions on incidents: acknowledge one, silence some for a while, end a silence.
 
 Each is one transaction that notifies the leading alerter, which notifies the receivers.
 """
@@ -19,10 +19,11 @@ from lagloss_server.errors import AlreadyAcknowledged, BadSilence, IncidentIsRes
 from lagloss_server.incidents.changes import note_change
 from lagloss_server.incidents.incident import Withheld, find, incident_table
 from lagloss_server.model.matchers import INCIDENT_LABELS, Matcher, labels_of, match_all
+from lagloss_server.store.engine import ALERTS_CHANNEL
 from lagloss_server.store.schema import alerting as alert_tables
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.store import ALERTS_CHANNEL, Store
+from lagloss_server.store.store import Store
 from lagloss_server.times import moment
 
 MAX_SILENCE_S: Final = 86_400

@@ -22,7 +22,7 @@ change_table = table_of(alert_tables.IncidentChangeRow)
 
 @dataclass(frozen=True, slots=True)
 class IncidentChange:
-    """Something that happened to an incident; `by` None: the alerter did it."""
+    """An event of an incident; `by` None: caused by the alerter."""
 
     at: datetime
     change: str

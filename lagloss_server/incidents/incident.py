@@ -1,4 +1,4 @@
-"""Incidents as people read them: what breached, since when, where, and who has it."""
+"""Incidents for display: the breach, its start and place, and the owner."""
 
 from __future__ import annotations
 
@@ -249,18 +249,18 @@ def find(connection: Connection, prefix: str, *, lock: bool = False) -> Incident
 
 
 def dashboard_link(dashboard_url: str, pipeline: str, window_start_s: int) -> str | None:
-    """Return the dashboard at a window of a pipeline; None where its address is not known."""
+    """Return the dashboard at a window of a pipeline; None if its address is unknown."""
     path = quote(f"/pipelines/{pipeline}/windows/{rfc3339(window_start_s)}", safe="/:")
     return f"{dashboard_url.rstrip('/')}{path}" if dashboard_url else None
 
 
 def incident_link(dashboard_url: str, incident: UUID) -> str | None:
-    """Return the dashboard at an incident; None where its address is not known."""
+    """Return the dashboard at an incident; None if its address is unknown."""
     return f"{dashboard_url.rstrip('/')}/incidents/{incident}" if dashboard_url else None
 
 
 def runbook_link(dashboard_url: str, kind: str) -> str | None:
-    """lagloss's own runbook of a kind of rule, as the dashboard serves it; None where its address is not known."""
+    """Return the URL of lagloss's own runbook of a kind of rule on the dashboard; None if its address is unknown."""
     return f"{dashboard_url.rstrip('/')}/runbooks/{kind}" if dashboard_url else None
 
 

@@ -28,7 +28,7 @@ leader_table = table_of(alert_tables.LeaderRow)
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """`sent`; `refused`: for good; `retried`: not taken within the time, and the alerter goes on trying."""
+    """`sent`; `refused`: permanently; `retried`: not accepted in time, and the alerter keeps trying."""
 
     outcome: Literal["sent", "refused", "retried"]
     attempts: int
@@ -74,7 +74,7 @@ def await_test(store: Store, message: int, *, wait_s: float = WAIT_S) -> CheckOu
 
 
 def body(by: str, now_s: float) -> dict[str, Any]:
-    """Return a body in the shape of an incident's, so that every receiver shows what it would show of one."""
+    """Return a body in the shape of an incident's, so that every receiver shows it like one."""
     start_s = int(now_s) // 60 * 60
     at, since = moment(datetime.fromtimestamp(now_s, UTC)), rfc3339(start_s)
     return {

@@ -1,4 +1,4 @@
-"""How fast incidents are acknowledged and repaired (MTTA and MTTR), by severity and rule."""
+"""Times to acknowledge and to repair (MTTA and MTTR) of incidents, by severity and rule."""
 
 from __future__ import annotations
 

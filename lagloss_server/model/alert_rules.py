@@ -5,6 +5,7 @@ What the rules mean is in the package `alerting.rules`. A rule that is `off` is 
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal, cast
 
 from pydantic import AfterValidator, BeforeValidator, Field, GetJsonSchemaHandler, PlainSerializer, model_validator
@@ -12,6 +13,8 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from lagloss_server.fields import DurationMs, Name, PositiveMs, Strict
+from lagloss_server.model.flow import Flow
+from lagloss_server.model.nodes import NodeSpec
 
 Severity = Literal["critical", "warning"]
 MAX_OF = 60
@@ -22,7 +25,7 @@ DAY_MS = 86_400_000
 
 
 def _switched(value: object) -> object:
-    """`off` is None, `on` takes the defaults; nothing at all is neither."""
+    """Convert `off` to None, and `on` to the defaults; reject an empty value."""
     if value is None:
         raise ValueError("expected on, off or the rule's settings, found nothing")
     if value is True:
@@ -128,7 +131,7 @@ class StalenessAlert(Strict):
 
 
 class BudgetAlert(Strict):
-    """How fast the error budgets of loss and on-time share burn; spans and severities are fixed."""
+    """Burn rates of the error budgets of loss and on-time share; spans and severities are fixed."""
 
     min_messages: Count = Field(default=500, alias="minMessages")
 
@@ -158,7 +161,7 @@ class DeadLettersAlert(_OutOf):
 
 
 class PendingAgeAlert(Strict):
-    """How long the oldest pending message has waited."""
+    """Age of the oldest pending message."""
 
     max: PositiveMs = 300_000
     severity: Severity = "warning"
@@ -195,3 +198,40 @@ class Alerts(Strict):
     dead_letters: Annotated[DeadLettersAlert | None, *_SWITCH] = Field(default=None, alias="deadLetters")
     pending_age: Annotated[PendingAgeAlert | None, *_SWITCH] = Field(default=None, alias="pendingAge")
     negative_lag: Annotated[NegativeLagAlert | None, *_SWITCH] = Field(default=None, alias="negativeLag")
+
+
+Problem = tuple[tuple[str | int, ...], str]
+"""A place in `spec.alerts`, and the expectation and the finding there."""
+
+
+def alert_problems(pipeline: str, nodes: Sequence[NodeSpec], alerts: Alerts, max_wait_ms: int) -> Iterator[Problem]:
+    """Yield the errors in the rules of this pipeline, in the order in which they are written.
+
+    Rules name places of their own pipeline, each once, and targets that its SLA can hold.
+    """
+    for at, name in enumerate(alerts.upstream):
+        if name == pipeline:
+            yield ("upstream", at), f"expected other pipelines, found {name} itself"
+    seen: set[str] = set()
+    flow = Flow(nodes) if any(lag.target is not None for lag in alerts.lag) else None
+    for at, lag in enumerate(alerts.lag):
+        if lag.name in seen:
+            yield ("lag", at), f"expected each lag rule once, found {lag.name} twice"
+        seen.add(lag.name)
+        if flow is not None and (problem := _place_problem(flow, lag)) is not None:
+            yield ("lag", at, problem[0]), problem[1]
+    pending = alerts.pending_age
+    if pending is not None and pending.max >= max_wait_ms:
+        most = f"expected less than maxWait ({max_wait_ms}ms), after which a message is overdue"
+        yield ("pendingAge", "max"), f"{most}, found {pending.max}ms"
+
+
+def _place_problem(flow: Flow, lag: LagAlert) -> tuple[str, str] | None:
+    """Return the field that names a place which the pipeline does not have, and the error message."""
+    if lag.checkpoint is not None and lag.checkpoint not in flow.checkpoints:
+        return "checkpoint", f"expected a checkpoint of this pipeline, found {lag.checkpoint}"
+    if lag.node is not None and lag.node not in flow.nodes:
+        return "node", f"expected a node of this pipeline, found {lag.node}"
+    if lag.link is not None and f"{lag.link.from_}->{lag.link.to}" not in {link.name for link in flow.links}:
+        return "link", f"expected a link of this pipeline, found {lag.link.from_}->{lag.link.to}"
+    return None

@@ -12,8 +12,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from lagloss.wire.format import SAMPLE_ALL
 from lagloss_server.fields import DurationMs, Name, Strict, refuse
-from lagloss_server.model.alert_checks import problems
-from lagloss_server.model.alert_rules import Alerts
+from lagloss_server.model.alert_rules import Alerts, alert_problems
 from lagloss_server.model.matchers import INCIDENT_LABELS
 from lagloss_server.model.nodes import NodeSpec, problem_of, retriers_of
 from lagloss_server.yaml_files import load_yaml, parse_yaml
@@ -110,7 +109,7 @@ class Definition(Strict):
 
     @model_validator(mode="after")
     def _has_rules_of_its_own(self) -> Definition:
-        found = problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait)
+        found = alert_problems(self.name, self.spec.nodes, self.spec.alerts, self.spec.max_wait)
         refuse((("spec", "alerts", *place), problem) for place, problem in found)
         return self
 
@@ -155,13 +154,13 @@ def parse_definition(text: str, source: str = "definition") -> Definition:
     """Return the definition in this YAML text.
 
     Raises:
-        BadDefinition: with file (`source`), line and what was expected.
+        BadDefinition: with file (`source`), line and expectation.
     """
     return parse_yaml(Definition, text, source)
 
 
 def load_definition(path: Path) -> Definition:
-    """Return the definition in this file; `BadDefinition` where it cannot be read or is none."""
+    """Return the definition in this file; raise `BadDefinition` if it cannot be read or is malformed."""
     return load_yaml(Definition, path)
 
 

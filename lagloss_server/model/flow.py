@@ -23,7 +23,7 @@ class Link:
 
 
 class Flow:
-    """What follows from the nodes alone; `lagloss_server.model.nodes.problem_of` finds nothing wrong with them."""
+    """Links and checkpoints of valid nodes, in which `lagloss_server.model.nodes.problem_of` finds no problem."""
 
     def __init__(self, nodes: Sequence[NodeSpec]) -> None:
         self.retriers: tuple[str, ...] = retriers_of(nodes)

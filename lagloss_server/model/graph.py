@@ -22,7 +22,7 @@ from lagloss_server.model.flow import Flow
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a message can go missing: a link, a node, or a retrier that holds it.
+    """A place at which a message can go missing: a link, a node, or a retrier that holds it.
 
     A message implied at `origin` but at none of `targets` is missing here, unless it is `excusable` and was seen again
     `beyond`, or in a retrier that it entered from beyond: `retriers` pairs the retrier's own checkpoints with those
@@ -78,7 +78,7 @@ class Destination:
 
 
 class Graph(Flow):
-    """What the rules need to know of a definition, computed once."""
+    """The facts of a definition for the rules, computed once."""
 
     def __init__(self, definition: Definition) -> None:
         super().__init__(definition.spec.nodes)
@@ -145,8 +145,8 @@ class Graph(Flow):
 
     @cached_property
     def spans(self) -> tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]:
-        """Where a message stays for a while: a place's label, the checkpoints where it arrives there, and those where
-        it leaves. A node's span is its process duration, a link's its queue time."""
+        """Spans between checkpoints: a place's label, the checkpoints at which messages arrive there, and those at
+        which they leave. A node's span is its process duration, a link's its queue time."""
         kept = [(f"node {node}", (f"{node}.in",), self.outs(node)) for node in self.nodes]
         return (*kept, *((f"link {link.name}", (link.out,), (f"{link.target}.in",)) for link in self.links))
 

@@ -51,7 +51,7 @@ class Matcher:
 
 
 class Labelled(Protocol):
-    """What is labelled: an incident, in whatever form, or a row of one."""
+    """An incident with labels, in whatever form, or a row of one."""
 
     @property
     def pipeline(self) -> str: ...

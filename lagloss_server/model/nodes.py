@@ -1,4 +1,4 @@
-"""Nodes of a pipeline as its owner declares them, and what keeps some from being a pipeline."""
+"""Nodes of a pipeline as its owner declares them, and their validation."""
 
 from __future__ import annotations
 

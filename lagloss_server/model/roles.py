@@ -1,8 +1,8 @@
-"""What people may do with the dashboard."""
+"""Roles of the dashboard's users."""
 
 from __future__ import annotations
 
 from typing import Literal
 
 Role = Literal["viewer", "operator"]
-"""`viewer`: may look. `operator`: may also act."""
+"""`viewer`: can read. `operator`: can also act."""

@@ -1,1 +1,1 @@
-"""Safe outgoing connections: addresses checked, one deadline for all steps, secrets kept out of messages."""
+"""Safe outgoing connections: checked addresses, one deadline for all steps, redacted secrets."""

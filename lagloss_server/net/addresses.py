@@ -1,4 +1,4 @@
-"""Addresses of a host: resolved within a deadline, and divided into public ones and others."""
+"""Addresses of a host: resolved within a deadline, and classified as public or not."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 from lagloss_server.net.deadline import Deadline
 
 Resolver = Callable[[str, int], Sequence[str]]
-"""The addresses of a host (name, port), best first; raises OSError where there are none."""
+"""Returns the addresses of a host (name, port), best first; raises OSError if there are none."""
 
 _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
-"""RFC 6052: the last 32 bits are the IPv4 address that is reached."""
+"""RFC 6052: the last 32 bits are the IPv4 address of the destination."""
 _SIX_TO_FOUR: Final = ipaddress.IPv6Network("2002::/16")
 _SITE_LOCAL: Final = ipaddress.IPv6Network("fec0::/10")
 
 
 def system_resolver(host: str, port: int) -> Sequence[str]:
-    """Resolve a host by the system's resolver."""
+    """Return the addresses of the system's resolver."""
     found = socket.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
@@ -29,7 +29,7 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
     """Return the host's addresses.
 
     Raises:
-        TimeoutError: the resolver, which knows no time limit, took too long. It is left to itself.
+        TimeoutError: the resolver, which knows no time limit, took too long. It is left running.
         OSError: there are none.
     """
     found: list[Sequence[str]] = []
@@ -39,7 +39,7 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
         try:
             found.append(resolver(host, port))
         except UnicodeError:
-            failed.append(OSError("no host can have this name"))
+            failed.append(OSError("invalid host name"))
         except OSError as error:
             failed.append(error)
 
@@ -56,8 +56,10 @@ def resolve_within(resolver: Resolver, host: str, port: int, deadline: Deadline)
 
 
 def is_public(address: str) -> bool:
-    """Return whether this address is reachable from the internet. One that carries an IPv4 address is as public as
-    that."""
+    """Return True if this address is reachable from the whole internet.
+
+    One that carries an IPv4 address is as public as that.
+    """
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -67,6 +69,6 @@ def is_public(address: str) -> bool:
             found = found.ipv4_mapped
         elif found in _NAT64:
             found = ipaddress.IPv4Address(int(found) & 0xFFFF_FFFF)
-        elif found in _SIX_TO_FOUR or found in _SITE_LOCAL:  # both given up long ago; the first carries IPv4
+        elif found in _SIX_TO_FOUR or found in _SITE_LOCAL:  # both deprecated; the first carries IPv4
             return False
     return found.is_global and not (found.is_multicast or found.is_reserved or found.is_unspecified)

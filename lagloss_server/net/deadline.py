@@ -1,4 +1,4 @@
-"""One moment by which all steps of a sending have to be done."""
+"""A common deadline for all steps of one delivery."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 class Deadline:
-    """`seconds` from now, on the monotonic clock."""
+    """A moment `seconds` from now, on the monotonic clock."""
 
     __slots__ = ("_ends",)
 
@@ -14,12 +14,12 @@ class Deadline:
         self._ends = time.monotonic() + seconds
 
     def left_s(self) -> float:
-        """Seconds that are left.
+        """Return the remaining seconds.
 
         Raises:
-            TimeoutError: none are.
+            TimeoutError: none remain.
         """
         left = self._ends - time.monotonic()
         if left <= 0:
-            raise TimeoutError("the time for one sending is over")
+            raise TimeoutError("the deadline of the delivery has passed")
         return left

@@ -1,4 +1,4 @@
-"""Health and metrics of a service that answers no other requests, over HTTP from a thread of its own."""
+"""Health and metrics over HTTP, from a thread, for a service that answers no other requests."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ from prometheus_client import CollectorRegistry
 
 
 def serve_health(
-    title: str, registry: CollectorRegistry, trouble: Callable[[], str | None], host: str, port: int
+    title: str,
+    registry: CollectorRegistry,
+    trouble: Callable[[], str | None],
+    host: str,
+    port: int,
+    note: Callable[[], str] = lambda: "ok",
 ) -> Callable[[], None]:
-    """/healthz (200, or 503 with the message of `trouble()`) and /metrics; returns how to end it."""
-    # Imported here, where the service starts: a module that imports only names should not wait for them.
+    """Serve /healthz (200 with `note()`, or 503 with the text of `trouble()`) and /metrics; return a function that
+    stops it."""
+    # Imported here, at the start of the service: importing this module for its name should not wait for them.
     import uvicorn
     from fastapi import FastAPI, Response
     from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -22,7 +28,7 @@ def serve_health(
     @app.get("/healthz")
     def healthz() -> Response:
         found = trouble()
-        return Response(found, 503) if found is not None else Response("ok")
+        return Response(found, 503) if found is not None else Response(note())
 
     @app.get("/metrics")
     def metrics() -> Response:

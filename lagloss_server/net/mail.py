@@ -1,4 +1,4 @@
-"""Mail: the server it is handed to, addresses that can be written to, and who has it then."""
+"""Mail: the server's configuration, valid addresses, and delivery to several recipients."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret
 from lagloss_server.net.smtp import TIMEOUT_S, Reply, SmtpLogin, SmtpServer
 
 
 def _one_address(text: str) -> str:
-    """`name@host` or `Name <name@host>`."""
+    """Check that the text is `name@host` or `Name <name@host>`."""
     header: Any = policy.SMTP.header_factory("to", text if text.isprintable() else "")
     address = header.addresses[0] if len(header.addresses) == 1 and not header.defects else None
     if address is None or not (address.username and address.domain) or not re.fullmatch(r"[!-~]+", address.addr_spec):
@@ -32,13 +32,15 @@ Recipients = Annotated[tuple[Address, ...], Field(min_length=1, max_length=100)]
 
 
 def addr_spec(address: str) -> str:
-    """Return the address alone, of one with a name."""
+    """Return the bare address of one with a name."""
     return str(policy.SMTP.header_factory("to", address).addresses[0].addr_spec)
 
 
 class ServerConfig(BaseModel):
-    """Where mail is submitted, and its sender. `tls`: `starttls` (then it is demanded), `tls` from the first
-    byte, or `none`. Errors do not quote what was written."""
+    """Configuration of the mail server, and the sender.
+
+    `tls`: `starttls` (then it is required), `tls` from the first byte, or `none`. Errors do not quote the input.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, hide_input_in_errors=True)
 
@@ -55,7 +57,9 @@ class ServerConfig(BaseModel):
         if (self.username is None) != (self.password is None):
             raise ValueError("expected `username` and `password` together, found one of them")
         if self.username is not None and self.tls == "none":
-            raise ValueError("expected `tls: starttls` or `tls: tls` with a password, which else goes in the clear")
+            raise ValueError(
+                "expected `tls: starttls` or `tls: tls` with a password, which would otherwise go in the clear"
+            )
         return self
 
     def server(self, timeout_s: float = TIMEOUT_S) -> SmtpServer:
@@ -70,31 +74,38 @@ class ServerConfig(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class HandedIn:
-    """What became of a mail, and which of those it was handed in for have it now."""
+class MailDelivery:
+    """Outcome of a mail, and the recipients that have it now."""
 
     outcome: Outcome
     reached: tuple[str, ...] = ()
 
 
-def hand_in(server: SmtpServer, mail: EmailMessage, recipients: Sequence[str], reached: frozenset[str]) -> HandedIn:
-    """Hands the mail in for those recipients (addresses, perhaps with names) that are not `reached` yet. Raises nothing
-    that a network or a server can cause."""
+def send_mail(
+    server: SmtpServer, mail: EmailMessage, recipients: Sequence[str], reached: frozenset[str]
+) -> MailDelivery:
+    """Send the mail to those recipients (addresses, perhaps with names) that are not `reached` yet.
+
+    Never raises for a failure of the network or the server.
+    """
     left = [address for address in dict.fromkeys(map(addr_spec, recipients)) if address not in reached]
     if not left:
-        return HandedIn(Sent())
+        return MailDelivery(Sent())
     replies = server.send(addr_spec(str(mail["From"])), left, mail.as_bytes(policy=policy.SMTP))
     if not isinstance(replies, Mapping):
-        return HandedIn(replies)
+        return MailDelivery(replies)
     taken = tuple(address for address in left if address not in replies)
-    return HandedIn(_meaning(replies, len(recipients)), taken)
+    return MailDelivery(_partial_outcome(replies, len(recipients)), taken)
 
 
-def _meaning(refused: Mapping[str, Reply], recipients: int) -> Outcome:
-    """Return the outcome for all addresses: one deferral defers all; else one refusal is a failure to look into,
-    although the others have the mail."""
+def _partial_outcome(refused: Mapping[str, Reply], recipients: int) -> Outcome:
+    """Return the outcome of partial refusals.
+
+    If one recipient is deferred, all are; else a refused one makes a failure that must be visible, although the others
+    have the mail.
+    """
     if not refused:
         return Sent()
     replies = one_line("; ".join(f"{address}: {reply}" for address, reply in refused.items()), 400)
-    error = f"{len(refused)} of {recipients} recipients do not have it: {replies}"
-    return TryLater(error) if any(reply.is_for_now for reply in refused.values()) else Refused(error)
+    error = f"{len(refused)} of {recipients} recipients were not reached: {replies}"
+    return TryLater(error) if any(reply.is_transient for reply in refused.values()) else Refused(error)

@@ -1,4 +1,4 @@
-"""What is wrong with a request, as RFC 9457 documents: the only form in which HTTP APIs of lagloss answer errors."""
+"""Problem details (RFC 9457): the only form in which HTTP APIs of lagloss report errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ RETRY_AFTER_S: Final = 5
 
 
 class ProblemDocument(BaseModel):
-    """RFC 9457. `position` counts beacons, blocks, events or spans of the body from 0; `line` counts from 1."""
+    """A problem of RFC 9457. `position` counts beacons, blocks, events or spans of the body from 0; `line` counts from
+    1.
+    """
 
     type: Literal["about:blank"] = "about:blank"
     title: str
@@ -59,25 +61,27 @@ class Problem(Exception):
 
 
 def busy(detail: str, retry_after_s: int = RETRY_AFTER_S) -> Problem:
-    """Answer 503: nothing is wrong with the request, which may be sent again later."""
+    """Return a problem for a correct request that can be sent again later."""
     return Problem(503, "Not now", detail, headers={"Retry-After": str(retry_after_s)})
 
 
 def too_large(max_bytes: int) -> Problem:
-    # the rest of the body is not worth reading
+    # The rest of the body is not worth reading.
     detail = f"expected at most {max_bytes} bytes, unpacked; send less at a time"
     return Problem(413, "Body too large", detail, headers={"Connection": "close"})
 
 
 def documented(*codes: int) -> dict[int | str, dict[str, Any]]:
-    """Return the error answers of a route, for its OpenAPI document."""
+    """Return the error responses of a route, for its OpenAPI document."""
     content = {"application/problem+json": {"schema": ProblemDocument.model_json_schema()}}
     return {code: {"description": HTTPStatus(code).phrase, "content": content} for code in codes}
 
 
 def install(app: FastAPI, service: str) -> None:
-    """Has the application answer its own errors (no such path, wrong method, a bug) as problem documents, too.
-    `service`: whose faults they are, such as `the collector`."""
+    """Make the application report its own errors (no such path, wrong method, a bug) as problem documents, too.
+
+    `service`: the name in messages about a bug, such as `the collector`.
+    """
 
     @app.exception_handler(Problem)
     async def on_problem(_: Request, problem: Problem) -> Response:
@@ -85,7 +89,7 @@ def install(app: FastAPI, service: str) -> None:
 
     @app.exception_handler(HTTPException)
     async def on_http(request: Request, error: HTTPException) -> Response:
-        detail = f"{request.method} {request.url.path}: see /openapi.json for what there is"
+        detail = f"{request.method} {request.url.path}: see /openapi.json for the paths"
         headers = dict(error.headers or {})
         if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
             headers["Allow"] = ", ".join(sorted(_methods(app, request)))
@@ -102,7 +106,7 @@ def install(app: FastAPI, service: str) -> None:
 
 
 def _methods(app: FastAPI, request: Request) -> set[str]:
-    """Return the methods of all routes of this path: each route by itself knows only its own."""
+    """Return the methods of all routes of this path: each route knows only its own."""
     routes = (route for route in app.routes if isinstance(route, Route))
     return {
         method

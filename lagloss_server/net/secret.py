@@ -1,4 +1,4 @@
-"""A secret of a receiver: named by an environment variable or a file, or written down, and never shown."""
+"""A secret of a receiver: named by an environment variable or a file, or given as text, and never shown."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ class SecretMissing(UsageError):
 
 
 class Secret:
-    """Where a secret is; usable as a field of a pydantic model. Its text (`repr` and `str`) never holds a value that
-    was written down."""
+    """A reference to a secret, or its text; usable as a field of a pydantic model.
+
+    Its `repr` and `str` never hold a value that was given as text.
+    """
 
     __slots__ = ("_kind", "_value")
 
@@ -30,10 +32,10 @@ class Secret:
 
     @classmethod
     def parse(cls, given: object) -> Secret:
-        """Return the secret that a configuration names.
+        """Parse the secret in a configuration.
 
         Raises:
-            ValueError: without what was found, which may be the secret.
+            ValueError: without quoting the value, which may be the secret.
         """
         if isinstance(given, Secret):
             return given
@@ -48,10 +50,10 @@ class Secret:
         raise ValueError(f"{_EXPECTED}, found something else")
 
     def reveal(self) -> str:
-        """Return the secret's present value, without white space around it.
+        """Return its present value, without white space around it.
 
         Raises:
-            SecretMissing: which names the variable or the file.
+            SecretMissing: names the variable or the file.
         """
         value = self._from_file() if self._kind == "file" else self._value
         if self._kind == "env":

@@ -1,4 +1,4 @@
-"""One mail handed to an SMTP server, within one time limit."""
+"""Delivery of one mail to an SMTP server, within one deadline."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from typing import Final, Literal
 
 from lagloss_server.net.addresses import resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Refused, TryLater
-from lagloss_server.net.redaction import Redactor
-from lagloss_server.net.trust import believe
+from lagloss_server.net.sanitize import Redactor, one_line
+from lagloss_server.net.tls import add_ca_file
 
 TIMEOUT_S: Final = 30.0
-"""Servers that keep strangers waiting before their greeting do so for some seconds."""
+"""Servers that delay unknown clients before their greeting do so for some seconds."""
 
 _PART_BYTES: Final = 16_384
 
@@ -32,12 +31,12 @@ class SmtpLogin:
     password: str
 
     def __repr__(self) -> str:
-        return "Login(***)"
+        return "SmtpLogin(***)"
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What the server answered; `text` holds no secret."""
+    """An answer of the server; `text` holds no secret."""
 
     code: int
     text: str
@@ -46,13 +45,13 @@ class Reply:
         return f"{self.code} {self.text}".strip()
 
     @property
-    def is_for_now(self) -> bool:
-        """Whether it may be another later (RFC 5321, 4.2.1)."""
+    def is_transient(self) -> bool:
+        """True if it may differ later (RFC 5321, 4.2.1)."""
         return 400 <= self.code < 500
 
 
 class SmtpServer:
-    """Where mail is handed in. Its address may be private: relays are."""
+    """A mail server. Its address may be private: those of relays are."""
 
     def __init__(
         self,
@@ -67,28 +66,30 @@ class SmtpServer:
         self._port = port
         self._tls = tls
         self._login = login
-        self._context = None if tls == "none" else believe(ssl.create_default_context(), ca_file)
+        self._context = None if tls == "none" else add_ca_file(ssl.create_default_context(), ca_file)
         self._redact = Redactor(_secrets(login) if login else [])
         self.timeout_s = timeout_s
 
     def send(self, sender: str, recipients: Sequence[str], mail: bytes) -> Mapping[str, Reply] | Refused | TryLater:
-        """Hands the mail in; the recipients that the server does not take, with its reply to each. Raises nothing
-        that a network or a server can cause."""
+        """Send the mail; return the recipients that the server refuses, with its reply to each.
+
+        Never raises for a failure of the network or the server.
+        """
         try:
-            return self._handed_in(sender, recipients, mail)
+            return self._deliver(sender, recipients, mail)
         except smtplib.SMTPResponseException as error:
             reply = self._reply(error.smtp_code, error.smtp_error)
-            answer = f"the mail server answered {reply}"
-            # a code that is none (-1) comes from a line that SMTP does not know
-            return Refused(answer) if 500 <= reply.code < 600 else TryLater(answer)
+            error_text = f"the mail server answered {reply}"
+            # code -1 stands for a line that is no SMTP
+            return Refused(error_text) if 500 <= reply.code < 600 else TryLater(error_text)
         except smtplib.SMTPNotSupportedError as error:
-            return Refused(f"the mail server cannot do what is asked of it: {self._said(error)}")
+            return Refused(f"the mail server lacks a required feature: {self._redacted(error)}")
         except TimeoutError:
             return TryLater("the mail server did not answer in time")
-        except (smtplib.SMTPException, OSError, ValueError) as error:  # ValueError: replies that are no SMTP
-            return TryLater(f"{type(error).__name__}: {self._said(error)}")
+        except (smtplib.SMTPException, OSError, ValueError) as error:  # ValueError: replies that are not SMTP
+            return TryLater(f"{type(error).__name__}: {self._redacted(error)}")
 
-    def _handed_in(self, sender: str, recipients: Sequence[str], mail: bytes) -> Mapping[str, Reply]:
+    def _deliver(self, sender: str, recipients: Sequence[str], mail: bytes) -> Mapping[str, Reply]:
         deadline = Deadline(self.timeout_s)
         session = _Session(self._host, self._port, deadline, self._context if self._tls == "tls" else None)
         try:
@@ -102,18 +103,20 @@ class SmtpServer:
             except smtplib.SMTPRecipientsRefused as error:
                 refused = error.recipients
         finally:
-            session.close()  # without QUIT: the server has answered for the mail, and might hang now
+            session.close()  # without QUIT: the server has accepted the mail, and might hang now
         return {address: self._reply(*reply) for address, reply in refused.items()}
 
     def _reply(self, code: int, text: bytes | str) -> Reply:
-        return Reply(code, self._said(text.decode("utf-8", "replace") if isinstance(text, bytes) else text))
+        return Reply(code, self._redacted(text.decode("utf-8", "replace") if isinstance(text, bytes) else text))
 
-    def _said(self, text: object) -> str:
+    def _redacted(self, text: object) -> str:
         return one_line(self._redact(str(text)), 300)
 
 
 class _Session(smtplib.SMTP):
-    """smtplib limits single steps only; here each step may take what is left until the deadline."""
+    """An SMTP session with a deadline: smtplib limits single steps only; here each step takes at most the remaining
+    time.
+    """
 
     def __init__(self, host: str, port: int, deadline: Deadline, tls: ssl.SSLContext | None) -> None:
         self._deadline = deadline
@@ -138,7 +141,7 @@ class _Session(smtplib.SMTP):
         raise failed
 
     def send(self, s: bytes | str) -> None:  # type: ignore[override]
-        # in parts: over TLS, Python begins the time anew with each record
+        # In parts: over TLS, Python restarts the time-out with each record.
         for start in range(0, max(len(s), 1), _PART_BYTES):
             if self.sock is not None:
                 self.sock.settimeout(self._deadline.left_s())
@@ -154,7 +157,7 @@ class _Session(smtplib.SMTP):
 
 
 class _TimedReader(io.RawIOBase):
-    """Reads from a socket until the deadline."""
+    """A reader of a socket until the deadline."""
 
     def __init__(self, connected: socket.socket, deadline: Deadline) -> None:
         self._socket = connected
@@ -169,13 +172,15 @@ class _TimedReader(io.RawIOBase):
 
 
 def _secrets(login: SmtpLogin) -> list[str]:
-    """Also as they travel, since servers quote a line that they do not understand."""
+    """Return the secrets, also encoded as they travel, since servers quote a line that they do not understand."""
     plain = [login.username, login.password, f"\0{login.username}\0{login.password}"]
     return [*plain, *(b64encode(text.encode()).decode() for text in plain)]
 
 
 def _own_name() -> str:
-    """Return how this machine greets: its full name where it has one (smtplib would ask the resolver, without a
-    limit)."""
+    """Return the name in this machine's greeting: its full name if it has one.
+
+    smtplib would ask the resolver, without a limit.
+    """
     name = socket.gethostname()
     return name if re.fullmatch(r"[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+", name) else "[127.0.0.1]"

@@ -1,10 +1,10 @@
-"""`lagloss doctor`: a row of small checks, each of which says what was found and what to do."""
+"""`lagloss doctor`: a list of small checks, each with a finding and advice."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Final, Literal
@@ -26,8 +26,8 @@ from lagloss.errors import EXIT_OK, EXIT_UNREACHABLE, LaglossError
 from lagloss_server.ops import jars, machine
 from lagloss_server.ops.java import find_java
 from lagloss_server.settings import Settings
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.migrate import MIGRATIONS
-from lagloss_server.store.store import engine_for
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -35,12 +35,12 @@ TIMEOUT_S: Final = 5.0
 NO_SPARK: Final = "not needed: without Spark this installation runs no aggregator, broker or demo"
 CLOCK_WARN_MS: Final = 1_000
 CLOCK_FAIL_MS: Final = 30_000
-"""Half of the default grace: further apart, windows close before what belongs to them has come."""
+"""Half of the default grace: further apart, windows close before their beacons have arrived."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """What one check found; `what_to_do` is empty if all is well."""
+    """Finding of one check; `what_to_do` is empty if all is well."""
 
     name: str
     verdict: Verdict
@@ -49,13 +49,13 @@ class Check:
 
 
 def run(settings: Settings) -> list[Check]:
-    """Return all checks, in the order in which things build on each other. Raises nothing: a failure is a finding."""
+    """Run all checks, in the order in which they build on each other. Raises nothing: a failure is a finding."""
     checks = [_guarded(each, settings) for each in ALL_CHECKS]
     return [check for found in checks for check in found]
 
 
 def exit_code(checks: Iterable[Check]) -> int:
-    """0, or 3 if a check failed."""
+    """Return 0, or 3 if a check failed."""
     return EXIT_UNREACHABLE if any(check.verdict == "fail" for check in checks) else EXIT_OK
 
 
@@ -75,7 +75,7 @@ def show(checks: list[Check], settings: Settings, console: Console) -> None:
 
 
 def check_python(settings: Settings) -> list[Check]:
-    """Python, and the versions of the parts that have to fit together."""
+    """Report Python, and the versions of packages that have to fit together."""
     parts = (
         ("pyspark", "pyarrow", "confluent-kafka", "SQLAlchemy")
         if jars.spark_home()
@@ -86,7 +86,7 @@ def check_python(settings: Settings) -> list[Check]:
 
 
 def check_java(settings: Settings) -> list[Check]:
-    """Java 17 or newer, where Spark is installed."""
+    """Check for Java 17 or newer, if Spark is installed."""
     if not jars.spark_home():
         return [Check("Java", "ok", NO_SPARK)]
     java = find_java()
@@ -94,10 +94,10 @@ def check_java(settings: Settings) -> list[Check]:
 
 
 def check_space(settings: Settings) -> list[Check]:
-    """Memory, and disk where the data is."""
+    """Check the memory, and the disk of the data directory."""
     folder = str(settings.data_dir)
     memory_mb, disk_mb = machine.memory_mb(), machine.free_disk_mb(folder)
-    found = {"memory": f"{memory_mb} MB" if memory_mb else "not known", "disk": f"{disk_mb} MB free in {folder}"}
+    found = {"memory": f"{memory_mb} MB" if memory_mb else "unknown", "disk": f"{disk_mb} MB free in {folder}"}
     problems = {
         "memory": next(machine.memory_problems(), "") if jars.spark_home() else "",  # Spark and the broker take most
         "disk": next(machine.disk_problems(folder, machine.MIN_DISK_MB), ""),
@@ -109,7 +109,7 @@ def check_space(settings: Settings) -> list[Check]:
 
 
 def check_jars(settings: Settings) -> list[Check]:
-    """Check that every jar is there and as locked, if Spark is installed."""
+    """Check that every jar is present and as locked, if Spark is installed."""
     if not jars.spark_home():
         return [Check("jars", "ok", NO_SPARK)]
     root = jars.jars_dir()
@@ -122,7 +122,7 @@ def check_jars(settings: Settings) -> list[Check]:
 
 
 def check_kafka(settings: Settings) -> list[Check]:
-    """Kafka answers; its topics are there with the settings the arithmetic relies on; its clock is right."""
+    """Check that Kafka answers, its topics have the settings that the arithmetic relies on, and its clock is right."""
     bootstrap = settings.require_kafka()
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     try:
@@ -146,7 +146,7 @@ def check_kafka(settings: Settings) -> list[Check]:
 
 
 def check_database(settings: Settings) -> list[Check]:
-    """PostgreSQL answers; its tables are of this version; its clock is right; how much is in quarantine."""
+    """Check that PostgreSQL answers, its tables are of this version and its clock is right; report the quarantine."""
     engine = engine_for(settings.require_database())
     try:
         with engine.connect() as connection:
@@ -169,6 +169,11 @@ def check_database(settings: Settings) -> list[Check]:
                 if "quarantine_count" in tables
                 else []
             )
+            failed = (
+                connection.execute(text("SELECT kind, pipeline, item, error FROM set_aside ORDER BY failed_at")).all()
+                if "set_aside" in tables
+                else []
+            )
     except SQLAlchemyError as error:
         todo = "start `lagloss up`, or check LAGLOSS_DATABASE_URL"
         return [Check("PostgreSQL", "fail", str(getattr(error, "orig", error)).strip().splitlines()[0], todo)]
@@ -179,16 +184,17 @@ def check_database(settings: Settings) -> list[Check]:
         _judge_tables(revision),
         _judge_clock("clock of PostgreSQL", ahead_ms),
         _judge_quarantine({row[0]: row[1] for row in reasons}),
+        _judge_set_aside([f"{row.kind} {row.pipeline}/{row.item} ({row.error})" for row in failed]),
     ]
 
 
 def check_services(settings: Settings) -> list[Check]:
-    """Return each service that `up` runs answers."""
+    """Check that each service that `up` runs answers."""
     checks = []
     for name in ("aggregator", "alerting", "collector", "dashboard"):
         url = getattr(settings, f"{name}_url")
         if not url:
-            checks.append(Check(name, "warn", "not known here", "start `lagloss up`, or set its LAGLOSS_…_URL"))
+            checks.append(Check(name, "warn", "address unknown", "start `lagloss up`, or set its LAGLOSS_…_URL"))
             continue
         try:
             answer = httpx.get(f"{url}/healthz", timeout=TIMEOUT_S)
@@ -223,7 +229,7 @@ def _guarded(check: Callable[[Settings], list[Check]], settings: Settings) -> li
 
 def _judge_clock(name: str, ahead_ms: float | None) -> Check:
     if ahead_ms is None:
-        return Check(name, "warn", "not known: the broker took no record", "see the broker's log")
+        return Check(name, "warn", "unknown: the broker accepted no record", "see the broker's log")
     found = f"{abs(ahead_ms):.0f} ms {'ahead of' if ahead_ms > 0 else 'behind'} this machine's"
     if abs(ahead_ms) < CLOCK_WARN_MS:
         return Check(name, "ok", found)
@@ -250,8 +256,15 @@ def _judge_quarantine(reasons: dict[str, int]) -> Check:
     return Check("quarantine", "warn", found, "table `quarantine` holds topic, partition and offset of bad records")
 
 
+def _judge_set_aside(failed: Sequence[str]) -> Check:
+    if not failed:
+        return Check("set aside", "ok", "nothing")
+    found = f"{len(failed)}: {failed[0]}" + (", ..." if len(failed) > 1 else "")
+    return Check("set aside", "warn", found, "see logs/aggregator.log; `lagloss recompute` tries windows again")
+
+
 def _kafka_clock_ahead_ms(bootstrap: str, admin: AdminClient) -> float | None:
-    """Return how far the broker's clock is ahead of ours: it stamps a record of a short-lived topic of our own."""
+    """Return the ms by which the broker's clock is ahead of ours; it stamps a record of a temporary topic."""
     topic = f"lagloss.doctor.{uuid4().hex[:8]}"
     stamps: list[int] = []
 

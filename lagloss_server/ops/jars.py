@@ -35,7 +35,7 @@ from lagloss_server.ops.processes import PACKAGES, launcher
 
 @dataclass(frozen=True)
 class JarSet:
-    """What to ask Ivy for: coordinates `organisation:name:version`, with what they depend on if `transitive`."""
+    """Jars to request from Ivy: coordinates `organisation:name:version`, with their dependencies if `transitive`."""
 
     name: str
     coordinates: tuple[str, ...]
@@ -61,11 +61,13 @@ BROKER: Final = JarSet(
 SETS: Final = (SPARK, BROKER)
 
 Report = Callable[[str, int, int], None]
-"""Takes progress: (a line to show, jars done, jars to do)."""
+"""Progress callback: (a line to show, jars done, jars to do)."""
 
 
 @dataclass(frozen=True)
 class LockedJar:
+    """A jar of the lock, with its set and SHA-256 in hex."""
+
     kind: str
     name: str
     sha256: str
@@ -75,8 +77,7 @@ class LockedJar:
 
 
 def jars_dir() -> Path:
-    """Return where the jars are: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's
-    cache."""
+    """Return the jars' folder: LAGLOSS_JARS_DIR, else `.jars` of the checkout this runs from, else the user's cache."""
     if given := os.environ.get("LAGLOSS_JARS_DIR"):
         return Path(given)
     if (PACKAGES / "pyproject.toml").exists():
@@ -85,8 +86,10 @@ def jars_dir() -> Path:
 
 
 def read_lock(text: str | None = None) -> list[LockedJar]:
-    """Return the lock's jars. Its lines are what `sha256sum` prints, so `sha256sum -c` in the jars' folder checks them
-    too."""
+    """Return the lock's jars.
+
+    Its lines are in the format of `sha256sum`, so `sha256sum -c` in the jars' folder checks them too.
+    """
     if text is None:
         text = resources.files("lagloss_server.ops").joinpath("jars.lock").read_text()
     jars = []
@@ -99,7 +102,7 @@ def read_lock(text: str | None = None) -> list[LockedJar]:
 
 
 def spark_home() -> Path | None:
-    """Return the folder of pyspark; None where it is not installed, or not with its jars."""
+    """Return the folder of pyspark; None if it is not installed, or not with its jars."""
     spec = importlib.util.find_spec("pyspark")  # found, not imported: importing pyspark takes a second
     folders = spec.submodule_search_locations if spec else None
     return Path(folders[0]) if folders and Path(folders[0], "jars").is_dir() else None
@@ -114,7 +117,7 @@ def require_spark() -> Path:
 
 
 def spark_jars() -> list[Path]:
-    """Spark's Kafka connector, for `spark.jars`. Raises JarsMissing."""
+    """Return the jars of Spark's Kafka connector, for `spark.jars`. Raises JarsMissing."""
     return _present(SPARK)
 
 
@@ -124,20 +127,20 @@ def broker_jars() -> list[Path]:
 
 
 def ensure(progress: Report | None = None, sets: tuple[JarSet, ...] = SETS) -> None:
-    """Make all jars be there and be what the lock says; without network access if they are.
+    """Fetch all jars that are missing or differ from the lock; needs no network if there are none.
 
     A jar that differs (half-downloaded, edited) is fetched again and reported to `progress`. Raises JavaMissing,
-    JarsNotFetched, and JarMismatch if what was fetched differs from the lock.
+    JarsNotFetched, and JarMismatch if a fetched jar differs from the lock.
     """
     report = progress or _silent
     root = jars_dir()
     if not any(differs(jar, root) for jar in read_lock() if jar.kind in {each.name for each in sets}):
-        return  # nothing to write: the folder may be another user's
+        return  # nothing to write: the folder may belong to another user
     try:
         root.mkdir(parents=True, exist_ok=True)
         with _locked(root / ".lock"):
             for jar_set in sets:
-                bad = _sort_out(jar_set, root, report)
+                bad = _remove_bad(jar_set, root, report)
                 if bad:
                     _fetch_locked(jar_set, bad, root, report)
     except PermissionError as error:
@@ -151,7 +154,7 @@ def sha256_of(path: Path) -> str:
 
 
 def differs(jar: LockedJar, root: Path) -> bool:
-    """Return whether a jar is missing or not what the lock says."""
+    """Return True if a jar is missing or differs from the lock."""
     path = jar.path(root)
     return not path.is_file() or sha256_of(path) != jar.sha256
 
@@ -166,8 +169,8 @@ def _present(jar_set: JarSet) -> list[Path]:
     return [jar.path(root) for jar in wanted]
 
 
-def _sort_out(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
-    """Return the set's jars that are not as locked; what is in their place is thrown away."""
+def _remove_bad(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
+    """Return the set's jars that are missing or not as locked, and delete the latter."""
     bad = []
     for jar in read_lock():
         if jar.kind != jar_set.name or not differs(jar, root):
@@ -180,13 +183,13 @@ def _sort_out(jar_set: JarSet, root: Path, report: Report) -> list[LockedJar]:
 
 
 def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Report) -> None:
-    ivy_cache = root / ".ivy"  # kept if this is interrupted: the next call goes on where this one stopped
+    ivy_cache = root / ".ivy"  # kept if this is interrupted: the next call resumes where this one stopped
     with tempfile.TemporaryDirectory(dir=root, prefix=".fetched-") as scratch:
         fetched = _fetch(jar_set, ivy_cache, Path(scratch), sum(j.kind == jar_set.name for j in read_lock()), report)
         for jar in bad:
             path = fetched / jar.name
             if not path.exists():
-                raise JarsNotFetched(detail=f"the registry did not give {jar.name}", log=root / "fetch.log")
+                raise JarsNotFetched(detail=f"the registry did not serve {jar.name}", log=root / "fetch.log")
             found = sha256_of(path)
             if found != jar.sha256:
                 shutil.rmtree(ivy_cache, ignore_errors=True)
@@ -197,7 +200,7 @@ def _fetch_locked(jar_set: JarSet, bad: list[LockedJar], root: Path, report: Rep
 
 
 def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, report: Report) -> Path:
-    """Lets Ivy put the set's jars into a folder, which is returned. `expected` is for the progress only."""
+    """Let Ivy put the set's jars into a folder, which is returned. `expected` is for the progress only."""
     java = find_java()
     (scratch / "ivy.xml").write_text(_ivy_module(jar_set))
     out = scratch / "jars"
@@ -215,7 +218,7 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
     ]
     log_path = jars_dir() / "fetch.log"
     done = 0
-    report(f"fetching the {jar_set.name} jars: asking what they need", 0, expected)
+    report(f"fetching the {jar_set.name} jars: resolving dependencies", 0, expected)
     with (
         log_path.open("w") as log,
         subprocess.Popen(
@@ -229,7 +232,7 @@ def _fetch(jar_set: JarSet, ivy_cache: Path, scratch: Path, expected: int, repor
                     done += 1
                     name = re.search(r"!(\S+?)\(|!(\S+)", line)
                     report((name[1] or name[2]) if name else "a jar", min(done, expected), expected)
-        except BaseException:  # Ctrl-C too: Ivy has a session of its own and would go on
+        except BaseException:  # Ctrl-C too: Ivy has a session of its own and would continue
             ivy.kill()
             raise
     if ivy.returncode != 0 or not out.exists():
@@ -259,7 +262,7 @@ def _ivy_module(jar_set: JarSet) -> str:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Let one process fetch at a time; the kernel opens the lock if its holder dies."""
+    """Allow one fetching process at a time; the kernel releases the lock if its holder dies."""
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -270,7 +273,7 @@ def _silent(line: str, done: int, total: int) -> None:
 
 
 def write_lock(path: Path) -> None:
-    """Fetch every set anew and writes what came as the lock, for a maintainer who changed a version."""
+    """Fetch every set anew and write the result as the lock, for a maintainer who changed a version."""
     lines = [
         "# SHA-256 of every jar, as sha256sum prints it. Written by `make lock`; jars.py beside it says which and why."
     ]
@@ -283,7 +286,7 @@ def write_lock(path: Path) -> None:
 
 @contextmanager
 def shown_progress(console: Console) -> Iterator[Report]:
-    """Return a progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
+    """Show a progress bar on a terminal, plain lines elsewhere; nothing at all while there is nothing to fetch."""
     if not console.is_terminal:
         yield lambda line, done, total: console.print(f"  jars {done}/{total} {line}" if total else f"  {line}")
         return
@@ -301,11 +304,11 @@ def shown_progress(console: Console) -> Iterator[Report]:
 
 
 def main() -> int:
-    """Fetch the jars; exit code 0, or an error's."""
+    """Fetch the jars; return exit code 0, or an error's."""
     parser = argparse.ArgumentParser(
         prog="python -m lagloss_server.ops.jars", description="fetch the jars lagloss needs"
     )
-    parser.add_argument("--lock", action="store_true", help="write jars.lock anew from what the registry serves")
+    parser.add_argument("--lock", action="store_true", help="rewrite jars.lock from the registry")
     arguments = parser.parse_args()
     console = Console(stderr=True)
     try:
@@ -318,7 +321,7 @@ def main() -> int:
         console.print(str(error), style="red", markup=False, highlight=False)
         return error.exit_code
     except KeyboardInterrupt:
-        console.print("interrupted; run it again to go on", style="yellow")
+        console.print("interrupted; run it again to resume", style="yellow")
         return 130
     console.print(f"jars: {len(read_lock())} in place")
     return 0

@@ -1,4 +1,4 @@
-"""The machine's Java: where it is, if it is new enough."""
+"""The machine's Java, if it is new enough."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ PORTS = ("DASHBOARD", "COLLECTOR", "METRICS", "ALERTING", "KAFKA", "POSTGRES")
 
 
 def python_problems() -> Iterator[str]:
-    """Yield what is wrong with the Python that runs this."""
+    """Yield the problems with the Python that runs this."""
     if sys.version_info < MIN_PYTHON:
         yield (
             "Python 3.11 or newer is needed, found {} at {}. Install one, or name it: make setup PYTHON=path"
@@ -36,7 +36,7 @@ def python_problems() -> Iterator[str]:
 
 
 def java_problems() -> Iterator[str]:
-    """Yield what is wrong with the Java of JAVA_HOME or PATH."""
+    """Yield the problems with the Java of JAVA_HOME or PATH."""
     java = java_path()
     found = java_version(java) if java else None
     if found is None or found < MIN_JAVA:
@@ -47,7 +47,7 @@ def java_problems() -> Iterator[str]:
 
 
 def java_path() -> Optional[str]:
-    """Return where `java` is: JAVA_HOME's, else the PATH's; None if there is none."""
+    """Return the path of `java`: JAVA_HOME's, else the PATH's; None if there is none."""
     home = os.environ.get("JAVA_HOME")
     return os.path.join(home, "bin", "java") if home else shutil.which("java")
 
@@ -65,14 +65,14 @@ def java_version(java: str) -> Optional[int]:
 
 
 def java_found(java: Optional[str], version: Optional[int]) -> str:
-    """Return what was found in place of a good Java, for a message."""
+    """Return the finding in place of a suitable Java, for a message."""
     if java is None:
         return "none"
     return "{}, which does not run".format(java) if version is None else "Java {} at {}".format(version, java)
 
 
 def memory_problems() -> Iterator[str]:
-    """Yield whether this machine has too little memory for Kafka, PostgreSQL, Spark and the services."""
+    """Yield a problem if this machine has too little memory for Kafka, PostgreSQL, Spark and the services."""
     found = memory_mb()
     if found is not None and found < MIN_MEMORY_MB:
         yield "{:.1f} GB of memory are needed, found {:.1f}. Use a larger machine, or raise its limit".format(
@@ -81,7 +81,7 @@ def memory_problems() -> Iterator[str]:
 
 
 def memory_mb() -> Optional[int]:
-    """Return the machine's memory in MB, or the limit of this container where that is less; None if not known."""
+    """Return the machine's memory in MB, or the limit of this container if that is less; None if unknown."""
     limits = []
     for path, pattern in (
         ("/proc/meminfo", r"MemTotal:\s+(\d+) kB"),
@@ -106,7 +106,7 @@ def free_disk_mb(folder: str) -> int:
 
 
 def disk_problems(folder: str, needed_mb: int) -> Iterator[str]:
-    """Yield whether `folder` has less than `needed_mb` MB free."""
+    """Yield a problem if `folder` has less than `needed_mb` MB free."""
     free_mb = free_disk_mb(folder)
     if free_mb < needed_mb:
         yield "{:.1f} GB of free disk are needed in {}, found {:.1f}. Free some, or use another folder".format(
@@ -115,7 +115,7 @@ def disk_problems(folder: str, needed_mb: int) -> Iterator[str]:
 
 
 def port_problems() -> Iterator[str]:
-    """Yield which ports that LAGLOSS_..._PORT variables name cannot be listened on."""
+    """Yield a problem for each port that a LAGLOSS_..._PORT variable names and that cannot be listened on."""
     for name in PORTS:
         variable = "LAGLOSS_{}_PORT".format(name)
         port = os.environ.get(variable, "")
@@ -127,7 +127,7 @@ def port_problems() -> Iterator[str]:
 
 
 def port_is_free(port: int) -> bool:
-    """Return whether a server could listen on this port of 127.0.0.1 now."""
+    """Return True if a server could listen on this port of 127.0.0.1 now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

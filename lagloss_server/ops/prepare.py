@@ -1,4 +1,4 @@
-"""Makes a Kafka and a PostgreSQL ready for lagloss, as often as you like: `python -m lagloss_server.ops.prepare`."""
+"""Prepares a Kafka and a PostgreSQL for lagloss; can be repeated: `python -m lagloss_server.ops.prepare`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lagloss_server.store.migrate import migrate
 
 
 def prepare(settings: Settings) -> None:
-    """Create the topics and brings the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
+    """Create the topics and bring the tables up to date. Raises KafkaUnreachable, DatabaseUnreachable."""
     create_topics(settings.require_kafka(), replication=settings.topic_replication)
     url = settings.require_database()
     try:
@@ -25,7 +25,7 @@ def prepare(settings: Settings) -> None:
 
 
 def main() -> int:
-    """Prepare what the environment names; exit code 0, or an error's."""
+    """Prepare the servers that the environment names; return exit code 0, or an error's."""
     try:
         prepare(Settings.load())
     except LaglossError as error:

@@ -36,7 +36,7 @@ def own_modules_first() -> dict[str, str]:
 
 
 def launcher(on_parent_death: int = signal.SIGTERM, user: str | None = None) -> list[str]:
-    """Return the words to put before a command so that it runs as `user` and gets a signal when this process dies."""
+    """Return the prefix of a command that makes it run as `user`, and signals it when this process dies."""
     uid, gid = (-1, -1) if user is None else pwd.getpwnam(user)[2:4]
     return [sys.executable, "-I", "-S", str(_LAUNCHER), *map(str, (int(on_parent_death), os.getpid(), uid, gid))]
 
@@ -53,9 +53,9 @@ def spawn(
 ) -> subprocess.Popen[bytes]:
     """Start a program in a session of its own, its output appended to `log_path`.
 
-    `env` is laid over this process's environment, with `own_modules_first`; `pass_fds` are open in the child, too. If
-    this process dies, however it dies, the child gets `on_parent_death`. The kernel sends it when the *thread* that
-    called here ends: call from one that lives on.
+    `env` is merged into this process's environment, with `own_modules_first`; `pass_fds` are open in the child, too. If
+    this process dies, in any way, the child gets `on_parent_death`. The kernel sends it when the *thread* that called
+    this ends: call from one that lives on.
     """
     log_path.parent.mkdir(parents=True, exist_ok=True)
     with log_path.open("ab") as log:
@@ -72,12 +72,12 @@ def spawn(
 
 
 def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int = signal.SIGTERM) -> int:
-    """End a spawned program: `how`, then after `timeout_s` SIGKILL to all of its group. Returns its exit code."""
+    """End a spawned program: send `how`, then after `timeout_s` SIGKILL to its group. Returns its exit code."""
     if process.poll() is not None:
         return process.returncode  # reaped: its number may belong to another process by now
     process.send_signal(how)
     deadline = time.monotonic() + timeout_s
-    # Waits without reaping, so that the group's number stays ours until what is left in the group is gone, too.
+    # Waits without reaping, so that the group's number stays ours until the rest of the group is gone, too.
     while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         if time.monotonic() > deadline:
             break
@@ -88,8 +88,7 @@ def terminate(process: subprocess.Popen[bytes], timeout_s: float = 10, how: int 
 
 
 def is_running(pid: int, word: str) -> bool:
-    """Return whether process `pid` lives and has `word` in its command line (a pid from a file may have been given
-    anew)."""
+    """Return True if process `pid` lives and has `word` in its command line (a pid in a file may have been reused)."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and any(word in part for part in process.cmdline())
@@ -98,7 +97,7 @@ def is_running(pid: int, word: str) -> bool:
 
 
 def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
-    """Wait for a process that is not ours to end; whether it did. One left by a killed parent is about to."""
+    """Wait for another parent's process to end; return True if it did. One left by a killed parent is about to."""
     deadline = time.monotonic() + timeout_s
     while is_running(pid, word):
         if time.monotonic() > deadline:
@@ -108,7 +107,7 @@ def wait_gone(pid: int, word: str, timeout_s: float) -> bool:
 
 
 def choose_port(server: str, wanted: int = 0, remembered: int | None = None) -> int:
-    """Return a loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
+    """Choose a loopback port for `server`: the one wanted, else the remembered one if free, else any free one.
 
     Raises PortInUse if a port was asked for by number and another process has it.
     """

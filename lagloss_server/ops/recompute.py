@@ -1,4 +1,4 @@
-"""Asking the running aggregator to close windows again, and waiting for its answer."""
+"""Recomputation by the running aggregator: request it, and wait for the answer."""
 
 from __future__ import annotations
 
@@ -11,51 +11,54 @@ from lagloss_server.errors import NotEnoughData, ServerNotReady
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.ops.supervisor import Say
 from lagloss_server.settings import Settings
+from lagloss_server.store import recompute_requests
 from lagloss_server.store.store import Store
 
 ANSWER_TIMEOUT_S = 3_600
 ABSENT_AT_MOST_S = 120.0
-"""How long the aggregator may be away once it has been asked: it is started again, and then goes on."""
+"""Longest absence of the aggregator after a request: it is restarted, and then continues."""
 POLL_S = 0.1
 
 
 def recompute(settings: Settings, store: Store, pipeline: str, from_s: int, to_s: int, say: Say) -> dict[str, Any]:
-    """Have the running aggregator close the windows with from <= start < to again; returns when it has. `say` hears how
-    far it is.
+    """Have the running aggregator close the windows with from <= start < to again, and return its answer when it is
+    done.
+
+    `say` is called with the progress.
 
     Raises:
-        ServerNotReady: no aggregator answers, or not in time. What was asked for is done all the same once one runs.
+        ServerNotReady: no aggregator answers, or not in time. The request is still carried out once one runs.
         NotEnoughData: there is no closed window in the range.
     """
     check_aggregator(settings)
-    request = store.request_recompute(pipeline, from_s, to_s)
+    request = recompute_requests.add(store, pipeline, from_s, to_s)
     asked = seen = time.monotonic()
-    while (answer := store.recompute_answer(request)) is None:
+    while (answer := recompute_requests.answer_to(store, request)) is None:
         now = time.monotonic()
         if now - asked > ANSWER_TIMEOUT_S:
             raise ServerNotReady(
                 server="the aggregator", detail=f"no answer within {ANSWER_TIMEOUT_S} s", log="its own"
             )
-        say(_how_far(store.recompute_progress(request)))
+        say(_progress_text(recompute_requests.progress_of(store, request)))
         try:
             check_aggregator(settings)
             seen = now
         except ServerNotReady:
             if now - seen > ABSENT_AT_MOST_S:
                 raise
-            say("the aggregator does not answer; it goes on once it runs again")
+            say("the aggregator does not answer; it continues once it runs again")
         time.sleep(POLL_S)
     if not answer["windows"] and not answer["sealed"]:
         raise NotEnoughData(detail=f"{pipeline} has no closed window from {rfc3339(from_s)} to {rfc3339(to_s)}.")
     return answer
 
 
-def _how_far(progress: dict[str, Any] | None) -> str:
+def _progress_text(progress: dict[str, Any] | None) -> str:
     return "waiting for the aggregator" if progress is None else f"{progress['done']} of {progress['of']} windows"
 
 
 def check_aggregator(settings: Settings) -> None:
-    """Raise ServerNotReady where the aggregator, if its address is known, does not answer at all."""
+    """Raise ServerNotReady if the aggregator, if its address is known, does not answer."""
     if not settings.aggregator_url:
         return
     try:

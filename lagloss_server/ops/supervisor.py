@@ -1,4 +1,4 @@
-"""Keeps the services of `lagloss up` running: one process each, started again with growing pauses when it dies."""
+"""The supervisor of `lagloss up`: runs each service as a process, and restarts it with growing pauses when it dies."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from lagloss_server.errors import ServerNotReady
 from lagloss_server.ops.processes import log_tail, spawn, terminate
 
 Say = Callable[[str], None]
-"""Takes messages for the operator, a line each."""
+"""Callback that shows the operator a line."""
 
 MAX_PAUSE_S: Final = 30.0
 STEADY_S: Final = 60.0
-"""A service that ran this long starts with the shortest pause again when it dies."""
+"""Uptime after which the pause before a restart is the shortest again."""
 LIVED_S: Final = 1.5
-"""A service without a health URL counts as ready once it has lived so long: past its imports and settings."""
+"""Uptime from which a service without a health URL counts as ready: past its imports and settings."""
 GIVE_UP_STARTING: Final = 3
-"""Deaths before first being ready after which `up` ends instead of trying on: a setting is wrong, not the weather."""
+"""Deaths before first being ready after which `up` gives up: a wrong setting, not a transient failure."""
 
 
 @dataclass
@@ -42,17 +42,17 @@ class Service:
     process: subprocess.Popen[bytes] | None = field(default=None, init=False)
     deaths: int = field(default=0, init=False)
     started_at: float = field(default=0.0, init=False)
-    _start_again_at: float | None = field(default=None, init=False)
+    _restart_at: float | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Start the process, its output appended to the log."""
         argv = [sys.executable, "-m", self.module, *self.arguments]
         self.process = spawn(argv, self.log_path, env={"PYTHONUNBUFFERED": "1", **self.env}, pass_fds=self.pass_fds)
         self.started_at = time.monotonic()
-        self._start_again_at = None
+        self._restart_at = None
 
     def is_ready(self) -> bool:
-        """Return whether it serves now."""
+        """Return True if the service works now."""
         if self.process is None or self.process.poll() is not None:
             return False
         if self.health_url is None:
@@ -63,25 +63,25 @@ class Service:
             return False
 
     def tend(self, say: Say) -> None:
-        """Note a death, and start the process again once its pause is over."""
+        """Check once: note a death, and restart the process once its pause is over."""
         now = time.monotonic()
         if self.process is not None and self.process.poll() is None:
             if now - self.started_at > STEADY_S:
                 self.deaths = 0
             return
-        if self._start_again_at is None:
+        if self._restart_at is None:
             self.deaths += 1
             pause_s = min(MAX_PAUSE_S, 2.0 ** (self.deaths - 1))
-            self._start_again_at = now + pause_s
+            self._restart_at = now + pause_s
             code = self.process.returncode if self.process else "?"
-            say(f"{self.name} died ({_died_of(code)}), starting it again in {pause_s:.0f} s; log: {self.log_path}")
-        elif now >= self._start_again_at:
+            say(f"{self.name} died ({_exit_cause(code)}), restarting it in {pause_s:.0f} s; log: {self.log_path}")
+        elif now >= self._restart_at:
             self.start()
-            say(f"{self.name} started again")
+            say(f"{self.name} restarted")
 
 
 def start_all(services: Iterable[Service], timeout_s: float, say: Say) -> None:
-    """Start all at once and returns when all are ready. Raises ServerNotReady."""
+    """Start all at once and return when all are ready. Raises ServerNotReady."""
     waiting = list(services)
     for service in waiting:
         service.start()
@@ -103,7 +103,7 @@ def start_all(services: Iterable[Service], timeout_s: float, say: Say) -> None:
 
 
 def stop_all(services: Iterable[Service], timeout_s: float = 15) -> None:
-    """Asks all to end, then waits for each; what does not end in time is killed."""
+    """Ask all to stop, then wait for each; kill those that do not stop in time."""
     running = [service.process for service in services if service.process and service.process.poll() is None]
     for process in running:
         process.send_signal(signal.SIGTERM)
@@ -111,7 +111,7 @@ def stop_all(services: Iterable[Service], timeout_s: float = 15) -> None:
         terminate(process, timeout_s)
 
 
-def _died_of(code: int | str) -> str:
+def _exit_cause(code: int | str) -> str:
     if isinstance(code, int) and code < 0:
         return signal.Signals(-code).name
     return f"exit code {code}"

@@ -1,4 +1,4 @@
-"""`lagloss up`: the whole service in the foreground, on servers of its own where none are named."""
+"""`lagloss up`: the whole service in the foreground, with embedded servers unless others are configured."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ WATCH_EVERY_S: Final = 0.5
 
 
 class ServiceStack:
-    """Everything `up` runs. Use as a context manager from the main thread; `endpoints` is the contract's ready line."""
+    """The servers and services that `up` runs.
+
+    Use as a context manager from the main thread; `endpoints` is the contract's ready line.
+    """
 
     def __init__(self, settings: Settings, say: Say) -> None:
         self.settings = settings
@@ -62,8 +65,8 @@ class ServiceStack:
         self.stop()
 
     def start(self) -> None:
-        """Start all and returns when all is ready. Raises a LaglossError that says what to do."""
-        self._lock = _hold(self._dir)
+        """Start everything and return when all is ready. Raises a LaglossError with advice."""
+        self._lock = _lock_directory(self._dir)
         self._check_machine()
         jars.ensure(lambda line, done, total: self._say(f"jars {done}/{total} {line}" if total else line))
         settings = self._start_servers()
@@ -83,23 +86,23 @@ class ServiceStack:
         write_endpoints(self._dir, {**self.endpoints, **others})
 
     def watch(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Keep everything running until `until()` or a signal. Raises if a server cannot be started again."""
+        """Keep everything running until `until()` or a signal. Raises if a server cannot be restarted."""
         while not until():
             self.tend()
             time.sleep(WATCH_EVERY_S)
 
     def tend(self) -> None:
-        """Check every process once, and start again those that died."""
+        """Check all servers and services once; restart those that died."""
         for server in (self._kafka, self._postgres):
             if server and any(process.poll() is not None for process in server.processes):
-                self._say(f"{type(server).__name__} died, starting it again; log: {server.log_path}")
+                self._say(f"{type(server).__name__} died, restarting it; log: {server.log_path}")
                 server.stop()
                 server.start()
         for service in self._services:
             service.tend(self._say)
 
     def stop(self) -> None:
-        """End services first, then servers. Twice does no harm."""
+        """Stop services first, then servers. Idempotent."""
         if self._lock is None:
             return
         remove_endpoints(self._dir)
@@ -112,7 +115,7 @@ class ServiceStack:
         self._lock = None
 
     def _check_machine(self) -> None:
-        """Raise, before any long step, for what this machine lacks or what another process has taken."""
+        """Raise, before any long step, if this machine lacks something or another process has taken a port."""
         jars.require_spark()
         find_java()
         for problem in (*machine.memory_problems(), *machine.disk_problems(str(self._dir), machine.MIN_DISK_MB)):
@@ -122,7 +125,7 @@ class ServiceStack:
         self._ports = _service_ports(self.settings, self._dir / "ports.json")
 
     def _start_servers(self) -> Settings:
-        """Start the servers that no setting names; the settings with their addresses."""
+        """Start the servers that no setting names; return the settings with their addresses."""
         found: dict[str, str] = {}
         if not self.settings.kafka_bootstrap:
             self._say("starting Kafka")
@@ -134,7 +137,7 @@ class ServiceStack:
             found["database_url"] = self._postgres.start().url
         ports = self._ports
         urls = {f"{name}_url": f"http://{_visible_host(self.settings)}:{port}" for name, port in ports.items()}
-        urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, as browsers know it
+        urls["dashboard_url"] = self.settings.dashboard_url or urls["dashboard_url"]  # a proxy's, for browsers
         numbers = {
             "dashboard_port": ports["dashboard"],
             "collector_port": ports["collector"],
@@ -147,21 +150,23 @@ class ServiceStack:
 def run(settings: Settings, *, as_json: bool = False) -> int:
     """Run the stack until Ctrl-C or SIGTERM. Stdout: the ready line, or a table of endpoints; stderr: the rest."""
     console = Console(stderr=True)
-    with signals_interrupt(), shown(console) as say:
+    with signals_interrupt(), progress_lines(console) as say:
         try:
             with ServiceStack(settings, say) as stack:
                 _print_ready(stack.endpoints, as_json=as_json)
-                say("ready; Ctrl-C ends all of it")
+                say("ready; Ctrl-C stops everything")
                 stack.watch()
         except KeyboardInterrupt:
-            say("ended")
+            say("stopped")
     return EXIT_OK
 
 
 @contextmanager
 def signals_interrupt() -> Iterator[None]:
-    """SIGTERM and SIGHUP (a closed terminal) raise KeyboardInterrupt as SIGINT does, once; later ones are ignored, so
-    that an impatient second Ctrl-C does not leave half of it running."""
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP (a closed terminal), as on SIGINT, once.
+
+    Later signals are ignored, so that an impatient second Ctrl-C does not leave half of it running.
+    """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         for each in numbers:
@@ -178,8 +183,8 @@ def signals_interrupt() -> Iterator[None]:
 
 
 @contextmanager
-def shown(console: Console) -> Iterator[Say]:
-    """Lines with the seconds since the start, so that one sees from the first second that something happens."""
+def progress_lines(console: Console) -> Iterator[Say]:
+    """Print lines with the seconds since the start, so that progress is visible from the first second."""
     began = time.monotonic()
 
     def say(line: str) -> None:
@@ -200,8 +205,8 @@ def _print_ready(endpoints: dict[str, str], *, as_json: bool) -> None:
     Console().print(table)
 
 
-def _hold(data_dir: Path) -> IO[str]:
-    """Take the data directory for this process; the kernel gives it free when the process ends, however it ends."""
+def _lock_directory(data_dir: Path) -> IO[str]:
+    """Lock the data directory for this process; the kernel releases the lock when the process ends, in any way."""
     try:
         data_dir.mkdir(parents=True, exist_ok=True)
         lock = (data_dir / "up.lock").open("a+")
@@ -221,7 +226,7 @@ def _hold(data_dir: Path) -> IO[str]:
 
 
 def _service_ports(settings: Settings, path: Path) -> dict[str, int]:
-    """Return a port each; those of last time where they are free, so that a bookmark stays good."""
+    """Choose a port for each service; the last ones if they are free, so that bookmarks stay valid."""
     try:
         remembered = json.loads(path.read_text())
     except (OSError, ValueError):

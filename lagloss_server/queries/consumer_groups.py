@@ -20,7 +20,7 @@ from lagloss.broker.partition_bounds import Key
 
 ANSWER_TIMEOUT_S: Final = 2.0
 """For one answer; a question needs up to three where nothing is known yet."""
-logging.getLogger("kafka").setLevel(logging.CRITICAL)  # who asks says what is wrong
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # callers report the errors
 
 
 class _Direct(KafkaNetSocket):  # type: ignore[misc]  # without types
@@ -59,7 +59,7 @@ class _Client(KafkaAdminClient):  # type: ignore[misc]  # without types
 class ConsumerGroups:
     """Asks about consumer groups. Threads that share it ask one after the other.
 
-    Its methods raise KafkaException where the brokers do not answer, as those of other clients here do.
+    Its methods raise KafkaException if the brokers do not answer, as those of other clients here do.
 
     Args:
         bootstrap: HOST:PORT,... of the cluster.

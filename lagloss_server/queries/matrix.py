@@ -111,7 +111,7 @@ def matrix(found: WindowBlocks, *, only_missing: bool = False, limit: int = MAX_
 
 @dataclass(frozen=True)
 class Presence:
-    """Who was where in a window's blocks: what every selection of messages is made from. A row is a position in `ids`.
+    """Messages and checkpoints of a window's blocks, from which selections are made. A row is a position in `ids`.
 
     Of several beacons of a message at a checkpoint the earliest live one gives its lag, a replayed one only where there
     is no live one.
@@ -130,12 +130,12 @@ class Presence:
 
     @cached_property
     def ids(self) -> U64:
-        """All ids, ascending."""
+        """Ids of all messages, ascending."""
         return np.unique(np.concatenate([np.empty(0, np.uint64), *self.at.values()]))
 
     @cached_property
     def event_ms(self) -> npt.NDArray[np.float64]:
-        """Epoch ms by row, from the first checkpoint; infinity where it has none."""
+        """Epoch ms by row, from the first checkpoint; infinity if it has none."""
         event_ms = np.full(self.ids.size, np.inf)
         for block, rows in self.found.beacons(self.graph.first):
             if block.event_offset_ms is not None:
@@ -145,7 +145,7 @@ class Presence:
 
     @cached_property
     def lags_ms(self) -> dict[str, F32]:
-        """By checkpoint and row; infinity where the row is not there."""
+        """By checkpoint and row; infinity if the row is not there."""
         return {name: self._least_lags(name) for name in self.at}
 
     @cached_property

@@ -27,13 +27,13 @@ from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 
 _BATCH_BEACONS: Final = 2_000_000
-"""Beacons, as tallies count them, of windows that are looked through in one go: about a second."""
+"""Beacons, as tallies count them, of windows that are searched in one step: about a second."""
 _BATCH_WINDOWS: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class SearchLimit:
-    """What a search may cost before it gives its answer so far."""
+    """Cost limits of a search, at which it returns its answer so far."""
 
     seconds: float = 30
     beacons: int = 200_000_000
@@ -92,7 +92,7 @@ class Trail:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a search came to. Windows with from_s <= start < to_s were looked through, None if none were; the log's
+    """Result of a search. Windows with from_s <= start < to_s were looked through, None if none were; the log's
     tallies reach back to `oldest_s`. `is_cut`: the limit ended it before it had seen all."""
 
     trail: Trail | None

@@ -1,4 +1,4 @@
-"""Offset ranges: from what the tallies name to what one Spark read takes in."""
+"""Offset ranges: those of tallies, converted to the ranges of single Spark reads."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SMALL_GAP = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Watermarks:
-    """What the broker holds of one partition: offsets from `low` to before `high`."""
+    """Offsets that the broker holds of one partition: from `low` to before `high`."""
 
     low: int
     high: int
 
 
 def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[OffsetRange]:
-    """Return the ranges by partition and offset, joined where they overlap or lie within `gap` records."""
+    """Return the ranges by partition and offset, joined if they overlap or lie within `gap` records."""
     merged: list[OffsetRange] = []
     for item in sorted(ranges, key=lambda found: (found.partition, found.first)):
         last = merged[-1] if merged else None
@@ -32,7 +32,7 @@ def merge_ranges(ranges: Iterable[OffsetRange], gap: int = SMALL_GAP) -> list[Of
 
 
 def clamp(ranges: Iterable[OffsetRange], held: Mapping[int, Watermarks]) -> list[OffsetRange]:
-    """Cut the ranges to what the broker still holds: Spark would wait two minutes for an end past the log's end."""
+    """Cut the ranges to what the broker holds: Spark would wait two minutes for an end past the log's end."""
     clamped = []
     for item in ranges:
         marks = held.get(item.partition)
@@ -45,8 +45,8 @@ def clamp(ranges: Iterable[OffsetRange], held: Mapping[int, Watermarks]) -> list
 
 
 def rounds(ranges: Iterable[OffsetRange]) -> list[list[OffsetRange]]:
-    """Return the ranges as few sets with at most one a partition: Kafka's source takes one range of each partition a
-    read."""
+    """Split the ranges into few sets with at most one per partition: a read of Kafka's source takes one range of each
+    partition."""
     layers: list[list[OffsetRange]] = []
     depth: dict[int, int] = {}
     for item in ranges:

@@ -38,7 +38,7 @@ class WindowBlocks:
 
     @property
     def count(self) -> int:
-        """How many beacons there are."""
+        """Number of beacons."""
         return sum(block.count for blocks in self.blocks.values() for block in blocks)
 
     def beacons(self, checkpoint: str) -> Iterator[tuple[BeaconBlock, npt.NDArray[np.intp]]]:

@@ -33,16 +33,16 @@ from lagloss_server.rules.facts import Pattern, WindowFacts
 from lagloss_server.rules.tally_proof import proves
 
 OVERTAKEN_AFTER_MS = 5_000
-"""How far a place's progress must be past a message's last sign of life before the place has overtaken it; more where
-the hosts' clocks disagree."""
+"""Distance of a place's progress from a message's last sign of life at which the place has overtaken it; more if the
+hosts' clocks disagree."""
 UNKNOWN_SHOWN = 20
-"""How many checkpoints that the version in force does not have are shown with a window."""
+"""Number of checkpoints outside of the version in force that are shown with a window."""
 Z95 = 1.959963984540054
 """Two-sided 95 % quantile of the normal distribution."""
 
 
 class Fate(IntEnum):
-    """What became of a message; the first that fits counts (rule 8)."""
+    """Fates of a message; the first that fits counts (rule 8)."""
 
     LOST = 0
     PERHAPS = 1
@@ -179,7 +179,7 @@ def is_before(pattern: Pattern, cut: float) -> bool:
 
 @dataclass(frozen=True)
 class Judged:
-    """What became of a pattern's messages: their fate, and for certain or perhaps where."""
+    """Fate of a pattern's messages, and the places of their loss, certain or possible."""
 
     fate: Fate
     certain: frozenset[Place] = frozenset()

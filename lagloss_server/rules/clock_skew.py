@@ -51,7 +51,7 @@ class Skew:
 
     @property
     def ms(self) -> int:
-        """The smallest difference; 0 where nothing was reported."""
+        """The smallest difference; 0 if nothing was reported."""
         return min((ms for _, ms in self.smallest), default=0)
 
 

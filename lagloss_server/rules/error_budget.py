@@ -30,7 +30,7 @@ Status = Literal["met", "missed", "unproven", "none"]
 """`none`: there was no message to judge."""
 Counts = TypeVar("Counts", int, npt.NDArray[np.int64])
 Share = dict[str, float]
-"""Of a budget, `min` and `max`: spent or left, which is below 0 where more than all of it is spent."""
+"""Bounds `min` and `max` of a budget, spent or left; left is below 0 if more than all of it is spent."""
 FOREVER_S: Final = 1 << 40
 
 
@@ -72,7 +72,7 @@ def bad_interval(objective: Objective, total: Rollup) -> tuple[Interval, int]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a pipeline promised in windows with from <= start < to (epoch s), by that version of its definition.
+    """Objectives of a pipeline in windows with from <= start < to (epoch s), by that version of its definition.
 
     `loss_max`: share of messages that may be lost; `on_time_min`: share that has to be delivered within `lag_ms`.
     """
@@ -143,22 +143,22 @@ def _promise(target: Target) -> tuple[object, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of the `allowed` messages that may be bad, what is `used`: at least what is bad for certain; at most all that
-    cannot be ruled out, and with it every message of minutes without a verdict. Nothing unknown counts as good."""
+    """Use of the `allowed` bad messages: at least those that are bad for certain; at most all that cannot be ruled out,
+    with every message of minutes without a verdict. Nothing unknown counts as good."""
 
     allowed: float
     used: Interval
 
     @property
     def spent(self) -> Share | None:
-        """The share that is used up; None where none may be bad."""
+        """The share that is used up; None if none may be bad."""
         if not self.allowed:
             return None
         return {"min": self.used.min / self.allowed, "max": self.used.max / self.allowed}
 
     @property
     def left(self) -> Share | None:
-        """The share that is not; None where none may be bad."""
+        """The share that is not; None if none may be bad."""
         spent = self.spent
         return None if spent is None else {"min": 1 - spent["max"], "max": 1 - spent["min"]}
 

@@ -99,7 +99,7 @@ class PlaceProgress:
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that reports, definitions and the clock say about one window, as of one moment.
+    """Evidence of reports, definitions and the clock about one window, as of one moment.
 
     `later_due` names checkpoints with a beacon of a later window that is due; `changed` the nodes that a new version of
     the definition in this window makes unsure; `version_changed` that there was one.
@@ -185,7 +185,7 @@ class Evidence:
 
     @property
     def clock_skew_ms(self) -> int:
-        """How far apart the clocks of the pipeline's hosts are, the broker's among them (rule 4). Emitters count that
+        """Difference between the clocks of the pipeline's hosts, the broker's among them (rule 4). Emitters count that
         sent a tally for the window, or reported no earlier than a minute before it began: not those that ended long
         ago."""
         tallied = {tally.emitter for tally in self.tallies}

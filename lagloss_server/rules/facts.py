@@ -17,12 +17,12 @@ from lagloss.wire.format import SAMPLE_ALL, BadReason
 from lagloss.wire.sketch import Sketch
 
 MAX_NAMES = 1_000
-"""How many missing ids of a window and partition are kept."""
+"""Number of missing ids kept per window and partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """How many messages are at exactly the checkpoints in `mask` and were last seen in one stretch of time.
+    """Number of messages at exactly the checkpoints in `mask`, last seen in one range of time.
 
     `seen_first_ms`, `seen_last_ms`: the earliest and latest "last seen" among them (epoch ms), kept only where
     something is missing; `on_time`: by destination (`Graph.destinations`), how many of them arrived there within its
@@ -39,7 +39,7 @@ class Pattern:
 @dataclass(frozen=True, slots=True)
 class CheckpointFacts:
     """Beacons of one checkpoint: live and replayed ones, distinct ids (both), and duplicates and lags of the live
-    ones; duplicates are None where no block was read."""
+    ones; duplicates are None if no block was read."""
 
     beacons: int = 0
     replayed: int = 0
@@ -60,7 +60,7 @@ class MissingId:
 
 
 Account = tuple[bytes, str, str | None]
-"""Whose beacons a tally counts: emitter, checkpoint, replay."""
+"""Origin of a tally's beacons: emitter, checkpoint, replay."""
 
 
 @dataclass(frozen=True, slots=True)

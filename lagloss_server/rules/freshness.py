@@ -16,7 +16,7 @@ STALE_AFTER_S: Final = 180
 SILENT_AFTER_MS: Final = 60_000
 """An emitter without `closed` and without a report appended for this long has fallen silent."""
 EXPECTED_FOR_MS: Final = SILENT_AFTER_MS + 600_000
-"""How long after its last report an emitter that fell silent is expected on."""
+"""Time after its last report for which a silent emitter is still expected."""
 
 
 def due_ms(window_start_s: int, grace_ms: int) -> int:

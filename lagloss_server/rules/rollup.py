@@ -185,7 +185,7 @@ class Rollup:
 
     @property
     def loss_ratio(self) -> dict[str, float | None]:
-        """Of all messages of the period: None of none."""
+        """Loss ratio of the period; None without messages."""
         if not self.messages:
             return {"min": None, "max": None}
         return {"min": self.lost_min / self.messages, "max": self.lost_max / self.messages}
@@ -220,7 +220,7 @@ class Rollup:
         }
 
     def pack(self) -> bytes:
-        """Everything, as compressed JSON; equal roll-ups give equal bytes."""
+        """Return the roll-up as compressed JSON; equal ones give equal bytes."""
         stored = {
             "verdicts": self.verdicts,
             "proofs": self.proofs,
@@ -281,9 +281,9 @@ def on_time_counts(document: Mapping[str, Any]) -> tuple[int, int]:
 
 
 COUNTS: Final = ("messages", "delivered", "pending", "lost_min", "lost_max", "on_time", "on_time_of")
-"""What objectives are judged by, beside the number of windows by verdict; columns of the table `window`, too."""
+"""Counts by which objectives are judged, besides the windows by verdict; columns of the table `window`, too."""
 COUNTS_BYTES: Final = 1_024
-"""Enough of what is packed to hold all counts, however large: they come first, in some 400 bytes of text."""
+"""Length of the packed prefix that holds all counts, however large: they come first, in some 400 bytes of text."""
 _COUNTS_TEXT: Final = 1_024
 _AFTER_COUNTS: Final = ',"e2e_lags":'
 _DOCUMENT_COUNTS = ("messages", "delivered", "filtered", "dead", "pending", "unexplained")
@@ -307,7 +307,7 @@ def _added_intervals(parts: Iterable[Mapping[str, Interval]]) -> dict[str, Inter
 
 
 def _places(document: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, int] | None]]:
-    """Yield every node and link of a window's document with what was lost there."""
+    """Yield every node and link of a window's document, with its losses."""
     for node in document["nodes"]:
         yield f"node {node['name']}", node["lost"]
     for link in document["links"]:

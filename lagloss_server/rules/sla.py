@@ -1,4 +1,4 @@
-"""What breaches a pipeline's SLA, by the numbers of a closed window."""
+"""Breaches of a pipeline's SLA, by the numbers of a closed window."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from lagloss_server.model.definition import Definition
 
 
 def breaches(window: dict[str, Any], definition: Definition) -> bool:
-    """Return whether a closed window breaches the SLA: verdict `loss`, or late."""
+    """Return True if a closed window breaches the SLA: verdict `loss`, or late."""
     if window["state"] == "open":
         return False
     return window["verdict"] == "loss" or is_late(window["e2e_lag_ms"], window["on_time_share"], definition)
 
 
 def is_late(e2e_lag_ms: Mapping[str, float | None], on_time_share: float | None, definition: Definition) -> bool:
-    """Return whether a closed window's lag percentile is above the SLA's target.
+    """Return True if a closed window's lag percentile is above the SLA's target.
 
-    A percentile that results do not hold (other than 50, 95 and 99) is judged by the share that was on time.
+    A percentile that is not in results (other than 50, 95 and 99) is judged by the share that was on time.
     """
     lag = definition.spec.sla.lag
     name = f"p{lag.percentile:g}"

@@ -42,7 +42,7 @@ class TimeRange:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """What is known of a stretch, in minutes that add up to `minutes`.
+    """Coverage of a range of time, in minutes that add up to `minutes`.
 
     `closed` have a result; `before` lie before the first that anything is kept of; `to_come` are not due yet; `missing`
     should have a result and have none: not closed, dropped, or cut (`cut` of them) at a rim.
@@ -105,7 +105,7 @@ def joined(stretches: Sequence[TimeRange]) -> TimeRange:
 
 
 def coverage(stretch: TimeRange, first_s: int | None, expected_to_s: float) -> Coverage:
-    """Return what is known of a range of time.
+    """Return the data of a range of time.
 
     Args:
         first_s: where what is kept of the pipeline begins, see `first_known`.

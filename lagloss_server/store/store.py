@@ -1,23 +1,18 @@
-"""PostgreSQL as every part reads it: definitions, windows and missing messages. Writers keep their own statements."""
+"""Definitions, windows and missing messages in PostgreSQL, read for all parts. Writers keep their own statements."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import (
     Connection,
-    Engine,
     Row,
     Select,
-    Table,
-    create_engine,
     exists,
     func,
-    make_url,
     select,
     text,
     tuple_,
@@ -25,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.exc import OperationalError, ProgrammingError
-from sqlalchemy.orm import InstrumentedAttribute, aliased
+from sqlalchemy.orm import aliased
 
 from lagloss.wire.format import SAMPLE_ALL, OffsetRange
 from lagloss.wire.sketch import Sketch
@@ -35,58 +30,8 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.live import LiveTally, live_result
 from lagloss_server.rules.rollup import Period, Rollup
+from lagloss_server.store.engine import engine_for
 from lagloss_server.store.schema import core as tables
-
-WINDOWS_CHANNEL = "lagloss_windows"
-"""NOTIFY channel: the payload `PIPELINE/WINDOW_START` follows each committed closing."""
-ALERTS_CHANNEL = "lagloss_alerts"
-"""NOTIFY channel: an incident was acknowledged, a silence set, or a test requested."""
-DAY_S = 86_400
-
-
-_PATIENCE = {"connect_timeout": "10", "keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
-"""A host that has vanished without a word is noticed within half a minute, unless the URL says otherwise."""
-
-
-def engine_for(database_url: str) -> Engine:
-    """Return an engine on psycopg 3 for a plain `postgresql://` URL."""
-    url = make_url(database_url.replace("postgresql://", "postgresql+psycopg://", 1))
-    return create_engine(
-        url.update_query_dict({**_PATIENCE, **url.query}),
-        pool_pre_ping=True,
-        json_serializer=lambda value: json.dumps(value, separators=(",", ":")),
-    )
-
-
-def day_label(day: int) -> str:
-    """Return how the name of a day's partition ends; `day` counts from the epoch."""
-    return time.strftime("%Y%m%d", time.gmtime(day * DAY_S))
-
-
-def ensure_days(connection: Connection, window_starts_s: Iterable[int]) -> None:
-    """Make the day partitions that rows of these windows go to. A new one locks its table to the transaction's end; see
-    `make_days_ahead`."""
-    for day in sorted({start // DAY_S for start in window_starts_s}):
-        for table in tables.PARTITIONED:
-            _make_day(connection, table, day)
-
-
-def make_days_ahead(engine: Engine, now_s: float) -> None:
-    """Make the partitions of today and tomorrow, each in a transaction of its own: at midnight there is none to be made
-    by transactions that hold other locks, which a reader of several tables could meet in a deadlock."""
-    for day in (int(now_s) // DAY_S, int(now_s) // DAY_S + 1):
-        for table in tables.PARTITIONED:
-            with engine.begin() as connection:
-                _make_day(connection, table, day)
-
-
-def _make_day(connection: Connection, table: Table, day: int) -> None:
-    connection.execute(
-        text(
-            f'CREATE TABLE IF NOT EXISTS "{table.name}_{day_label(day)}" PARTITION OF "{table.name}" '
-            f"FOR VALUES FROM ({day * DAY_S}) TO ({(day + 1) * DAY_S})"
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +72,7 @@ class Store:
         self.engine.dispose()
 
     def check(self) -> None:
-        """Raise DatabaseUnreachable where the database does not answer, or has no tables of ours."""
+        """Raise DatabaseUnreachable if the database does not answer, or has no tables of lagloss."""
         try:
             with self.engine.connect() as connection:
                 connection.execute(select(tables.PipelineRow.name).limit(1))
@@ -137,7 +82,7 @@ class Store:
             raise DatabaseUnreachable(url=url, detail=detail) from error
 
     def apply(self, definition: Definition, now_ms: int | None = None) -> int:
-        """Store a definition; its version number. An unchanged one keeps its version."""
+        """Store a definition and return its version number. An unchanged one keeps its version."""
         now_ms = int(time.time() * 1000) if now_ms is None else now_ms
         with self.engine.begin() as connection:
             connection.execute(text("LOCK TABLE pipeline IN SHARE ROW EXCLUSIVE MODE"))
@@ -155,7 +100,7 @@ class Store:
 
     def delete(self, name: str, now_ms: int | None = None) -> None:
         """Delete a pipeline: it is unknown from now on, its windows stay until retention takes them. Applied again, it
-        goes on with its next version, and its earlier ones hold for earlier windows again.
+        continues with its next version, and its earlier ones hold for earlier windows again.
 
         Raises:
             UnknownPipeline: with the names there are.
@@ -214,13 +159,13 @@ class Store:
             return list(connection.execute(names_not_deleted().order_by(tables.PipelineRow.name)).scalars())
 
     def count_changes(self) -> int:
-        """Return how many versions and deletions of definitions there are: it grows with every change."""
+        """Return the number of versions and deletions of definitions, which grows with every change."""
         table = tables.table_of(tables.PipelineRow)
         with self.engine.connect() as connection:
             return connection.execute(select(func.count() + func.count(table.c.deleted_at))).scalar_one()
 
     def windows(self, pipeline: str, from_s: int, to_s: int, limit: int | None = None) -> list[dict[str, Any]]:
-        """Documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
+        """Return documents of the windows with from <= start < to, oldest first (the newest `limit` of them).
 
         As `windows --json` prints them, and `history`: whether the window was filled in after it was over.
         """
@@ -238,7 +183,7 @@ class Store:
         return documents[-limit:] if limit else documents
 
     def missing(self, pipeline: str, window_start_s: int, limit: int = 1000) -> list[MissingMessage]:
-        """Missing messages of a window: lost ones first."""
+        """Return missing messages of a window, lost ones first."""
         row = tables.MissingMessageRow
         rank = func.array_position(text("ARRAY['lost','perhaps','overdue','pending']"), row.kind)
         with self.engine.connect() as connection:
@@ -251,7 +196,7 @@ class Store:
             return [MissingMessage.of(found) for found in rows]
 
     def revisions(self, pipeline: str, window_start_s: int) -> list[dict[str, Any]]:
-        """Earlier results of a window, oldest first."""
+        """Return the earlier results of a window, oldest first."""
         row = tables.WindowRevisionRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -265,7 +210,7 @@ class Store:
             ]
 
     def rollups(self, pipeline: str, period: Period, from_s: int, to_s: int) -> dict[int, Rollup]:
-        """Roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` makes one of several."""
+        """Return roll-ups with from <= start < to by start (epoch s), oldest first. `Rollup.merged` adds them up."""
         row = tables.RollupRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -301,7 +246,7 @@ class Store:
         return Graph(self.definition_at(name, window_start_s))
 
     def tallied(self, pipeline: str, window_start_s: int) -> tuple[list[OffsetRange], int]:
-        """Return where the tallies of a window say that its blocks lie, and the lowest sample that they speak of."""
+        """Return the offset ranges of a window's blocks, by its tallies, and the lowest sample in them."""
         tally = tables.TallyRow
         with self.engine.connect() as connection:
             rows = connection.execute(
@@ -313,35 +258,13 @@ class Store:
         return ranges, min((row.sample for row in rows), default=SAMPLE_ALL)
 
     def is_sealed(self, pipeline: str, window_start_s: int) -> bool:
-        """Return whether the window's result stands for good, since the log no longer holds its blocks."""
+        """Return True if the window's result is final, since the log no longer holds its blocks."""
         window = tables.table_of(tables.WindowRow)
         with self.engine.connect() as connection:
             state = connection.execute(
                 select(window.c.state).where(window.c.pipeline == pipeline, window.c.window_start == window_start_s)
             ).scalar_one_or_none()
         return state == "sealed"
-
-    def request_recompute(self, pipeline: str, from_s: int, to_s: int) -> int:
-        """Ask the closer to close windows again; the request's number."""
-        with self.engine.begin() as connection:
-            request = insert(tables.RecomputeRequestRow).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
-            return int(connection.execute(request.returning(tables.RecomputeRequestRow.id)).scalar_one())
-
-    def recompute_answer(self, request: int) -> dict[str, Any] | None:
-        """Return the closer's answer; None while it works."""
-        return self._of_request(request, tables.RecomputeRequestRow.answer)
-
-    def recompute_progress(self, request: int) -> dict[str, Any] | None:
-        """Return how far the closer has come: at least the numbers of windows `done` and `of`; None before its first
-        round."""
-        return self._of_request(request, tables.RecomputeRequestRow.progress)
-
-    def _of_request(self, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
-        with self.engine.connect() as connection:
-            found: dict[str, Any] | None = connection.execute(
-                select(column).where(tables.RecomputeRequestRow.id == request)
-            ).scalar_one()
-        return found
 
     def _open_windows(self, connection: Connection, pipeline: str, from_s: int, to_s: int) -> list[dict[str, Any]]:
         """Return windows that have tallies but no result yet, from the tallies alone."""

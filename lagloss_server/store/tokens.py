@@ -30,7 +30,7 @@ Scope = Literal["intake", "admin"]
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token as the database knows it: enough to recognise it, not enough to use it. `rate` in beacons a second."""
+    """A token as the database knows it: enough to recognise it, not enough to use it. `rate` in beacons per second."""
 
     id: str
     pipeline: str

@@ -18,11 +18,11 @@ from sqlalchemy.dialects.postgresql import insert
 from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.model.roles import Role
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import SessionRow, UserRow
+from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
 
 LOCAL_LOGIN: Final = "local"
-"""How sessions of these people are marked: another login may know another person by the same name."""
+"""Mark of these users' sessions: another login can know another person by the same name."""
 MIN_PASSWORD_LENGTH: Final = 12
 MAX_PASSWORD_LENGTH: Final = 1_000
 """Longer ones only keep a core busy."""
@@ -48,7 +48,7 @@ def add(store: Store, name: str, role: Role, password: str) -> User:
     """Return a new user.
 
     Raises:
-        BadUserName, BadPassword: what is asked of them.
+        BadUserName, BadPassword: with the requirements.
         UserExists: the name is taken.
     """
     name = name.lower()
@@ -67,7 +67,7 @@ def set_password(store: Store, name: str, password: str) -> None:
     """Give a user another password, and end their sessions.
 
     Raises:
-        BadPassword: what is asked of it.
+        BadPassword: with the requirements.
         UnknownUser: with the names there are.
     """
     password_hash = _hashed(password)
@@ -114,8 +114,8 @@ def read(connection: Connection) -> list[User]:
 
 
 def recognise(store: Store, name: str, password: str) -> User | None:
-    """Return the user of this name, if this is their password. Takes as long where there is none: no caller learns who
-    is a user. A hash that was made with other parameters than today's is made anew."""
+    """Return the user of this name, if this is their password. Takes as long if there is none: no caller learns who
+    is a user. A hash with outdated parameters is replaced."""
     with store.engine.connect() as connection:
         known = _find(connection, name)
     try:

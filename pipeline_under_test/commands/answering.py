@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 import typer
 
 EXIT_DIFFERS: Final = 1
-"""What was found is not what was expected; the other codes are those of `lagloss`."""
+"""The result differs from the expectation; the other codes are those of `lagloss`."""
 
 
 def say(document: object) -> None:

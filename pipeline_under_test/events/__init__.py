@@ -1,1 +1,1 @@
-"""What flows through the reference pipeline: events, their schema, and the tables that route them."""
+"""Events of the reference pipeline: events, their schema, and the tables that route them."""

@@ -48,7 +48,7 @@ def _fits(found: Any, wanted: str | bool) -> bool:
 
 
 DEFAULT_ROUTES: Final = {vendor: TopicRoute(to=node, when={"vendors": vendor}) for vendor, node in VENDORS.items()}
-"""What a new pipeline begins with: each vendor gets the events that name it."""
+"""Initial routes of a new pipeline: each vendor gets the events that name it."""
 
 
 class Routes:

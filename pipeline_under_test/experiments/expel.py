@@ -1,4 +1,4 @@
-"""What a round trip to a vendor costs, and how batches and requests at a time make up for it.
+"""Cost of a round trip to a vendor, and how batches and requests at a time make up for it.
 
 The vendor takes 50 ms to answer. One connector delivers to it, alone, with each size of a batch and each number of
 requests at a time: first a queue that it empties as fast as it can (a replay by its header, so that lagloss leaves it
@@ -19,7 +19,7 @@ import httpx
 
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.model.definition import Definition
-from lagloss_server.model.window_document import WindowDocument, is_settled
+from lagloss_server.model.window_result import WindowDocument, is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
@@ -49,7 +49,7 @@ Way = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ExpelRun:
-    """What a connector came to: `events_per_s` is what it can do, lag and loss are those of arrivals at RATE, by
+    """Result of a connector: `events_per_s` is what it can do, lag and loss are those of arrivals at RATE, by
     lagloss; the lag is that of the worst of its windows."""
 
     events_per_s: float

@@ -1,4 +1,4 @@
-"""What it costs to answer only for what is safe: an acknowledgement of every copy, for each request.
+"""Cost of answering only for safe events: an acknowledgement of every copy, for each request.
 
 A fixed number of clients post events to col-service, each its next request once the last one is answered (a closed
 loop: so it measures what is sustained, and response times at that load, not those of a burst). col-service answers when

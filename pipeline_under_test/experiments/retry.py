@@ -1,4 +1,4 @@
-"""What it costs to try again: on the spot, by way of the global retrier, and what can never succeed.
+"""Cost of retries: on the spot, by way of the global retrier, and what can never succeed.
 
 Both vendors refuse most of their requests for a while (503), and one event in a hundred for ever (400). The same load
 runs three times. `local` tries on the spot, then reads again, and all that stands behind it waits and is sent again.
@@ -19,7 +19,7 @@ from typing import Any, Final
 import httpx
 
 from lagloss.wire.format import WINDOW_S
-from lagloss_server.model.window_document import WindowDocument, start_of
+from lagloss_server.model.window_result import WindowDocument, start_of
 from pipeline_under_test.experiments import NotMeasured
 from pipeline_under_test.experiments.chart import Chart, ChartLine, ChartPanel
 from pipeline_under_test.scenarios.outcome import ScenarioOutcome, windows_of

@@ -79,7 +79,7 @@ class Fault:
     number: float = 0.0
     """A broker's number, or a factor."""
     answer: str = ""
-    """What the receiver answers: a status, or `slow`, `timeout`, `reset`, `partial`."""
+    """Answer of the receiver: a status, or `slow`, `timeout`, `reset`, `partial`."""
 
 
 def parse(text: str) -> Fault:

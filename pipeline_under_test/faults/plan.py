@@ -1,4 +1,4 @@
-"""What the faults of a node do to one event, decided by its id and its event time alone.
+"""Effects of a node's faults on one event, decided by its id and its event time alone.
 
 So an event that is processed again after a crash meets the same fate, and the ledger needs no undo. Replays are spared:
 they bring back what a fault has lost.
@@ -21,7 +21,7 @@ INJECTED: Final = "injected"
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the faults of one node do to one event."""
+    """Effects of one node's faults on one event."""
 
     swallow: bool = False
     filtered: bool = False

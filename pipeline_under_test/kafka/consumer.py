@@ -7,7 +7,7 @@ from typing import Any, Final
 from confluent_kafka import Consumer
 
 PREFETCHED_KB: Final = 8_192
-"""What a consumer may have fetched and not read: what waits belongs in the topic, not in memory."""
+"""Limit of records fetched and not read: what waits belongs in the topic, not in memory."""
 
 
 def consumer_for(bootstrap: str, group: str, client_id: str, **more: Any) -> Consumer:

@@ -24,7 +24,7 @@ PASSING: Final = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
 }
-"""What a broker answers for a moment, of a topic or a group that is new or has just moved."""
+"""Passing errors of a broker, of a topic or a group that is new or has just moved."""
 
 
 def _passes(error: BaseException) -> bool:

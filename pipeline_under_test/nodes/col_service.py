@@ -105,7 +105,7 @@ class Acceptor:
 
 @dataclass(slots=True)
 class IntakeOutcome:
-    """What becomes of one event of a request; `reason` is empty where it is accepted."""
+    """Fate of one event of a request; `reason` is empty where it is accepted."""
 
     index: int
     event_id: str | None

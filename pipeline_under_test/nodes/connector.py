@@ -50,7 +50,7 @@ RECOVERABLE: Final = {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.TOO_EARLY, HTTPStat
 
 
 class Deliverer:
-    """What a connector decides: all that can be read can be put into a request."""
+    """Decision of a connector: all that can be read can be put into a request."""
 
     def __init__(self, reader: SchemaReader) -> None:
         self._reader = reader
@@ -74,7 +74,7 @@ class ConnectorBatch:
 
 @dataclass(frozen=True, slots=True)
 class VendorAnswer:
-    """What the vendor said to one request.
+    """Vendor's answer to one request.
 
     `taken` holds the places in the batch of the events it took. `failure` says what became of the others, and
     `may_pass` whether another try may end otherwise; `pause_s` is what the vendor asked for.

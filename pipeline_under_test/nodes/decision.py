@@ -1,4 +1,4 @@
-"""What a node makes of one event, faults included, and what the ledger says of it. No I/O: see loop.py for that."""
+"""Decision of a node about one event, faults included, and its ledger entries. No I/O: see loop.py for that."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What faults do to a node's thread and to an event's body."""
+"""Effects of faults on a node's thread and an event's body."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class VendorBatch(BaseModel):
 
 
 class RequestReceiver:
-    """What the vendors have taken, and how they answer now."""
+    """Events that the vendors have taken, and how they answer now."""
 
     def __init__(self, settings: ReferenceSettings) -> None:
         self.requests: Counter[str] = Counter()

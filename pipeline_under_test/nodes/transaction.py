@@ -51,7 +51,7 @@ class TransactionalLoop(Worker):
     """A worker that works in transactions; its outlet sends with the worker's producer and nothing else."""
 
     resumes: ClassVar[bool] = False
-    """What is committed is not read again, whether its out-beacons were safe or not."""
+    """Commit: what is committed is not read again, whether its out-beacons were safe or not."""
 
     def __init__(
         self, node: str, settings: ReferenceSettings, decide: Callable[[Event], Decision], *, source: str | None = None
@@ -146,7 +146,7 @@ class TransactionalLoop(Worker):
     def _await_beacons(self) -> None:
         """Return the offsets of this batch so far, and of what went out before."""
         mark = self.emitter.mark()
-        self.emitter.nudge()
+        self.emitter.request_flush()
         while not self.emitter.acknowledged(mark):
             self.producer.poll(BUSY_WAIT_S)
             self._step()

@@ -20,7 +20,7 @@ class NothingSustained(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class RateTrial:
-    """What came of some seconds at a rate: the events a second that were really sent, and the 95th percentile of their
+    """Outcome of some seconds at a rate: the events a second that were really sent, and the 95th percentile of their
     lag (infinite if they were not done in time)."""
 
     asked_per_s: float

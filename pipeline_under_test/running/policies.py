@@ -37,7 +37,7 @@ LOAD_OF_RATING: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class GroupObservation:
-    """What was seen of a node at `at_s` (monotonic clock)."""
+    """Observation of a node at `at_s` (monotonic clock)."""
 
     at_s: float
     processes: int
@@ -53,7 +53,7 @@ class GroupObservation:
 
     @property
     def backlog(self) -> int:
-        """What waits: log size - committed offset."""
+        """Waiting records: log size - committed offset."""
         return self.appended - self.committed
 
 
@@ -66,7 +66,7 @@ class Rules:
     rating: float = math.inf
     """Events a second that one process sustains within its lag target."""
     trend_s: float = 10.0
-    """What is looked at before there is one more: shorter, and the steps in which offsets are committed look like a
+    """Stretch looked at before there is one more: shorter, and the steps in which offsets are committed look like a
     trend."""
     quiet_s: float = 30.0
     """How long there must be too little to do before there is one less."""

@@ -1,4 +1,4 @@
-"""What came of a scenario, beside what was expected of it."""
+"""Outcome of a scenario, beside its expectation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lagloss_server.model.window_document import WindowDocument
+from lagloss_server.model.window_result import WindowDocument
 from pipeline_under_test.scenarios.loss_watch import FalseLoss
 from pipeline_under_test.scenarios.scenario import Bounds, Scenario
 

@@ -14,7 +14,7 @@ from sqlalchemy.exc import OperationalError
 from lagloss.errors import LaglossError
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.errors import NotEnoughData
-from lagloss_server.model.window_document import is_settled
+from lagloss_server.model.window_result import is_settled
 from lagloss_server.store.store import Store
 from pipeline_under_test.running.broker_faults import BrokerFaults
 from pipeline_under_test.running.runner import NotStarted, Runner
@@ -29,7 +29,7 @@ LOOK_EVERY_S: Final = 1.0
 COMPARE_EVERY_S: Final = 5.0
 """Between comparisons of windows that are settled and differ: late beacons may still settle them anew."""
 PROBLEMS: Final = (NotStarted, LaglossError, KafkaException, OperationalError)
-"""What is said of a scenario that they end, instead of what came of it."""
+"""Message for a scenario that they end, instead of an outcome."""
 Say = Callable[[str], None]
 Observe = Callable[[Scenario, Mapping[str, Any]], None]
 

@@ -93,7 +93,7 @@ class LagBounds(Strict):
 
 
 class Expectations(Strict):
-    """What must come of it, besides what must come of every scenario: ledger and windows agree, no window is ever wrong
+    """Expectation, besides that of every scenario: ledger and windows agree, no window is ever wrong
     about a loss, and nothing is pending at the end."""
 
     lost: dict[Annotated[str, AfterValidator(_place)], LossBounds] = Field(default_factory=dict)

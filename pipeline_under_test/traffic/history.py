@@ -166,7 +166,7 @@ class SyntheticHistory:
     def _flush(self) -> None:
         """Wait until the broker has everything, so that no emitter has to drop beacons for want of room."""
         for emitter in self._emitters.values():
-            emitter.nudge()
+            emitter.request_flush()
         if not all(emitter.flush(FLUSH_TIMEOUT_S) for emitter in self._emitters.values()):
             raise TimeoutError(f"beacons of the past are not acknowledged after {FLUSH_TIMEOUT_S:.0f} s")
 

@@ -1,1 +1,1 @@
-"""What truly happened, and how lagloss's results compare."""
+"""Ground truth, and how lagloss's results compare."""

@@ -1,4 +1,4 @@
-"""What the ledger adds up to: per minute of event time, what lagloss ought to measure if it is right."""
+"""Expected results from the ledger: per minute of event time, what lagloss ought to measure if it is right."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pipeline_under_test.topology import (
 IN: Final[tuple[Fate, ...]] = ("answered", "lost", "filtered", "dead", "routed", "delivered")
 """The fates of events that the pipeline has taken in: answered, or seen at a place although the answer was lost."""
 OUTCOMES: Final = ("lost", "pending", "delivered", "dead", "filtered")
-"""What becomes of a message, in lagloss's words: it counts once, as the first that fits."""
+"""Fate of a message, in lagloss's terms: it counts once, as the first that fits."""
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class TrueWindow:
 
     @property
     def messages(self) -> set[str]:
-        """What the pipeline has taken in.
+        """Count what the pipeline has taken in.
 
         A refused event is among them if col-service had an id and a time to count it by: then it is `filtered` there.
         """
@@ -54,19 +54,19 @@ class TrueWindow:
 
     @property
     def lost(self) -> set[str]:
-        """What faults have lost and no replay brings back: what is replayed is what becomes of it now."""
+        """Count what faults have lost and no replay brings back: what is replayed has its newest fate."""
         return self.ids["lost"] - self.ids["replayed"]
 
     @property
     def lost_at(self) -> dict[str, set[str]]:
-        """What is lost, by place."""
+        """Count losses by place."""
         lost = self.lost
         found = {place: ids & lost for (fate, place), ids in sorted(self.at.items()) if fate == "lost"}
         return {place: ids for place, ids in found.items() if ids}
 
     @property
     def corrupted_at(self) -> dict[str, set[str]]:
-        """What was changed on the way, by link."""
+        """Count corrupted messages by link."""
         return {place: ids for (fate, place), ids in sorted(self.at.items()) if fate == "corrupted"}
 
     def outcomes(self) -> dict[str, set[str]]:

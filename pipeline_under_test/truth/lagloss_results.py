@@ -1,4 +1,4 @@
-"""What lagloss says of a window, id by id: its stored result and the window's blocks, by lagloss's own reading."""
+"""lagloss's result for a window, id by id: its stored result and the window's blocks, by lagloss's own reading."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lagloss_server.model.window_document import WindowDocument, start_of
+from lagloss_server.model.window_result import WindowDocument, start_of
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.matrix import Presence
 from lagloss_server.queries.window_blocks import WindowBlocks, read_window

@@ -17,6 +17,7 @@ from lagloss.broker.topics import create_topics
 from lagloss.sdk.emitter import Emitter
 from lagloss.wire.format import WINDOW_S, hash_id
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.store import recompute_requests
 from lagloss_server.store.schema.core import LaneRow
 from lagloss_server.store.store import Store
 from pipeline_under_test.events.event import Event
@@ -94,8 +95,8 @@ class World:
     def judged_anew(self) -> dict[str, Any]:
         """The window, closed again from the log with all that is known by now."""
         self.await_(lambda: self.window().get("state") == "closed", "for the window to be closed")
-        request = self.store.request_recompute(self.settings.pipeline, self.start_s, self.start_s + WINDOW_S)
-        self.await_(lambda: self.store.recompute_answer(request), "for the window to be closed again")
+        request = recompute_requests.add(self.store, self.settings.pipeline, self.start_s, self.start_s + WINDOW_S)
+        self.await_(lambda: recompute_requests.answer_to(self.store, request), "for the window to be closed again")
         return self.window()
 
     def await_passed(self, checkpoint: str, which: Callable[[Iterable[bool]], bool]) -> None:

@@ -22,7 +22,8 @@ from lagloss.broker.topics import REPORTS, create_topics
 from lagloss.wire.format import decode_report
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
-from lagloss_server.store.store import DAY_S, Store, make_days_ahead
+from lagloss_server.store.partitions import DAY_S, make_days_ahead
+from lagloss_server.store.store import Store
 from tests.conftest import fresh_database
 from tests.programs import need
 from tests.support.alerting_world import START, Somebody, only_loss, somebody

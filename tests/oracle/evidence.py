@@ -191,6 +191,11 @@ def in_force(world: World, window_start_s: int) -> Definition:
     return read_definition(document)
 
 
+def newest_version(world: World) -> Definition:
+    """The newest version, whose grace says which windows are due."""
+    return read_definition(world.definitions[-1][1])
+
+
 def next_checkpoints(d: Definition) -> dict[str, list[str]]:
     """The checkpoint graph: N.in -> exits of N, N.out -> M.in, N.out:R -> R.in; R.out:N -> N.in is left out."""
     edges: dict[str, list[str]] = {checkpoint: [] for checkpoint in d.checkpoints()}

@@ -31,6 +31,7 @@ from tests.oracle.evidence import (
     is_expected,
     is_silent,
     mourned_ms,
+    newest_version,
     next_checkpoints,
     no_longer_expected,
     reachable,
@@ -275,7 +276,7 @@ def rule_4_clocks_apart_ms(case: Case) -> int:
 
 def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
     """Progress past last seen + 5 s + what the clocks are apart; where nobody reports any, a beacon there of a later
-    window that is due."""
+    window that is due, by the newest definition's grace."""
     d = case.d
     if place.kind == "link":
         checkpoint, own = f"{place.following}.in", [f"{place.following}.in"]
@@ -288,7 +289,7 @@ def rule_4_overtaken(case: Case, place: Place, last_seen_ms: float) -> bool:
         x in own
         and window_s > case.start_s
         and tally.content["beacons"] > 0
-        and case.world.now_ms >= (window_s + WINDOW_S) * 1000 + d.grace_ms
+        and case.world.now_ms >= (window_s + WINDOW_S) * 1000 + newest_version(case.world).grace_ms
         for emitter in case.emitters.values()
         for (x, window_s, _), tally in emitter.tallies.items()
     )

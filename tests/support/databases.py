@@ -12,8 +12,8 @@ from sqlalchemy.exc import OperationalError
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from lagloss_server.rules.facts import WindowFacts, merge_patterns
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema.core import PARTITIONED, Base
-from lagloss_server.store.store import ensure_days
 
 ALL = tuple(Base.metadata.sorted_tables)
 DERIVED = {"rollup", "rollup_dirty", "pruned", "recompute_request"}

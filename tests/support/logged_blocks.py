@@ -22,8 +22,9 @@ from lagloss.wire.format import (
     partitions_of,
 )
 from lagloss_server.queries.beacon_log import BeaconLog
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import Store, ensure_days
+from lagloss_server.store.store import Store
 
 _seq = itertools.count()
 

@@ -19,8 +19,9 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.window_result import CheckpointResult, Interval, Lags, WindowResult
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, Store, read_basis
+from lagloss_server.store.store import Store, read_basis
 
 NOW_S = int(time.time())
 NOW_MS = NOW_S * 1000

@@ -14,8 +14,9 @@ from lagloss_server.model.graph import Graph
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.rules.facts import CheckpointFacts, WindowFacts
 from lagloss_server.rules.rollup import on_time_counts
+from lagloss_server.store.engine import WINDOWS_CHANNEL
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import WINDOWS_CHANNEL, ensure_days
 
 CHAIN = """
 apiVersion: lagloss/v1

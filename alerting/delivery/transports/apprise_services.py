@@ -17,7 +17,7 @@ import apprise
 from pydantic import Field
 
 from alerting.delivery.rendering import RenderedMessage, as_text, message
-from alerting.delivery.transports.config import TransportConfig
+from alerting.delivery.transports.base import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
 from alerting.incidents.notification import Notification
 from lagloss_server.errors import UnusableReceiver

@@ -19,10 +19,9 @@ from alerting.delivery.transports.dns_pinning import PinnedNetwork
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.addresses import Resolver, is_public, resolve_within, system_resolver
 from lagloss_server.net.deadline import Deadline
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
-from lagloss_server.net.redaction import Redactor
-from lagloss_server.net.trust import believe
+from lagloss_server.net.sanitize import Redactor, one_line
+from lagloss_server.net.tls import add_ca_file
 
 TIMEOUT_S: Final = 10.0
 """For one sending in all: finding the address, connecting, asking and being answered."""
@@ -34,7 +33,7 @@ MAX_ERROR_CHARACTERS: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What came back. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
+    """Answer of a receiver. `text` is read of refusals only, 64 KiB of it at most, and holds no secret."""
 
     status: int
     text: str
@@ -78,7 +77,7 @@ class HttpTarget:
         self._resolver = resolver
         self.timeout_s = timeout_s
         self._redact = Redactor(secrets, [url])
-        self._tls = believe(httpx.create_ssl_context(), ca_file) if self._url.scheme == "https" else None
+        self._tls = add_ca_file(httpx.create_ssl_context(), ca_file) if self._url.scheme == "https" else None
 
     def post(
         self, body: bytes, headers: Mapping[str, str], *, meaning: Meaning = by_status, deadline: Deadline | None = None

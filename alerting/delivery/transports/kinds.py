@@ -1,4 +1,4 @@
-"""All transports there are, by the names that the alerting file gives them."""
+"""Kinds of transports, by the names that the alerting file gives them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Final
 
 from alerting.delivery.transports.alertmanager import AlertmanagerConfig
 from alerting.delivery.transports.apprise_services import AppriseConfig
-from alerting.delivery.transports.base import Transport
-from alerting.delivery.transports.config import TransportConfig
+from alerting.delivery.transports.base import Transport, TransportConfig
 from alerting.delivery.transports.mail import MailConfig
 from alerting.delivery.transports.pagerduty import PagerDutyConfig
 from alerting.delivery.transports.slack import SlackConfig

@@ -11,10 +11,10 @@ from email.utils import format_datetime
 from typing import Final
 
 from alerting.delivery.rendering import as_html, as_text, message
-from alerting.delivery.transports.config import TransportConfig
+from alerting.delivery.transports.base import TransportConfig
 from alerting.delivery.transports.delivered_cache import Reached
 from alerting.incidents.notification import Notification
-from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, hand_in
+from lagloss_server.net.mail import Recipients, ServerConfig, addr_spec, send_mail
 from lagloss_server.net.outcome import Outcome, TryLater
 from lagloss_server.net.smtp import SmtpServer
 
@@ -45,11 +45,11 @@ class MailTransport:
         """After a part of the recipients was put off, only those are tried again."""
         mail = compose(notifications, self._sender, self._recipients)
         name = str(mail["Message-ID"])
-        handed_in = hand_in(self._server, mail, self._recipients, self._reached.of(name))
-        self._reached.add(name, handed_in.reached)
-        if not isinstance(handed_in.outcome, TryLater):
+        delivery = send_mail(self._server, mail, self._recipients, self._reached.of(name))
+        self._reached.add(name, delivery.reached)
+        if not isinstance(delivery.outcome, TryLater):
             self._reached.forget(name)
-        return handed_in.outcome
+        return delivery.outcome
 
     def close(self) -> None:
         """Do nothing: no connection is kept open."""

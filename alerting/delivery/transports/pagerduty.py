@@ -9,13 +9,13 @@ from typing import Any, Final
 from pydantic import Field
 
 from alerting.delivery.rendering import TextSection, message
-from alerting.delivery.transports.config import HttpConfig
+from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Action, Notification
 from lagloss_server.errors import UnusableReceiver
 from lagloss_server.net.deadline import Deadline
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret
 
 MAX_SUMMARY: Final = 1_024

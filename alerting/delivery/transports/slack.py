@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from alerting.delivery.rendering import RenderedMessage, TextLine, TextSection, Tone, message
-from alerting.delivery.transports.config import HttpConfig
+from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpAnswer, HttpTarget, by_status
 from alerting.incidents.notification import Notification
-from lagloss_server.net.one_line import one_line
 from lagloss_server.net.outcome import Outcome, Refused, TryLater
+from lagloss_server.net.sanitize import one_line
 from lagloss_server.net.secret import Secret
 
 MAX_HEADER: Final = 150

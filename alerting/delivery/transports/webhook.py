@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from standardwebhooks import Webhook
 
-from alerting.delivery.transports.config import HttpConfig
+from alerting.delivery.transports.base import HttpConfig
 from alerting.delivery.transports.http import HttpTarget
 from alerting.incidents.notification import Notification
 from lagloss_server.errors import UnusableReceiver

@@ -1,1 +1,1 @@
-"""Where an emitter's records go: to Kafka, or to a collector."""
+"""Destinations of an emitter's records: Kafka, a collector, or memory."""

@@ -1,4 +1,4 @@
-"""Where an emitter's records go: to Kafka, or to a collector."""
+"""The choice of an emitter's outlet: Kafka or a collector."""
 
 from __future__ import annotations
 
@@ -20,8 +20,13 @@ def outlet_maker(
     collector: str | None,
     token: str | None,
 ) -> Callable[[], Outlet] | None:
-    """Return what makes the outlet: settings in code come before the environment, Kafka before the collector; None
-    without either."""
+    """Return a factory of the chosen outlet, None if no address is given.
+
+    Arguments take precedence over the environment, Kafka over the collector.
+
+    Raises:
+        ModuleNotFoundError: a collector is given and httpx is not installed.
+    """
     address = bootstrap or (None if collector else os.environ.get(BOOTSTRAP_VARIABLE))
     if address:
         return lambda: KafkaOutlet(address, kafka_config)
@@ -29,7 +34,7 @@ def outlet_maker(
     if not url:
         return None
     try:
-        from lagloss.sdk.outlets.http import HttpOutlet  # httpx is for those who use it
+        from lagloss.sdk.outlets.http import HttpOutlet  # httpx is an optional dependency
     except ModuleNotFoundError as error:
         problem = f"beacons over HTTP need {error.name}: run `pip install 'lagloss[http]'`"
         raise ModuleNotFoundError(problem, name=error.name) from error

@@ -1,7 +1,7 @@
-"""Records by way of the collector, for services that want no Kafka client for beacons: docs/collector.md.
+"""The outlet to a collector, for services that want no Kafka client for beacons: docs/collector.md.
 
-Blocks and reports are the same bytes that would go to Kafka, and the collector answers where the broker put them, so an
-emitter's account is as exact as on Kafka itself.
+Blocks and reports are the same bytes that would go to Kafka, and the collector answers with their positions in the log,
+so an emitter's account is as exact as on Kafka itself.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ from lagloss.wire.format import BLOCKS_TYPE, REPORT_TYPE, SAMPLE_ALL
 log = logging.getLogger("lagloss")
 
 MAX_REQUEST_BYTES: Final = 512 * 1024
-"""Blocks sent together; a block that is longer goes alone. Below what a collector takes."""
+"""Size of blocks sent together; a longer block goes alone. Below the limit of a collector."""
 MAX_REQUEST_BLOCKS: Final = 256
 TIMEOUT: Final = httpx.Timeout(15.0, connect=2.0)
-"""Longer than a collector waits for its broker, so that it can say what is wrong."""
-HOPELESS: Final = frozenset({400, 413, 415, 422})
-"""Answers that no second try can mend. All else is tried again until the collector takes it or the emitter closes."""
+"""Longer than a collector waits for its broker, so that it can answer with the cause."""
+PERMANENT: Final = frozenset({400, 413, 415, 422})
+"""Answers that a retry cannot change. After any other, records are retried until the collector takes them or the
+emitter closes."""
 
-_leaked: Final[list[httpx.Client]] = []
+_detached: Final[list[httpx.Client]] = []
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Request:
-    """What the worker is to send; without records, the question what an emitter must know."""
+    """A request to the worker; without records, a query for partitions and sample."""
 
     records: tuple[Outgoing, ...] = ()
 
@@ -46,7 +47,7 @@ class _Request:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """`status` 0 stands for none."""
+    """An answer of the collector; `status` 0 stands for none."""
 
     request: _Request
     status: int
@@ -55,12 +56,12 @@ class _Answer:
 
 
 class HttpOutlet:
-    """An outlet (see `lagloss.sdk.outlets.kafka.Outlet`) on a collector; one request at a time, by a thread of its own.
+    """An outlet (see `lagloss.sdk.outlets.kafka.Outlet`) to a collector; one request at a time, by a thread of its own.
 
     Args:
         url: of the collector, `http://HOST:PORT`.
-        pipeline: whose records these are.
-        token: as `lagloss token create` gave it; none is needed on the collector's own machine, while the pipeline has
+        pipeline: of the records.
+        token: as created by `lagloss token create`; not needed on the collector's own machine while the pipeline has
             none.
     """
 
@@ -71,18 +72,18 @@ class HttpOutlet:
         self._unsent: deque[Outgoing] = deque()
         self._in_flight: _Request | None = None
         self._alone = 0
-        """So many records are sent one by one: one of them is bad, and the answer did not say which."""
+        """Number of records to send one by one: one of them is bad, and the collector did not name it."""
         self._not_before = 0.0
         self._partitions: int | None = None
         self._sample = SAMPLE_ALL
         self._asked_at = -METADATA_REFRESH_S
-        self._trouble = False
+        self._is_failing = False
         self._requests: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self.last_error: str | None = None
 
-    # -- what the emitter's thread calls --------------------------------------------------------------------------
+    # -- called by the emitter's thread ----------------------------------------------------------------------------
 
     def partitions(self) -> int | None:
         now = time.monotonic()
@@ -118,9 +119,9 @@ class HttpOutlet:
         self._in_flight = None
         self._requests.put(None)
 
-    def leak(self) -> None:
-        # Its connections are the parent's: ending them would end them there, too.
-        _leaked.append(self._client)
+    def detach_after_fork(self) -> None:
+        # Its connections are the parent's: closing them here would close them there, too.
+        _detached.append(self._client)
         self._in_flight = None
         self._unsent.clear()
 
@@ -158,11 +159,11 @@ class HttpOutlet:
         except queue.Empty:
             return
         if answer.request is not self._in_flight:
-            return  # of what was abandoned
+            return  # the answer to an abandoned request
         self._in_flight = None
         try:
             self._take(answer)
-        except (KeyError, TypeError, ValueError) as error:  # the answer is no collector's
+        except (KeyError, TypeError, ValueError) as error:  # not the answer of a collector
             self._again(answer, f"expected a collector's answer: {error!r}")
         self._push()
 
@@ -180,12 +181,12 @@ class HttpOutlet:
                     record.done(*place)
             else:
                 records[0].done(0, 0)
-            self._note_well()
+            self._note_recovery()
             return
         error = f"{answer.status or 'no answer'}: {answer.body.get('detail', answer.body)}"
-        if answer.status in HOPELESS and records:
+        if answer.status in PERMANENT and records:
             self._note(error)
-            self._give_up_the_bad(answer)
+            self._give_up_bad(answer)
         else:
             self._again(answer, error)
 
@@ -194,8 +195,8 @@ class HttpOutlet:
         self._unsent.extendleft(reversed(answer.request.records))
         self._not_before = time.monotonic() + answer.retry_after_s
 
-    def _give_up_the_bad(self, answer: _Answer) -> None:
-        """Give up the record that the collector names, or else the only one; send the others again."""
+    def _give_up_bad(self, answer: _Answer) -> None:
+        """Give up the record that the collector names, or else the only one; the others are sent again."""
         records = list(answer.request.records)
         position = answer.body.get("position", 0 if len(records) == 1 else None)
         if isinstance(position, int) and 0 <= position < len(records):
@@ -206,13 +207,13 @@ class HttpOutlet:
 
     def _note(self, error: str) -> None:
         self.last_error = error
-        if not self._trouble:
-            self._trouble = True
-            log.warning("lagloss: beacons wait, the host goes on: %s", error)
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning("lagloss: beacons are kept until the collector answers: %s", error)
 
-    def _note_well(self) -> None:
-        if self._trouble:
-            self._trouble = False
+    def _note_recovery(self) -> None:
+        if self._is_failing:
+            self._is_failing = False
             log.warning("lagloss: the collector answers again")
 
     # -- the worker's thread --------------------------------------------------------------------------------------
@@ -229,7 +230,7 @@ class HttpOutlet:
             after = response.headers.get("retry-after", "")
             wait_s = float(after) if after.isdecimal() else RETRY_S
             return _Answer(request, response.status_code, body if isinstance(body, dict) else {}, wait_s)
-        except Exception as error:  # an answer of any kind must come, or the emitter waits for ever
+        except Exception as error:  # without any answer the emitter would wait for ever
             return _Answer(request, 0, {"detail": f"{type(error).__name__}: {error}"})
 
     def _sent(self, request: _Request) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""Where an emitter's records go: each is acknowledged at an offset or given up, and that exactly once.
+"""Outlets of an emitter's records, each of which is acknowledged at an offset or given up, exactly once.
 
 `KafkaOutlet` is the real one, `MemoryOutlet` keeps a log in memory for tests of services that use the SDK.
 """
@@ -26,8 +26,8 @@ log = logging.getLogger("lagloss")
 METADATA_REFRESH_S: Final = 60.0
 METADATA_TIMEOUT_S: Final = 2.0
 RETRY_S: Final = 1.0
-"""Pause before a record that the client gave up is handed to it again."""
-HOPELESS: Final = frozenset(
+"""Pause before a record that the client gave up is produced again."""
+PERMANENT: Final = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
         KafkaError.RECORD_LIST_TOO_LARGE,
@@ -35,7 +35,8 @@ HOPELESS: Final = frozenset(
         KafkaError.INVALID_RECORD,
     }
 )
-"""What no second try can mend. Everything else is tried again until the broker takes it or the emitter closes."""
+"""Errors that a retry cannot mend. After any other, the record is retried until the broker takes it or the emitter
+closes."""
 
 Done = Callable[[int | None, int], None]
 """Called with the partition and offset of an acknowledged record, or with (None, -1) for one that was given up."""
@@ -43,7 +44,7 @@ Done = Callable[[int | None, int], None]
 
 @dataclass(slots=True, eq=False)
 class Outgoing:
-    """A record on its way. Without a partition its key decides."""
+    """A record in flight. Without a partition its key decides."""
 
     topic: str
     key: bytes
@@ -53,38 +54,38 @@ class Outgoing:
 
 
 class Outlet(Protocol):
-    """Used by one thread only; callbacks run inside `poll` and `abandon`."""
+    """A destination of records. Used by one thread only; callbacks run inside `poll` and `abandon`."""
 
     last_error: str | None
 
     def partitions(self) -> int | None:
-        """Return how many partitions the beacons topic has; None while that is unknown."""
+        """Return the number of partitions of the beacons topic, None while it is unknown."""
 
     def sample(self, pipeline: str) -> int:
-        """Return which ids of this pipeline to send beacons for: those whose hash modulo 2^32 is below it."""
+        """Return the sample of this pipeline: it takes ids whose hash modulo 2^32 is below it."""
 
     def send(self, record: Outgoing) -> None:
-        """Take a record; never block and never refuse."""
+        """Take a record; never blocks and never refuses."""
 
     def poll(self, timeout_s: float) -> None:
-        """Send and listen for at most this long, less if something was acknowledged."""
+        """Send and receive for at most this long, less if something was acknowledged."""
 
     def abandon(self) -> None:
-        """Give up whatever is not acknowledged."""
+        """Give up all unacknowledged records."""
 
     def close(self) -> None:
         """Close at once."""
 
-    def leak(self) -> None:
-        """Forgets its connections without touching them: a forked child calls this on its parent's outlet."""
+    def detach_after_fork(self) -> None:
+        """Forget the parent's connections without touching them, in a forked child."""
 
 
 class KafkaOutlet:
-    """An idempotent producer that outlives its own fatal errors, time-outs and a missing topic.
+    """An idempotent producer that survives its own fatal errors, time-outs and a missing topic.
 
     Args:
-        bootstrap: `HOST:PORT`, several apart by commas.
-        config: more librdkafka properties (security, mostly); they win over what is set here.
+        bootstrap: `HOST:PORT`, several separated by commas.
+        config: more librdkafka properties (security, mostly); they override the ones set here.
     """
 
     def __init__(self, bootstrap: str, config: Mapping[str, Any] | None = None) -> None:
@@ -109,7 +110,7 @@ class KafkaOutlet:
         self._partitions: int | None = None
         self._asked_at = -METADATA_REFRESH_S
         self._fatal = False
-        self._trouble = False
+        self._is_failing = False
         self.last_error: str | None = None
         self.retried = 0
 
@@ -117,7 +118,7 @@ class KafkaOutlet:
         if time.monotonic() - self._asked_at < METADATA_REFRESH_S and self._partitions:
             return self._partitions
         try:
-            # Asked for by name, a missing topic could be made by the broker, with the wrong settings.
+            # Asked for by name, a missing topic could be created by the broker, with the wrong settings.
             listed = self._connected().list_topics(
                 topic=BEACONS if self._partitions else None, timeout=METADATA_TIMEOUT_S
             )
@@ -157,8 +158,8 @@ class KafkaOutlet:
         self._disconnect()
         self._samples.close()
 
-    def leak(self) -> None:
-        self._samples.leak()
+    def detach_after_fork(self) -> None:
+        self._samples.detach_after_fork()
         # Destroying the handle would wait for threads that do not exist on this side of the fork.
         if self._producer is not None:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._producer))
@@ -171,16 +172,16 @@ class KafkaOutlet:
         return self._producer
 
     def _disconnect(self) -> None:
-        """End the client; what it has not sent is not sent."""
+        """Close the client, discarding unsent records."""
         with fork_gate:
             producer, self._producer = self._producer, None
             if producer is not None:
                 with contextlib.suppress(KafkaException):
                     producer.purge()
-            del producer  # with which its threads end
+            del producer  # which ends its threads
 
     def _push(self) -> None:
-        """Hands the client as many unsent records as it takes, in order."""
+        """Hand the client as many unsent records as it takes, in order."""
         producer = self._connected()
         if time.monotonic() < self._not_before:
             return
@@ -206,13 +207,13 @@ class KafkaOutlet:
     def _listener(self, record: Outgoing, producer: Producer) -> Callable[[KafkaError | None, Message], None]:
         def on_delivery(error: KafkaError | None, message: Message) -> None:
             if self._producer is not producer or record not in self._in_flight:
-                return  # of a client that was replaced: its records were handed to the next one
+                return  # the client was replaced, and the next one has its records
             del self._in_flight[record]
             if error is not None:
                 self._failed(record, error)
                 return
-            if self._trouble:
-                self._trouble = False
+            if self._is_failing:
+                self._is_failing = False
                 log.warning("lagloss: the broker answers again")
             record.done(message.partition() or 0, message.offset() or 0)
 
@@ -220,7 +221,7 @@ class KafkaOutlet:
 
     def _failed(self, record: Outgoing, error: KafkaError) -> None:
         self._note(error.str())
-        if error.code() in HOPELESS:
+        if error.code() in PERMANENT:
             record.done(None, -1)
             return
         self.retried += 1
@@ -229,9 +230,9 @@ class KafkaOutlet:
         self._fatal = self._fatal or error.fatal() or error.code() == KafkaError._FATAL
 
     def _start_over(self) -> None:
-        """Replace an idempotent producer after a fatal error: the next one sends again what was not acknowledged.
+        """Replace a producer that failed fatally: the next one sends the unacknowledged records again.
 
-        What arrives twice by this has the same emitter and seq, and counts once.
+        Records that arrive twice by this have the same emitter and seq, and count once.
         """
         self._fatal = False
         again = [*self._in_flight, *self._unsent]
@@ -245,9 +246,9 @@ class KafkaOutlet:
 
     def _note(self, error: str) -> None:
         self.last_error = error
-        if not self._trouble:
-            self._trouble = True
-            log.warning("lagloss: beacons wait, the host goes on: %s", error)
+        if not self._is_failing:
+            self._is_failing = True
+            log.warning("lagloss: beacons are kept until the broker answers: %s", error)
 
 
 def _cause(error: KafkaException) -> KafkaError:
@@ -264,7 +265,7 @@ class MemoryOutlet:
     sampled: int = SAMPLE_ALL
     """The sample of every pipeline, of 2^32."""
     records: list[tuple[str, int, bytes, bytes]] = field(default_factory=list)
-    """(topic, partition, key, value) in the order they were acknowledged; a record's offset is its place in its
+    """(topic, partition, key, value) in the order of acknowledgement; a record's offset is its place in its
     partition."""
     last_error: str | None = None
     _waiting: deque[Outgoing] = field(default_factory=deque)
@@ -296,9 +297,9 @@ class MemoryOutlet:
             self._waiting.popleft().done(None, -1)
 
     def close(self) -> None:
-        """Close, but keep the records for inspection."""
+        """Keep the records, for assertions afterwards."""
 
-    def leak(self) -> None:
+    def detach_after_fork(self) -> None:
         self._waiting.clear()
 
     def values(self, topic: str) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""Directories of spools: one an emitter, held by a lock that ends with its process, so that the dead's can be found."""
+"""Spool directories: one per emitter, locked until its process ends, so that those of dead processes can be found."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class SpoolDirectory:
 
     @classmethod
     def made(cls, below: Path, pipeline: str, node: str, emitter: bytes) -> Self:
-        """Make a directory that this process holds.
+        """Make a new one, locked by this process.
 
         Raises:
-            OSError: the disk says no.
+            OSError: the disk failed.
         """
         below.mkdir(parents=True, exist_ok=True)
         name = f"{pipeline}.{node}.{emitter.hex()}"
-        draft = below / f"{_DRAFT}{name}"  # until it is locked, it must not be taken for a dead process's
+        draft = below / f"{_DRAFT}{name}"  # until it is locked, it must not look like a dead process's
         draft.mkdir(mode=0o700)
         try:
             lock = _locked(draft)
@@ -47,8 +47,9 @@ class SpoolDirectory:
 
     @classmethod
     def abandoned(cls, below: Path, pipeline: str = "*", node: str = "*") -> Iterator[Self]:
-        """Return directories of this node's (by default any node's) dead processes; this process holds each from now
-        on."""
+        """Yield the directories of this node's (by default any node's) dead processes, each locked by this process from
+        now on.
+        """
         with contextlib.suppress(OSError):
             for path in sorted(below.glob(f"{pipeline}.{node}.*")):
                 lock = _locked(path) if _EMITTER.fullmatch(path.suffix) else None
@@ -57,24 +58,24 @@ class SpoolDirectory:
 
     @property
     def owner(self) -> tuple[str, str, bytes]:
-        """Pipeline, node and emitter whose it is."""
+        """Pipeline, node and emitter that it belongs to."""
         pipeline, node, emitter = self.path.name.split(".")
         return pipeline, node, bytes.fromhex(emitter)
 
     def release(self) -> None:
-        """Leave it to the next process."""
+        """Release the lock, and leave the directory to the next process."""
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
 
     def remove(self) -> None:
-        """Remove the directory: nothing in it is needed any more."""
+        """Remove the directory, of which nothing is needed any more."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.release()
 
 
 def _locked(path: Path) -> int | None:
-    """Return a descriptor that holds the directory's lock; None if another process has it or it is gone."""
+    """Return a descriptor that holds the directory's lock, None if another process has it or it is gone."""
     try:
         descriptor = os.open(path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
@@ -88,7 +89,7 @@ def _locked(path: Path) -> int | None:
 
 
 def sync_directory(path: Path) -> None:
-    """Wait until the disk holds the names in a directory."""
+    """Wait until the names in a directory are on disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

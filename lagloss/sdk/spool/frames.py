@@ -1,4 +1,4 @@
-"""Checksummed frames: how a spool's files hold records, so that a reader finds the good ones around a damaged one.
+"""Checksummed frames: the records of a spool's files, so that a reader finds the good ones around a damaged one.
 
 A frame is ``LGLS``, a kind (1 byte), the payload's length (uint32), xxh3_64 of kind, length and payload (uint64), and
 the payload; all little-endian.
@@ -33,7 +33,7 @@ def frame(kind: bytes, payload: bytes) -> bytes:
 
 
 def frames(data: bytes) -> Iterator[Frame]:
-    """Return the good frames in their order, without those that are damaged or cut off."""
+    """Yield the good frames in their order; damaged or truncated ones are skipped."""
     view, at = memoryview(data), 0
     while (at := data.find(MAGIC, at)) >= 0:
         found = _read(view, at)

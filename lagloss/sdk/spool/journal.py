@@ -1,8 +1,8 @@
-"""What a spool's files hold: flushes, and the tallies they add to, as checksummed frames.
+"""The content of a spool's files: flushes, and the tallies they add to, as checksummed frames.
 
 A flush is its summary, its blocks, and the summary again, so that a damaged byte costs at most one block whose size and
-tally are still known. A tally that a flush is the first to change stands before it as it was, between two lists of all
-such tallies: the process that finds the files can add up from there, and knows which tallies it cannot.
+tally are still known. A tally that a flush is the first to change stands before it in its earlier state, between two
+lists of all such tallies: a reader of the files can add up from there, and knows of which it cannot.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from lagloss.sdk.account import packed_tally, unpacked_tally
+from lagloss.sdk.account import pack_tally, unpack_tally
 from lagloss.sdk.flush import Flush
 from lagloss.sdk.packing import Increment, PackedBlock, TallyKey
 from lagloss.sdk.shipper import EmitterIdentity, Position
@@ -40,8 +40,11 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class StoredFlush:
-    """A flush as it was found. Beacons of damaged blocks are in its `dropped`. `after`: number of the flush that was
-    written before it; `report_seq` and `final_through` (epoch s): of the emitter's newest report and account then."""
+    """A flush read from a file. Beacons of damaged blocks are in its `dropped`.
+
+    `after`: number of the flush that was written before it; `report_seq` and `final_through` (epoch s): of the
+    emitter's newest report and account at that time.
+    """
 
     flush: Flush
     after: int
@@ -51,14 +54,14 @@ class StoredFlush:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The emitter ended in good order then, epoch ms; all that it observed is in its files."""
+    """End of an emitter that closed cleanly at this time, epoch ms; all its beacons are in its files."""
 
     closed_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class Bases:
-    """The tallies that stand here."""
+    """Keys of the tallies whose base is in the file."""
 
     keys: tuple[TallyKey, ...]
 
@@ -84,11 +87,11 @@ def head_frame(head: Head) -> bytes:
 
 
 def tally_frames(tallies: Mapping[TallyKey, Tally]) -> bytes:
-    """Tallies as they stand before the flushes that follow."""
+    """Return frames of tallies as they stand before the flushes that follow."""
     if not tallies:
         return b""
     keys = frame(TALLY_KEYS, _json(list(tallies)))
-    return b"".join((keys, *(frame(TALLY, packed_tally(tally)) for tally in tallies.values()), keys))
+    return b"".join((keys, *(frame(TALLY, pack_tally(tally)) for tally in tallies.values()), keys))
 
 
 def flush_frames(flush: Flush, after: int, report_seq: int, final_through: int) -> bytes:
@@ -98,7 +101,7 @@ def flush_frames(flush: Flush, after: int, report_seq: int, final_through: int) 
 
 
 def positions_frame(number: int, positions: Sequence[Position]) -> bytes:
-    """Encode where the blocks of a flush lie in the log."""
+    """Return a frame of the positions of a flush's blocks in the log."""
     return frame(POSITIONS, _json({"number": number, "positions": positions}))
 
 
@@ -132,7 +135,7 @@ def _json(record: object) -> bytes:
 
 
 def entries(data: bytes) -> Iterator[Entry]:
-    """Return the whole entries of a file, or of a part of it that begins and ends between flushes."""
+    """Yield the intact entries of a file, or of a part of it that begins and ends between flushes."""
     found = _Gathered()
     for each in frames(data):
         kind, payload = bytes((each.kind,)), bytes(each.payload)
@@ -148,7 +151,7 @@ def entries(data: bytes) -> Iterator[Entry]:
                 case b"K":
                     yield Bases(tuple(TallyKey(*row) for row in json.loads(payload)))
                 case b"T":
-                    yield unpacked_tally(payload)
+                    yield unpack_tally(payload)
                 case b"H":
                     yield _head(json.loads(payload))
                 case b"E":
@@ -157,7 +160,7 @@ def entries(data: bytes) -> Iterator[Entry]:
 
 
 def positions_of(data: bytes) -> dict[int, list[Position]]:
-    """Return where the blocks of each flush lie, by its number."""
+    """Return the positions of the blocks of each flush, by its number."""
     found = {}
     for each in frames(data):
         record = json.loads(bytes(each.payload))
@@ -173,7 +176,7 @@ class _Gathered:
         self.blocks: dict[int, bytes] = {}
 
     def closed_by(self, summary: dict[str, Any]) -> Iterator[StoredFlush]:
-        """Close the flush by its second summary; the first may have been that of an earlier flush, or damaged."""
+        """Close the flush at its second summary; the first may have been that of an earlier flush, or damaged."""
         if self.summary is not None and self.summary["number"] != summary["number"]:
             yield self._taken(self.summary)
         self.summary = None
@@ -181,7 +184,7 @@ class _Gathered:
         self.blocks.clear()
 
     def cut_off(self) -> Iterator[StoredFlush]:
-        """Something else begins, or the file ends."""
+        """Close the flush, if any, at the start of another entry or at the end of the file."""
         if self.summary is not None:
             yield self._taken(self.summary)
         elif self.blocks:
@@ -198,7 +201,7 @@ class _Gathered:
                 key = TallyKey(place, replay, window_start)
                 dropped[key] = dropped.get(key, 0) + beacons
             else:
-                blocks.append(packed_again(seq, value, payload_bytes))
+                blocks.append(repack(seq, value, payload_bytes))
         progress = summary["progress"]
         flush = Flush(
             summary["number"],
@@ -212,8 +215,8 @@ class _Gathered:
         return StoredFlush(flush, summary["after"], summary["report_seq"], summary["final_through"])
 
 
-def packed_again(seq: int, value: bytes, payload_bytes: int = 0) -> PackedBlock:
-    """Return a block as it was before it was written."""
+def repack(seq: int, value: bytes, payload_bytes: int = 0) -> PackedBlock:
+    """Rebuild a block as it was before it was written."""
     block = decode_block(value)
     partition = partition_of(int(block.id_hash[0]), block.partitions)
     return PackedBlock(
@@ -222,8 +225,8 @@ def packed_again(seq: int, value: bytes, payload_bytes: int = 0) -> PackedBlock:
 
 
 def _nameless(blocks: Sequence[tuple[int, bytes]]) -> StoredFlush:
-    """Blocks whose summary is damaged, twice: they count, what else belonged to them is not known."""
-    packed = tuple(packed_again(seq, value) for seq, value in blocks)
+    """Return a flush of blocks whose two summaries are damaged: they count, the rest of the flush is unknown."""
+    packed = tuple(repack(seq, value) for seq, value in blocks)
     return StoredFlush(Flush(0, 0, packed, is_blind=True), 0, 0, 0)
 
 

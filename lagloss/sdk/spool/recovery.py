@@ -1,9 +1,9 @@
-"""Settling the account of a process that died: its spool is read, what the broker lacks is sent, and it is closed.
+"""Recovery of a dead process's account: reads its spool, sends the unsent rest, and closes the account.
 
-What was flushed arrives once, since its blocks keep their emitter and seq. What was observed after the last flush is
-gone, of unknown windows: as for any emitter that falls silent, the windows that it was changing in its
-last minute, and those that end in the minute after, are left incomplete. Not so where it ended in good order, or where
-its host observes again what was not acknowledged.
+Flushed beacons arrive once, since their blocks keep emitter and seq. Beacons observed after the last flush are gone,
+and their windows are unknown: as for any emitter that falls silent, the windows that it was changing in its last
+minute, and those that end in the minute after, are left incomplete. Not so if it closed cleanly, or if its host
+observes again what was not acknowledged.
 """
 
 from __future__ import annotations
@@ -26,59 +26,61 @@ from lagloss.wire.format import Tally
 
 log = logging.getLogger("lagloss")
 
-LOOK_S: Final = 30.0
-"""Seconds between two looks for spools of the dead."""
+SEARCH_S: Final = 30.0
+"""Seconds between two searches for spools of dead processes."""
 UNSURE_MS: Final = 60_000
-"""How far around its last flush an emitter's account is unsure: as long as its silence would have taken to notice."""
+"""Span around its last flush in which an emitter's account is unsure: as long as noticing its silence would have
+taken."""
 REPORTS_SKIPPED: Final = 1 << 20
 """More reports than an emitter sends between two flushes: the closing ones count on from there."""
 
 
 class RecoveryThread(threading.Thread):
-    """Thread that looks for spools of a node's (by default any node's) dead processes below `directory`, until
-    stopped."""
+    """Thread that recovers the spools of a node's (by default any node's) dead processes below `directory`, until
+    stopped.
+    """
 
     def __init__(
         self, directory: Path, make_outlet: Callable[[], Outlet], pipeline: str = "*", node: str = "*"
     ) -> None:
-        super().__init__(name="lagloss-successor", daemon=True)
+        super().__init__(name="lagloss-recovery", daemon=True)
         self._directory = directory
         self._pipeline = pipeline
         self._node = node
         self._make_outlet = make_outlet
         self._stopped = threading.Event()
         self._at_work: tuple[SpoolDirectory, Outlet] | None = None
-        self._logged: set[Path] = set()
-        """What could not be settled, and was logged so."""
+        self._failed: set[Path] = set()
+        """Spools that could not be recovered, and were logged so."""
 
     def stop(self) -> None:
-        """Stop; return at once. What is not settled is left to the next process."""
+        """Stop the thread; returns at once. Spools not yet recovered are left to the next process."""
         self._stopped.set()
 
-    def leak(self) -> None:
-        """Release the parent's resources in a forked child."""
+    def detach_after_fork(self) -> None:
+        """Let go of the parent's spool in a forked child."""
         if self._at_work is not None:
             found, outlet = self._at_work
-            outlet.leak()
+            outlet.detach_after_fork()
             found.release()
 
     def run(self) -> None:
         while not self._stopped.is_set():
             for found in SpoolDirectory.abandoned(self._directory, self._pipeline, self._node):
                 self._take_over(found)
-            self._stopped.wait(LOOK_S)
+            self._stopped.wait(SEARCH_S)
 
     def _take_over(self, found: SpoolDirectory) -> None:
         outlet = self._make_outlet()
         self._at_work = found, outlet
         try:
             identity = EmitterIdentity(*found.owner, "unknown", 0)
-            if SpoolRecovery(found.path, identity, outlet, self._stopped.is_set).settle():
+            if SpoolRecovery(found.path, identity, outlet, self._stopped.is_set).run():
                 found.remove()
         except Exception as error:
-            if found.path not in self._logged:  # it is tried again with every look
-                log.warning("lagloss: what %s left is not settled: %s", found.path.name, error)
-            self._logged.add(found.path)
+            if found.path not in self._failed:  # it is retried at every search
+                log.warning("lagloss: spool %s is not recovered yet: %s", found.path.name, error)
+            self._failed.add(found.path)
         finally:
             self._at_work = None
             outlet.close()
@@ -86,12 +88,12 @@ class RecoveryThread(threading.Thread):
 
 
 class SpoolRecovery:
-    """One dead emitter's account.
+    """Recovery of one dead emitter's account.
 
     Args:
         path: its spool.
-        identity: who it was, as far as the directory's name says.
-        stopped: asked while it waits for the broker.
+        identity: of the emitter, as far as the directory's name has it.
+        stopped: polled while waiting for the broker.
     """
 
     def __init__(self, path: Path, identity: EmitterIdentity, outlet: Outlet, stopped: Callable[[], bool]) -> None:
@@ -109,18 +111,18 @@ class SpoolRecovery:
         """(observed until, oldest window changed) of flushes: epoch ms and s."""
         self._shipper: Shipper | None = None
 
-    def settle(self) -> bool:
-        """Settle the account; return False if stopped before the broker had all of it."""
+    def run(self) -> bool:
+        """Recover the spool. False if stopped before the broker had all of it."""
         while self._outlet.partitions() is None:
             if self._stopped():
                 return False
             self._outlet.poll(POLL_S)
         for log_file in sorted(self._path.glob("*.log")):
-            if not self._settle_file(log_file):
+            if not self._recover_file(log_file):
                 return False
         return self._last is None or self._close()
 
-    def _settle_file(self, log_file: Path) -> bool:
+    def _recover_file(self, log_file: Path) -> bool:
         sent_file, base_file = log_file.with_suffix(".sent"), log_file.with_suffix(".base")
         positions = positions_of(sent_file.read_bytes()) if sent_file.exists() else {}
         for entry in self._entries(base_file, log_file):
@@ -163,7 +165,7 @@ class SpoolRecovery:
             self._account.final_through = stored.final_through
             self._shipper = Shipper(self._identity, self._outlet, self._account)
         elif self._last is not None and stored.after > self._last.number:
-            self._account.blind = True  # something in between is damaged beyond its own account
+            self._account.blind = True  # damage in between that no summary accounts for
         self._shipper.report_seq = max(self._shipper.report_seq, stored.report_seq + REPORTS_SKIPPED)
         self._last = stored.flush
         self._last_ms = max(self._last_ms, stored.flush.observed_until_ms)
@@ -176,7 +178,7 @@ class SpoolRecovery:
         assert self._shipper is not None
         lost = self._expected - self._restored
         for key in lost:
-            self._account.forget(key)  # what is known of it is less than what was reported
+            self._account.forget(key)  # less of it is known than was reported
         unsure = [key.window_start for key in lost]
         if self._end is not None:
             closed_at_ms = self._end.closed_at_ms

@@ -24,7 +24,7 @@ class Segment:
         return self.directory / f"{self.number:08}.{suffix}"
 
     def begin(self, head: bytes) -> None:
-        """Make the file with this content.
+        """Create the file, with this content.
 
         Raises:
             OSError: and no file is left.
@@ -38,10 +38,10 @@ class Segment:
             raise
 
     def append(self, data: bytes) -> None:
-        """Add to the file, whole or not at all, and wait until the disk has it.
+        """Append to the file, whole or not at all, and wait until it is on disk.
 
         Raises:
-            OSError: the disk says no.
+            OSError: the disk failed.
         """
         try:
             view = memoryview(data)
@@ -55,7 +55,7 @@ class Segment:
         self.size += len(data)
 
     def read(self, start: int) -> bytes:
-        """Return the content from `start` on; less if the disk fails."""
+        """Return its content from `start` on; less if the disk fails."""
         found = bytearray()
         while start + len(found) < self.size:
             piece = os.pread(self.descriptor, self.size - start - len(found), start + len(found))
@@ -65,16 +65,15 @@ class Segment:
         return bytes(found)
 
     def note_positions(self, data: bytes) -> None:
-        """Add to the file of positions without waiting: a block whose position is not noted is sent again, and counts
-        once."""
+        """Append to the file of positions, without syncing: blocks not noted are sent again, and count once."""
         with contextlib.suppress(OSError), self.path("sent").open("ab") as file:
             file.write(data)
 
     def write_base(self, data: bytes) -> None:
-        """Says how tallies stand before this file.
+        """Write the state of tallies before this file.
 
         Raises:
-            OSError: and the file is as it was before.
+            OSError: and the earlier state is kept.
         """
         draft = self.path("base.new")
         with draft.open("wb") as file:

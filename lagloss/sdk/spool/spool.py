@@ -1,13 +1,13 @@
-"""The spool: a directory of an emitter's own where each flush is written, and synced, before it is sent.
+"""The spool: a directory of an emitter's own in which each flush is written, and synced, before it is sent.
 
-It takes what the broker does not, up to a size; and the process that finds it after a crash can send what is missing
-and close the account (lagloss/sdk/spool/recovery.py). Below the directory that the host gives::
+It takes what the broker does not, up to a size. If the process dies, another one sends the unsent rest and closes the
+account (lagloss/sdk/spool/recovery.py). Below the directory that the host gives::
 
-    PIPELINE.NODE.EMITTER/      one a process; only its owner holds the lock
+    PIPELINE.NODE.EMITTER/      one per process; only its owner holds the lock
         lock
-        00000001.log            flushes (journal.py); begun anew every 4 MiB, removed when all is reported
-        00000001.sent           where those that were acknowledged lie in the log
-        00000002.base           tallies as they stood before 00000002.log, where an older file is gone
+        00000001.log            flushes (journal.py); a new file every 4 MiB, removed when all is reported
+        00000001.sent           positions in the log of the acknowledged ones
+        00000002.base           tallies as they stood before 00000002.log, if an older file was removed
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from lagloss.wire.format import Tally
 
 SEGMENT_BYTES: Final = 4 * 1024 * 1024
 MAX_BYTES: Final = 1024 * 1024 * 1024
-"""What a spool holds by default: 10 minutes of 5,000 beacons/s are 40 to 200 MB."""
+"""Default size of a spool: 10 minutes of 5,000 beacons/s are 40 to 200 MB."""
 RETRY_S: Final = 10.0
 """Pause before a disk that failed is tried again."""
 TICK_MS: Final = 10_000
-"""An emitter that observes nothing writes down this often that it was there."""
+"""Interval at which an emitter without observations writes an empty flush."""
 
 
 @dataclass(slots=True)
 class _Touched:
-    """The segment that says how a tally stood before, and the newest one with a flush that changes it."""
+    """The segment that holds a tally's base, and the newest one with a flush that changes it."""
 
     base: int
     last: int
@@ -63,8 +63,8 @@ class Spool:
 
     Args:
         account: of the flushes that were shipped.
-        note: called each time the disk fails.
-        max_bytes: what is waiting on disk at most; past that, beacons wait in the intake.
+        note: called with each error of the disk.
+        max_bytes: maximum size of the waiting files; past that, beacons wait in the buffer.
     """
 
     presumed_partitions: int | None = BEACONS_PARTITIONS
@@ -87,23 +87,23 @@ class Spool:
         self._segment_bytes = segment_bytes
         self._segments: deque[Segment] = deque()
         self._begun = 0
-        """Segments begun so far; their numbers do not come again."""
+        """Segments begun so far; their numbers are never reused."""
         self._touched: dict[TallyKey, _Touched] = {}
         self._written = self._shipped = 0
         """Numbers of the newest flush on disk, and of the newest that was shipped."""
         self._shipped_ms = 0
-        """When that was drained, epoch ms."""
+        """Time of the latter's drain, epoch ms."""
         self._in_memory: deque[Flush] = deque()
         """Flushes after those on disk."""
         self._is_stale = False
-        """Something was accounted for that the files do not know of, and maybe no report either."""
+        """True if a flush was accounted for that is not in the files, and perhaps in no report either."""
         self._is_kept = False
         """An oldest file could not be removed in time: all of them stay until nothing waits."""
         self._ticked_ms = 0
         self._not_before = 0.0
         self._current: Flush | None = None
         self._newest: Flush | None = None
-        """The one flush on disk that is not shipped, where there is but one: it need not be read."""
+        """The only unshipped flush on disk, if there is one: it need not be read."""
         self._read: Iterator[StoredFlush] = iter(())
         self._read_up_to = (0, 0)
         """Segment and position."""
@@ -112,25 +112,25 @@ class Spool:
 
     @property
     def waiting_bytes(self) -> int:
-        """Size of its files: of what is not reported yet, and at most two files more."""
+        """Size of its files: of all unreported flushes, and at most two files more."""
         return sum(segment.size for segment in self._segments)
 
     @property
     def has_room(self) -> bool:
-        return not any(map(_says_something, self._in_memory)) and (
+        return not any(map(_has_content, self._in_memory)) and (
             self._disk_is_done or self.waiting_bytes < self._max_bytes
         )
 
     @property
     def is_durable(self) -> bool:
-        return not self._is_stale and not any(map(_says_something, self._in_memory))
+        return not self._is_stale and not any(map(_has_content, self._in_memory))
 
     def put(self, flush: Flush, report_seq: int) -> bool:
-        """See `Backlog.put`. One with nothing in it is written every 10 s, and only where nothing waits."""
-        if not any(map(_says_something, self._in_memory)):
-            self._in_memory.clear()  # this one claims all that they did
+        """Add a flush; see `Backlog.put`. An empty one is written every 10 s, and only if nothing waits."""
+        if not any(map(_has_content, self._in_memory)):
+            self._in_memory.clear()  # this one makes all of their claims
             self._current = self._current if not self._disk_is_done else None
-        is_quiet = not _says_something(flush)
+        is_quiet = not _has_content(flush)
         if is_quiet and flush.observed_until_ms - self._ticked_ms < TICK_MS:
             return self._keep(flush)
         if self._in_memory or self._is_stale or time.monotonic() < self._not_before:
@@ -148,12 +148,12 @@ class Spool:
 
     @property
     def _disk_is_done(self) -> bool:
-        """Whether every flush on disk is shipped."""
+        """True if every flush on disk is shipped."""
         return self._shipped >= self._written
 
     def _keep(self, flush: Flush) -> bool:
         self._in_memory.append(flush)
-        return not _says_something(flush)
+        return not _has_content(flush)
 
     def _write(self, flush: Flush, report_seq: int) -> None:
         if not self._segments or self._segments[-1].size >= self._segment_bytes:
@@ -161,7 +161,7 @@ class Spool:
             if self._disk_is_done:
                 self._touched.clear()
         tail = self._segments[-1]
-        # Of a tally that is not among the touched nothing waits: the account says how it stands before this flush.
+        # A tally that is not among the touched has nothing waiting: the account has its state before this flush.
         fresh = self._as_they_stand(flush.keys - self._touched.keys())
         tail.append(tally_frames(fresh) + flush_frames(flush, self._written, report_seq, self._account.final_through))
         tail.last = flush.number
@@ -195,7 +195,7 @@ class Spool:
         return self._newest or self._next_read()
 
     def _next_read(self) -> Flush:
-        """Read the next flush from disk. Damage beyond its own account makes it blind."""
+        """Return the next flush from disk. Damage that no summary accounts for makes it blind."""
         while (stored := self._next_stored()) is not None:
             flush = stored.flush
             if flush.number == 0:
@@ -230,7 +230,7 @@ class Spool:
         self._current = None
         if self._disk_is_done:
             self._in_memory.remove(flush)
-            self._is_stale = self._is_stale or _says_something(flush)
+            self._is_stale = self._is_stale or _has_content(flush)
         else:
             self._newest = None
             segment = next((segment for segment in self._segments if segment.last >= flush.number), None)
@@ -242,7 +242,7 @@ class Spool:
 
     @property
     def wants_report(self) -> bool:
-        """At the end of a file, so that the account stands exactly between two files when one is removed."""
+        """True at the end of a file, so that the account stands exactly between two files when one is removed."""
         return self._is_stale or self._may_retire
 
     @property
@@ -256,7 +256,7 @@ class Spool:
             self._start_over(report_seq)
 
     def _retire_oldest(self) -> None:
-        """Remove a file whose flushes are all reported; the next file takes over its tallies."""
+        """Remove a file whose flushes are all reported; the next one gets its bases of tallies."""
         oldest, following = self._segments[0], self._segments[1]
         for key in [key for key, touched in self._touched.items() if touched.last <= oldest.number]:
             del self._touched[key]
@@ -273,8 +273,7 @@ class Spool:
         self._segments.popleft().remove()
 
     def _start_over(self, report_seq: int) -> None:
-        """Begin a new file, which shows that the emitter lives, and remove the others: nothing in them is left to
-        do."""
+        """Replace all files, which have nothing left to do, by a new one that says that the emitter lives."""
         done = len(self._segments)
         quiet = Flush(self._shipped, self._shipped_ms)
         try:
@@ -289,7 +288,7 @@ class Spool:
         self._touched.clear()
         self._is_stale = self._is_kept = False
 
-    # -- the end --------------------------------------------------------------------------------------------------
+    # -- closing ------------------------------------------------------------------------------------------------------
 
     def close(self, *, settled: bool) -> None:
         for segment in self._segments:
@@ -299,10 +298,10 @@ class Spool:
         else:
             self._directory.release()
 
-    def leak(self) -> None:
+    def detach_after_fork(self) -> None:
         """Close this process's copies of the descriptors; the lock stays with the parent."""
         self.close(settled=False)
 
 
-def _says_something(flush: Flush) -> bool:
+def _has_content(flush: Flush) -> bool:
     return bool(flush.keys) or flush.is_blind

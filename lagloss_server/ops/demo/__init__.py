@@ -1,4 +1,4 @@
-"""The demo: the whole service, the reference pipeline losing some events on purpose, and what was measured of it."""
+"""The demo: the whole service, a reference pipeline with injected losses, and the measured losses beside them."""
 
 from lagloss_server.ops.demo.run import run
 

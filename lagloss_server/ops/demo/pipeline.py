@@ -20,7 +20,7 @@ NAME: Final = "clicks"
 DEFINITION: Final = PACKAGES / MODULE / f"{NAME}.yaml"
 """Read where it lies, since lagloss never imports the reference pipeline."""
 RATE: Final = 50.0
-"""Events a second. Two cores have Kafka, PostgreSQL, Spark and nine processes of Python to run besides."""
+"""Events per second. Two cores run Kafka, PostgreSQL, Spark and nine Python processes besides."""
 FAULTS: Final = (
     "lose:link:event-norm->event-router:0.02",
     "lose:node:event-router:0.01",
@@ -30,15 +30,15 @@ FAULTS: Final = (
     "delay:conn-fb:2s:0.02",
 )
 ACTS: Final = ((60.0, "retry-storm"), (240.0, "crash-loop"))
-"""Scenarios that the demo plays by itself, and how many seconds after the load begins."""
+"""Scenarios that the demo plays by itself, each with its start in seconds after the load begins."""
 LONGEST_ACT_S: Final = 150.0
-"""An act that might last longer than the load is not played."""
+"""A scenario that might last longer than the load is not played."""
 STOP_TIMEOUT_S: Final = 45.0
 BETWEEN_SIGNALS_S: Final = 0.3
-"""Two equal signals at once would be one."""
+"""Pause between equal signals, which would otherwise merge into one."""
 
 
-class Helper:
+class PipelineProcess:
     """A command of the reference pipeline as a child process."""
 
     def __init__(self, command: str, bootstrap: str, data_dir: Path, *options: str, nice: int = 0) -> None:
@@ -50,7 +50,7 @@ class Helper:
         self._read_to = 0
 
     def progress(self) -> Iterator[dict[str, Any]]:
-        """Return the progress documents that were written since the last call."""
+        """Yield the progress documents written since the last call."""
         with self.log_path.open("rb") as log:
             log.seek(self._read_to)
             whole, newline, _ = log.read().rpartition(b"\n")
@@ -61,7 +61,7 @@ class Helper:
 
     @property
     def running(self) -> bool:
-        """Whether it goes on. Raises ServerNotReady if it ended badly."""
+        """True while it runs. Raises ServerNotReady if it failed."""
         code = self.process.poll()
         if code:
             detail = f"it ended with {code}: {log_tail(self.log_path)}"
@@ -69,7 +69,7 @@ class Helper:
         return code is None
 
     def stop(self) -> None:
-        """End it without waiting for its events to get through: the runner hurries at a second signal."""
+        """Stop it without waiting for its events to get through: a second signal makes the runner hurry."""
         if self.process.poll() is None:
             self.process.terminate()
             time.sleep(BETWEEN_SIGNALS_S)
@@ -77,17 +77,17 @@ class Helper:
 
 
 def play(data_dir: Path, scenario: str) -> str:
-    """Asks the running pipeline for a scenario's faults; the scenario's description."""
+    """Ask the running pipeline for a scenario's faults; return the scenario's description."""
     return str(_answer(data_dir, "play", scenario)["description"])
 
 
 def ledger(data_dir: Path) -> dict[int, dict[str, Any]]:
-    """Return the ledger of each window by its start (epoch seconds), with the names of lost messages."""
+    """Return the ledger's account of each window, by its start (epoch seconds), with the names of lost messages."""
     return {document["window_start_s"]: document for document in _answer(data_dir, "ledger")["windows"]}
 
 
 def _answer(data_dir: Path, *command: str) -> dict[str, Any]:
-    """Run a command of the reference pipeline and return its output."""
+    """Run a command of the reference pipeline and return the document that it prints."""
     words = [sys.executable, "-m", MODULE, *command, "--data-dir", str(data_dir)]
     env = {**os.environ, **own_modules_first()}
     found = subprocess.run(words, capture_output=True, check=True, text=True, env=env)

@@ -1,4 +1,4 @@
-"""Runs the demo: service, pipeline and past, shown live; at the end injected against measured."""
+"""The demo: service, pipeline and its past hour, shown live; at the end injected losses against measured ones."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rich.table import Table
 from lagloss.errors import EXIT_BREACHED, EXIT_OK
 from lagloss_server.errors import AlreadyRunning, NotEnoughData
 from lagloss_server.model.definition import load_definition
-from lagloss_server.model.window_document import is_settled, start_of
+from lagloss_server.model.window_result import is_settled, start_of
 from lagloss_server.ops.demo.pipeline import (
     ACTS,
     DEFINITION,
@@ -28,7 +28,7 @@ from lagloss_server.ops.demo.pipeline import (
     MODULE,
     NAME,
     RATE,
-    Helper,
+    PipelineProcess,
     ledger,
     play,
     verdict,
@@ -41,9 +41,9 @@ from lagloss_server.settings import Settings
 from lagloss_server.store.store import Store
 
 HISTORY_S: Final = 3_700
-LOOK_EVERY_S: Final = 1.0
+REFRESH_EVERY_S: Final = 1.0
 SETTLE_S: Final = 90.0
-"""How long after its grace a window may take: pending overtaken, tallies at rest, Spark on a busy machine."""
+"""Longest time a window takes after its grace: pending overtaken, tallies at rest, Spark on a busy machine."""
 MAX_SHOWN_DIFFERENCES: Final = 20
 PLAIN_WIDTH: Final = 160
 
@@ -51,14 +51,14 @@ PLAIN_WIDTH: Final = 160
 def run(minutes: float | None = None, as_json: bool = False, settings: Settings | None = None) -> int:
     """Run the demo; for `minutes` of load, or until Ctrl-C.
 
-    With `minutes`: waits until every window is closed for good and compares. `as_json`: one document on stdout, the
+    With `minutes`: wait until every window is closed for good and compare. `as_json`: one document on stdout, the
     progress on stderr.
 
     Returns:
         0; 1 if injected and measured differ.
 
     Raises:
-        LaglossError: if something does not start; it says what to do.
+        LaglossError: if something does not start; its message has advice.
     """
     settings = settings or Settings()
     settings = settings.model_copy(update={"data_dir": settings.data_dir.absolute() / "demo"})
@@ -74,8 +74,8 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
                     return EXIT_OK
                 document = demo.verdict()
         except KeyboardInterrupt:
-            view.say("ended")
-            return EXIT_OK if minutes is None else EXIT_BREACHED  # cut short, nothing was found to agree
+            view.say("stopped")
+            return EXIT_OK if minutes is None else EXIT_BREACHED  # interrupted before the comparison
     if as_json:
         sys.stdout.write(json.dumps(document) + "\n")
     else:
@@ -85,10 +85,10 @@ def run(minutes: float | None = None, as_json: bool = False, settings: Settings 
 
 
 def make_empty(data_dir: Path) -> None:
-    """Clear what the last demo left: each begins with servers of its own that hold nothing.
+    """Remove the data of the last demo: each begins with empty servers of its own.
 
     Raises:
-        AlreadyRunning: if another demo is on it.
+        AlreadyRunning: if another demo uses it.
     """
     data_dir.mkdir(parents=True, exist_ok=True)
     with (data_dir / "up.lock").open("a+") as lock:
@@ -104,7 +104,7 @@ def make_empty(data_dir: Path) -> None:
 
 
 class Demo:
-    """The pipeline and its past on a running stack, and what is known of both so far."""
+    """The pipeline and its past on a running stack, and their state so far."""
 
     def __init__(self, stack: ServiceStack, picture: Picture, view: DemoView) -> None:
         self._stack = stack
@@ -118,8 +118,8 @@ class Demo:
         self._beacons = (time.monotonic(), 0)
         self._phase = "starting the pipeline"
         self._load_began: float | None = None
-        """On the monotonic clock."""
-        self._helpers: dict[str, Helper] = {}
+        """Monotonic seconds."""
+        self._processes: dict[str, PipelineProcess] = {}
         picture.dashboard = stack.endpoints["dashboard"]
         picture.live_from_s = int(self._began_s) // 60 * 60
 
@@ -127,25 +127,25 @@ class Demo:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        for helper in self._helpers.values():
-            helper.stop()
+        for process in self._processes.values():
+            process.stop()
 
     def go(self, minutes: float | None) -> None:
-        """Send the past and runs the pipeline until its load has ended and everything is through."""
+        """Send the past and run the pipeline until its load has ended and everything is through."""
         self._store.apply(self._definition)
         bootstrap = self._stack.endpoints["kafka"]
         self._view.say(f"page: {self._picture.dashboard}")
         self._view.say("sending an hour of the past")
-        # The past gives way to the present: it takes a core for some seconds.
-        self._helpers["history"] = Helper("history", bootstrap, self._data_dir, nice=10)
+        # The past has the lower priority: it takes a core for some seconds.
+        self._processes["history"] = PipelineProcess("history", bootstrap, self._data_dir, nice=10)
         options = ["--rate", str(RATE), *(word for fault in FAULTS for word in ("--fault", fault))]
         options += ["--minutes", str(minutes)] if minutes is not None else []
-        self._helpers["run"] = Helper("run", bootstrap, self._data_dir, *options)
+        self._processes["run"] = PipelineProcess("run", bootstrap, self._data_dir, *options)
         self._view.say(f"starting the pipeline, {RATE:.0f} events/s, with {', '.join(FAULTS)}")
         load_s = math.inf if minutes is None else minutes * 60
         acts = [act for act in ACTS if act[0] + LONGEST_ACT_S <= load_s]
-        while sum(helper.running for helper in self._helpers.values()):  # asks all of them: one that failed raises
-            self._look()
+        while sum(process.running for process in self._processes.values()):  # not `any`: each that failed raises
+            self._refresh()
             if acts and self._load_began is not None and time.monotonic() >= self._load_began + acts[0][0]:
                 self._play(acts.pop(0)[1])
 
@@ -153,14 +153,14 @@ class Demo:
         self._view.say(f"playing {scenario}: {play(self._data_dir, scenario)}")
 
     def verdict(self) -> dict[str, Any]:
-        """Wait until every window is settled; return how the results compare with the ledger."""
+        """Wait until every window of lagloss is settled, and return the comparison with the ledger."""
         truths = ledger(self._data_dir)
         self._picture.truths = dict(truths)
         windows = self._picture.windows
         deadline = due_ms(max(truths, default=0), self._grace_ms) / 1000 + SETTLE_S
         while True:
             self._phase = f"waiting for the last windows to close, {max(0, deadline - time.time()):.0f} s at most"
-            self._look()
+            self._refresh()
             is_late = time.time() > deadline
             if is_late or all(start in windows and is_settled(windows[start]) for start in truths):
                 found = verdict(self._data_dir, self._stack.settings.data_dir)
@@ -169,17 +169,17 @@ class Demo:
                     return {**found, "agree": agree}
                 if is_late:
                     raise NotEnoughData(
-                        detail="No window is closed, long after all should be; see the aggregator's log."
+                        detail="No window is closed, long after all were due; see the aggregator's log."
                     )
 
-    def _look(self) -> None:
-        """Return a second's pause, then one look at everything."""
-        time.sleep(LOOK_EVERY_S)
+    def _refresh(self) -> None:
+        """Pause for a second, then check and show everything once."""
+        time.sleep(REFRESH_EVERY_S)
         self._stack.tend()
-        for progress in self._helpers["history"].progress():
+        for progress in self._processes["history"].progress():
             if progress["minutes"] == progress["of"]:
                 self._view.say(f"the past is sent: {progress['beacons']:,} beacons")
-        for progress in self._helpers["run"].progress():
+        for progress in self._processes["run"].progress():
             self._take(progress)
         for window in self._store.windows(NAME, int(self._began_s) - HISTORY_S, int(time.time()) + 60):
             self._picture.windows[start_of(window)] = window
@@ -192,7 +192,9 @@ class Demo:
         if progress["phase"] == "load" and self._load_began is None:
             self._load_began = time.monotonic()
             command = f"{sys.executable} -P -m {MODULE} play"
-            self._view.say(f"break it: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`")
+            self._view.say(
+                f"inject faults: `{command} {ACTS[0][1]} --data-dir {self._data_dir}`, or `{command} --help`"
+            )
         rate = f", {progress['events_per_s']:.0f} events/s" if progress["phase"] == "load" else ""
         restarts = f", {progress['restarts']} restarts" if progress["restarts"] else ""
         self._phase = f"pipeline: {progress['phase']}{rate}{restarts}"
@@ -208,7 +210,7 @@ class Demo:
         ]
         if waiting:
             left_s = due_ms(min(waiting), self._grace_ms) / 1000 - time.time()
-            parts.append(f"next window closes in {left_s:.0f} s" if left_s > 0 else "a window is being closed")
+            parts.append(f"next window closes in {left_s:.0f} s" if left_s > 0 else "closing a window")
         return "   ".join(parts)
 
 
@@ -217,7 +219,7 @@ def _beacons(windows: Any) -> int:
 
 
 def show_verdict(console: Console, picture: Picture, document: Mapping[str, Any], *, with_table: bool) -> None:
-    """Print the table of windows, where it is not on the screen yet, and whether all of it agrees."""
+    """Print the table of windows, unless it is on the screen already, and the result of the comparison."""
     if with_table:
         console.print(table_of(picture))
     lost = document["measured"]["lost"]

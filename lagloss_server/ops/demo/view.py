@@ -1,4 +1,4 @@
-"""What the demo shows while it runs: a live table on a terminal, plain lines anywhere else."""
+"""The demo's display while it runs: a live table on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lagloss_server import format as fmt
-from lagloss_server.model.window_document import losses_by_place, start_of
+from lagloss_server.model.window_result import losses_by_place, start_of
 
 SHOWN_WINDOWS: Final = 12
 STATUS_EVERY_S: Final = 5.0
@@ -32,7 +32,7 @@ TITLES: Final = (
 
 @dataclass(slots=True)
 class Picture:
-    """All there is to show. Windows by start (epoch seconds), as the ledger and as lagloss describe them."""
+    """The data to show. Windows by start (epoch seconds), as the ledger and as lagloss describe them."""
 
     line: str = "starting"
     live_from_s: int = 0
@@ -41,7 +41,7 @@ class Picture:
     windows: dict[int, Mapping[str, Any]] = field(default_factory=dict)
 
     def live(self) -> list[int]:
-        """Start of the windows with live traffic, oldest first."""
+        """Return the starts of the windows with live traffic, oldest first."""
         starts = {start for start, truth in self.truths.items() if truth["messages"]}
         return sorted(start for start in starts if start >= self.live_from_s)
 
@@ -51,19 +51,19 @@ class Picture:
 
 
 class DemoView(Protocol):
-    """Shows the picture, again whenever it has changed."""
+    """A display of the picture."""
 
     def __enter__(self) -> DemoView: ...
     def __exit__(self, *failure: object) -> None: ...
     def say(self, line: str) -> None:
-        """Something happened that deserves a line of its own."""
+        """Show a line for an event."""
 
     def show(self) -> None:
-        """Draw the changed picture."""
+        """Show the changed picture."""
 
 
 class LiveView:
-    """On a terminal: a status line over the table of windows."""
+    """Display on a terminal: a status line over the table of windows."""
 
     def __init__(self, picture: Picture) -> None:
         self._picture = picture
@@ -87,14 +87,14 @@ class LiveView:
         picture = self._picture
         parts: list[Any] = [Text(picture.line, style="bold")]
         if picture.dashboard:
-            parts.append(Text(f"page: {picture.dashboard}   (Ctrl-C ends it all)"))
+            parts.append(Text(f"page: {picture.dashboard}   (Ctrl-C stops everything)"))
         if picture.windows or picture.truths:
             parts.append(table_of(picture))
         return Group(*parts)
 
 
 class PlainView:
-    """Into a pipe or a log: a line for what happens and for each window that closes, and the status now and then."""
+    """Display into a pipe or a log: a line per event and closed window, and the status now and then."""
 
     def __init__(self, picture: Picture, *, to_stderr: bool) -> None:
         self._picture = picture
@@ -125,7 +125,7 @@ class PlainView:
 
 
 def table_of(picture: Picture) -> Table:
-    """Return the newest windows, injected losses beside measured ones; the past as one row."""
+    """Return a table of the newest windows, injected losses beside measured ones; the past as one row."""
     table = Table(*TITLES)
     past = picture.history()
     if past:
@@ -145,7 +145,7 @@ def table_of(picture: Picture) -> Table:
 
 
 def row_of(start_s: int, truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None) -> list[str]:
-    """Format one window: its minute, messages, E2E p95, verdict, losses injected and measured, and by place."""
+    """Return one window as text: its minute, messages, E2E p95, verdict, losses injected and measured, and by place."""
     minute = fmt.clock(start_s)
     injected = str(truth["lost"]) if truth else "0"
     if window is None or window["state"] == "open":
@@ -169,7 +169,7 @@ def _by_place(truth: Mapping[str, Any] | None, window: Mapping[str, Any] | None)
 
 
 def count_of(lost: int | Sequence[str]) -> int:
-    """Losses at a place: the ledger's progress gives counts, its full document names."""
+    """Return the losses at a place: the ledger's progress has counts, its full document names."""
     return lost if isinstance(lost, int) else len(lost)
 
 

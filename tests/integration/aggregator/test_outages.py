@@ -20,6 +20,7 @@ from lagloss_server.ops.doctor import check_services
 from lagloss_server.ops.embedded.kafka import EmbeddedKafka
 from lagloss_server.ops.embedded.postgres import EmbeddedPostgres
 from lagloss_server.settings import Settings
+from lagloss_server.store import recompute_requests
 from lagloss_server.store.migrate import migrate
 from lagloss_server.store.store import Store
 from tests.integration.aggregator.test_aggregator_process import aggregator, health, metric
@@ -149,8 +150,8 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
             wait_until(lambda: len(minutes.closed(store)) == 4, 60, "for the last window")
             assert [window["messages"] for window in minutes.closed(store)] == [MESSAGES] * 4
             # a message of the first windows counts as overdue until time has them judged again, minutes from now
-            request = store.request_recompute(minutes.name, minutes.start_s, minutes.start_s + 600)
-            wait_until(lambda: store.recompute_answer(request), 30, "for all windows to be closed once more")
+            request = recompute_requests.add(store, minutes.name, minutes.start_s, minutes.start_s + 600)
+            wait_until(lambda: recompute_requests.answer_to(store, request), 30, "for all windows to be closed again")
             calm = stack.enter_context(closing(Store(own_postgres.create_database("calm"))))
             migrate(own_postgres.database_url("calm"))
             minutes.define(calm)

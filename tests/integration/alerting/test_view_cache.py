@@ -13,8 +13,9 @@ from alerting.rules import rules_of
 from alerting.rules.view import PipelineView, WaitingMessages
 from alerting.views.view_cache import ViewCache
 from lagloss_server.model.definition import StoredPipeline
+from lagloss_server.store.partitions import DAY_S
 from lagloss_server.store.schema.core import EmitterRow, WindowRow
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.store import Store
 from tests.support.alert_views import defined
 from tests.support.stored_windows import Stored
 from tests.support.window_documents import document, store_missing, store_window

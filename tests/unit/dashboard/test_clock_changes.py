@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.figures.burn_down import burn_down_figure
-from dashboard.pages.report import ReportIds, _navigated, elsewhere
+from dashboard.pages.report.page import ReportIds, _navigated, elsewhere
 from dashboard.reports.model import BurnPoint
 from dashboard.reports.ranges import CalendarSpan
 from dashboard.reports.wording import hours

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dashboard import format as words
-from dashboard.pages.window_table import ANY_OUT, table_rows
+from dashboard.pages.window.table import ANY_OUT, table_rows
 from lagloss_server import format as fmt
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.model.graph import Graph

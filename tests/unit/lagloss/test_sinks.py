@@ -35,8 +35,8 @@ def test_all_messages_of_a_batch_are_out_at_its_end_and_in_hand_until_then() -> 
         emitter.taken_in("a", NOW_MS)
         with batch(emitter, [("a", NOW_MS)], to="mail") as messages:
             messages.take("b", NOW_MS)
-            assert emitter._intake.in_hand_since() is not None
-        assert emitter._intake.in_hand_since() is None
+            assert emitter._beacons.in_hand_since() is not None
+        assert emitter._beacons.in_hand_since() is None
     assert counts(log) == {"warehouse.in": 2, "warehouse.out:mail": 2}
 
 
@@ -44,7 +44,7 @@ def test_messages_of_a_replay_leave_a_batch_as_part_of_it() -> None:
     log = MemoryOutlet()
     with Emitter("orders", "warehouse", outlet=lambda: log) as emitter:
         again = Identity("a", NOW_MS, "again")
-        again.tell(emitter.taken_in)
+        again.report(emitter.taken_in)
         with batch(emitter, [again]) as messages:
             messages.take("b", NOW_MS, "again")
             messages.take("c", NOW_MS)
@@ -60,7 +60,7 @@ def test_none_of_a_batch_that_raises_is_out() -> None:
         with suppress(OSError), batch(emitter) as messages:
             messages.take("a", NOW_MS)
             raise OSError("refused")
-        assert emitter._intake.in_hand_since() is None
+        assert emitter._beacons.in_hand_since() is None
     assert counts(log) == {"warehouse.in": 1}
 
 

@@ -22,7 +22,7 @@ from alerting.delivery.transports.kinds import KINDS as KINDS_OF_RECEIVERS
 from alerting.metrics import AlertingMetrics
 from collector.metrics import CollectorMetrics
 from dashboard.reports.cli import app as report_app
-from dashboard.reports.send import app as reports_app
+from dashboard.reports.schedule.cli import app as reports_app
 from lagloss.wire.format import BadReason
 from lagloss_server.cli.main import app
 from lagloss_server.incidents import receiver_check as rehearsal

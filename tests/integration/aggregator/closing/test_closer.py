@@ -33,6 +33,7 @@ from lagloss_server.ops.recompute import recompute
 from lagloss_server.queries.difference import difference
 from lagloss_server.rules.facts import WindowFacts
 from lagloss_server.settings import Settings
+from lagloss_server.store import recompute_requests
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.store import Store
 from tests.oracle import oracle
@@ -253,9 +254,9 @@ def test_a_recompute_request_is_answered_with_what_was_read(chain: Chain) -> Non
     send_all(chain)
     chain.settle()
     chain.close(0)
-    request = chain.store.request_recompute(chain.name, chain.start_s, chain.start_s + 60)
+    request = recompute_requests.add(chain.store, chain.name, chain.start_s, chain.start_s + 60)
     assert chain.parts.upkeep().answer_recompute(int(time.time() * 1000))
-    answer = chain.store.recompute_answer(request)
+    answer = recompute_requests.answer_to(chain.store, request)
     assert answer is not None
     assert (answer["windows"], answer["beacons"]) == (1, 4 * 200 + 2 * 190)
 

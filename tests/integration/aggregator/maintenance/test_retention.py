@@ -26,8 +26,9 @@ from lagloss.broker.topics import BEACONS, create_topics
 from lagloss.wire.format import Progress
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
+from lagloss_server.store.partitions import DAY_S, ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import DAY_S, Store, ensure_days
+from lagloss_server.store.store import Store
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, TODAY_S, Stored, days_ago
 from tests.support.window_documents import store_missing

@@ -14,7 +14,8 @@ from aggregator.maintenance import rollups
 from aggregator.maintenance.rollups import SETTLE_MS
 from aggregator.set_aside import SetAside
 from lagloss_server.rules.rollup import Period, period_of
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.partitions import DAY_S
+from lagloss_server.store.store import Store
 from tests.integration.lagloss_server.store.test_migrations import config
 from tests.support.closers import wait_until
 from tests.support.stored_windows import NOW_MS, Stored, closing, days_ago

@@ -57,7 +57,7 @@ def test_a_service_that_hangs_is_given_up_at_the_limit_and_not_asked_again_meanw
         transport.timeout_s = 0.5
         for _ in range(2):
             outcome = transport.send([notification()])
-            assert outcome == TryLater("Apprise did not deliver to number 1 of its URLs; no end in 0.5 s: 1")
+            assert outcome == TryLater("Apprise did not deliver to number 1 of its URLs; not done within 0.5 s: 1")
         assert [len(each.requests) for each in (receiver, other)] == [1, 1]
         over.set()
         for thread in transport._asking.values():

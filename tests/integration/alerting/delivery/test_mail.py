@@ -46,7 +46,7 @@ def test_a_recipient_that_is_put_off_is_tried_again_alone() -> None:
         transport = made(mailbox.port, ADA, BOB)
         mailbox.answers = {BOB: "450 4.2.0 greylisted"}
         outcome = transport.send([notification()])
-        assert outcome == TryLater(f"1 of 2 recipients do not have it: {BOB}: 450 4.2.0 greylisted")
+        assert outcome == TryLater(f"1 of 2 recipients were not reached: {BOB}: 450 4.2.0 greylisted")
         mailbox.answers = {}
         assert transport.send([notification()]) == Sent()
 
@@ -59,7 +59,7 @@ def test_a_recipient_that_is_refused_is_told_although_the_others_have_the_mail()
     with smtp_server(Mailbox()) as mailbox:
         mailbox.answers = {EVE: "550 5.1.1 no such user"}
         outcome = made(mailbox.port, ADA, EVE).send([notification()])
-    assert outcome == Refused(f"1 of 2 recipients do not have it: {EVE}: 550 5.1.1 no such user")
+    assert outcome == Refused(f"1 of 2 recipients were not reached: {EVE}: 550 5.1.1 no such user")
     assert [recipients for recipients, _ in mailbox.mails] == [[ADA]]
 
 

@@ -14,10 +14,10 @@ from sqlalchemy import delete, func, insert, select, update
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from dashboard.login.throttle import PER_ADDRESS
+from dashboard.login.local import PER_ADDRESS
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import SessionRow, UserRow
+from lagloss_server.store.schema.dashboard import SessionRow, UserRow
 from lagloss_server.store.store import Store
 from tests.support.login_world import NAVIGATION, PASSWORD, SCRIPT_HASH, browser_like, log_in, serving
 

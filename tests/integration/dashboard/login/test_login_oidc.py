@@ -25,7 +25,7 @@ from sqlalchemy import delete, select
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import SessionRow
+from lagloss_server.store.schema.dashboard import SessionRow
 from lagloss_server.store.store import Store
 from tests.support.kafka_log import wait_for
 from tests.support.login_world import NAVIGATION, browser_like, serving

@@ -14,8 +14,9 @@ from sqlalchemy import delete, insert, select, text
 
 from lagloss_server.incidents import actions as incident_actions
 from lagloss_server.incidents import incident as incidents
+from lagloss_server.store.partitions import DAY_S, make_days_ahead
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow, PendingBreachRow, SilenceRow
-from lagloss_server.store.store import DAY_S, Store, make_days_ahead
+from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, alerter, close_windows, only_loss, somebody
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_delivery, store_incident, store_leader, store_receiver

@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from aggregator.reports.batch import ReportRecord
-from dashboard.pages.health_parts import sections, verdict
+from dashboard.pages.health.parts import sections, verdict
 from dashboard.queries import health_pipelines
 from dashboard.queries.health import Health, read_health
 from dashboard.queries.reports_topic import Ends, ReportsTopic
@@ -21,7 +21,9 @@ from dashboard.request.zones import Zone
 from lagloss.broker.topics import REPORTS, create_topics
 from lagloss.wire.format import EmitterReport, encode_report
 from lagloss_server.errors import UnknownPipeline
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store import recompute_requests
+from lagloss_server.store.partitions import DAY_S
+from lagloss_server.store.store import Store
 from tests.support.dashboards import Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_leader, store_receiver
 from tests.support.stored_windows import KNOWN, Stored
@@ -198,7 +200,7 @@ def test_one_pipeline_alone_can_be_asked_for(stored: Stored) -> None:
 
 
 def test_a_recompute_is_shown_until_it_is_answered(stored: Stored) -> None:
-    stored.store.request_recompute("chain", 600, 1_200)
+    recompute_requests.add(stored.store, "chain", 600, 1_200)
     (asked,) = read_health(stored.store, NOT_ASKED, time.time()).recomputes
     assert (asked.from_s, asked.to_s, asked.of) == (600, 1_200, None)
 

@@ -19,7 +19,8 @@ from dashboard.queries.pipeline_status import State
 from dashboard.reports.making import make_report
 from dashboard.reports.ranges import CalendarSpan
 from lagloss_server.model.definition import Definition, parse_definition
-from lagloss_server.store.store import DAY_S, Store
+from lagloss_server.store.partitions import DAY_S
+from lagloss_server.store.store import Store
 from tests.support.dashboards import WAIT_S, Watched, address, serious_faults, serving, sticks_out, until
 from tests.support.incident_rows import store_incident
 from tests.support.stored_windows import Stored

@@ -15,8 +15,9 @@ from aggregator.node_groups import NodeGroup, PartitionLag
 from dashboard.queries.consumer_lag import ConsumerLag, LagNow, Of, read_consumer_lag, read_lag_now
 from dashboard.request.span import Span
 from lagloss_server.model.definition import parse_definition
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
-from lagloss_server.store.store import Store, ensure_days
+from lagloss_server.store.store import Store
 from tests.support.window_documents import CHAIN
 
 MIDNIGHT = 1_795_219_200

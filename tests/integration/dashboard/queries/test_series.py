@@ -25,9 +25,10 @@ from lagloss.wire.sketch import Sketch
 from lagloss_server.errors import UnknownPipeline
 from lagloss_server.model.definition import parse_definition
 from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import IncidentChangeRow, IncidentRow
-from lagloss_server.store.store import Store, ensure_days
+from lagloss_server.store.store import Store
 from tests.support.incident_rows import store_incident
 from tests.support.window_documents import CHAIN, chain, document, facts, store_window
 

@@ -14,7 +14,7 @@ import yaml
 from sqlalchemy import text
 from typer.testing import CliRunner
 
-from dashboard.reports.send import app
+from dashboard.reports.schedule.cli import app
 from lagloss.errors import LaglossError
 from lagloss_server.store.store import Store
 from tests.fakes.mail import Mailbox, smtp_server
@@ -76,7 +76,7 @@ def test_send_says_why_the_mail_server_did_not_take_it(file: Path, mailbox: Mail
     mailbox.answers = {ADA: "550 no such user"}
     code, said = run("send", "daily")
     assert code == 1
-    assert f"daily was not sent: 1 of 1 recipients do not have it: {ADA}: 550 no such user" in said
+    assert f"daily was not sent: 1 of 1 recipients were not reached: {ADA}: 550 no such user" in said
 
 
 def test_a_report_or_address_that_is_none_is_refused(file: Path, mailbox: Mailbox) -> None:

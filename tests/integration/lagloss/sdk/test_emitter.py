@@ -113,7 +113,7 @@ def test_a_mark_is_acknowledged_once_the_log_holds_what_came_before(bootstrap: s
     with Emitter("it-clicks", "mid", bootstrap) as emitter:
         emitter.taken_in("a", now_ms)
         mark = emitter.mark()
-        emitter.nudge()
+        emitter.request_flush()
         wait_for(lambda: emitter.acknowledged(mark), what="acknowledgement")
         assert [at.block.count for at in blocks_of(bootstrap, emitter.id)] == [1]
         assert not emitter.acknowledged(emitter.mark() + 1)

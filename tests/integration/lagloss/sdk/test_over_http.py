@@ -75,7 +75,7 @@ def test_while_the_collector_is_stopped_nothing_is_lost_and_nothing_counts_twice
             for number in range(500):
                 assert emitter.taken_in(f"m{number}", now_ms())
             mark = emitter.mark()
-            emitter.nudge()
+            emitter.request_flush()
             assert not emitter.flush(timeout_s=1)
             assert not emitter.acknowledged(mark)
         finally:

@@ -37,7 +37,7 @@ while True:
         emitter.taken_in(f"m{number}", now_ms)
         number += 1
     mark = emitter.mark()
-    emitter.nudge()
+    emitter.request_flush()
     while not emitter.acknowledged(mark):
         time.sleep(0.001)
     print(number, emitter.stats().errors, flush=True)
@@ -153,7 +153,7 @@ def test_an_outage_with_the_beacons_of_ten_minutes_at_5000_a_second_loses_none(
                     assert emitter.taken_in(message_id, now_ms)
                     assert emitter.sent_out(message_id, now_ms)
                 mark = emitter.mark()
-                emitter.nudge()
+                emitter.request_flush()
                 wait_for(lambda mark=mark: emitter.acknowledged(mark), what="a flush")  # type: ignore[misc]
             spooled = emitter.stats().spooled_bytes
             assert emitter.stats().sent == 1

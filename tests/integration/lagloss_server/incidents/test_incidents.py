@@ -32,8 +32,9 @@ from lagloss_server.incidents import response_times as incident_times
 from lagloss_server.incidents.actions import silence_table
 from lagloss_server.incidents.deliveries import outbox_table
 from lagloss_server.incidents.response_times import Times
+from lagloss_server.store.engine import ALERTS_CHANNEL
 from lagloss_server.store.schema.alerting import OutboxMessageRow
-from lagloss_server.store.store import ALERTS_CHANNEL, Store
+from lagloss_server.store.store import Store
 from tests.support.incident_rows import NOON, store_change, store_delivery, store_incident, store_leader, store_receiver
 from tests.support.window_documents import chain
 

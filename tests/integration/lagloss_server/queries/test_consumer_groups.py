@@ -63,9 +63,9 @@ def test_a_group_has_committed_what_its_consumer_has(kafka_bootstrap: str, group
 NOBODY = """
 import gc, threading, psutil
 from confluent_kafka import KafkaException
-from lagloss_server.queries.consumer_groups import Groups
+from lagloss_server.queries.consumer_groups import ConsumerGroups
 before = psutil.Process().num_fds(), threading.active_count()
-groups = Groups("127.0.0.1:9,127.0.0.1:11")
+groups = ConsumerGroups("127.0.0.1:9,127.0.0.1:11")
 for _ in range(2):
     try:
         groups.committed(["nobody"])

@@ -16,9 +16,10 @@ from alerting.incidents.notifier import Notifier
 from alerting.incidents.routing import ReceiverRoute
 from lagloss.wire.sketch import Sketch
 from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import OutboxMessageRow
-from lagloss_server.store.store import Store, ensure_days
+from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, close_windows, only_loss, rows
 from tests.support.incident_rows import store_incident
 

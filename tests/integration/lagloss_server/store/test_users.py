@@ -18,7 +18,7 @@ from lagloss_server.cli.main import app
 from lagloss_server.errors import BadPassword, BadUserName, UnknownUser, UserExists
 from lagloss_server.store import users
 from lagloss_server.store.schema.core import table_of
-from lagloss_server.store.schema.login import UserRow
+from lagloss_server.store.schema.dashboard import UserRow
 from lagloss_server.store.store import Store
 
 PASSWORD = "correct horse battery"
@@ -82,7 +82,7 @@ def test_people_are_added_changed_shown_and_removed(store: Store) -> None:
 
 def test_on_a_terminal_the_password_is_asked_for_twice_and_not_shown(store: Store) -> None:
     code, shown = on_a_terminal("add", "tess", typed=f"{PASSWORD}\n{PASSWORD}\n")
-    assert (code, "Password: " in shown, "The same again: " in shown) == (0, True, True)
+    assert (code, "Password: " in shown, "Repeat the password: " in shown) == (0, True, True)
     assert PASSWORD not in shown
     code, shown = on_a_terminal("passwd", "tess", typed=f"{PASSWORD}\nanother long one\n")
     assert (code, "differ" in shown) == (2, True)

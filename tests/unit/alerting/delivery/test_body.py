@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from alerting.incidents.body import MAX_EXAMPLES, IncidentEvidence, incident_body
 from alerting.rules.assessment import BreachPlace
 from lagloss_server.incidents.incident import Incident
-from lagloss_server.net.backoff import backoff_s
+from lagloss_server.net.outcome import backoff_s
 from lagloss_server.store.store import MissingMessage
 
 START = 1_795_250_400

@@ -16,7 +16,7 @@ from alerting.delivery.transports import slack
 from alerting.delivery.transports.mail import compose
 from alerting.delivery.transports.pagerduty import event
 from alerting.incidents.notification import Notification
-from lagloss_server.net.one_line import one_line
+from lagloss_server.net.sanitize import one_line
 from tests.fakes import pagerduty as fake_pagerduty
 from tests.fakes import slack as fake_slack
 from tests.fakes.notifications import body, notification

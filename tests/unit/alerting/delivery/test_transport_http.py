@@ -12,7 +12,7 @@ import pytest
 from alerting.delivery.transports.http import HttpAnswer, by_status, retry_after_s
 from lagloss_server.net.addresses import is_public
 from lagloss_server.net.outcome import Refused, Sent, TryLater
-from lagloss_server.net.redaction import Redactor
+from lagloss_server.net.sanitize import Redactor
 
 NOW = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 

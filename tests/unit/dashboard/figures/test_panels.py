@@ -17,7 +17,7 @@ from dashboard.figures.frame import SLOWEST, FigureFrame
 from dashboard.figures.loss import drawn_loss, marked_buckets
 from dashboard.figures.panels import height_px, history_runs, panels_figure
 from dashboard.figures.time_axis import TimeAxis, drawn_s
-from dashboard.pages import pipeline_parts
+from dashboard.pages.pipeline import parts as pipeline_parts
 from dashboard.queries import buckets
 from dashboard.queries.annotations import Deploy, Happenings
 from dashboard.queries.consumer_lag import ConsumerLag, LagBucket, Of

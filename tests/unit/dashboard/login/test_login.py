@@ -16,10 +16,10 @@ from dashboard.login import account, check_binding
 from dashboard.login.addresses import UNKNOWN, client, guesser, parse_networks
 from dashboard.login.groups import GroupRoles, claimed
 from dashboard.login.headers import content_security_policy
-from dashboard.login.next_path import HOME, checked_next, wanted
-from dashboard.login.provider import ProviderError, trusted_metadata
+from dashboard.login.local import PER_ADDRESS, PER_NAME, Throttle
+from dashboard.login.oidc import ProviderError, trusted_metadata
+from dashboard.login.origins import HOME, checked_next, wanted
 from dashboard.login.sessions import Lifetime
-from dashboard.login.throttle import PER_ADDRESS, PER_NAME, Throttle
 from dashboard.request.current_user import Person
 from lagloss_server.errors import BadLogin, OpenToAll
 from lagloss_server.net.problem_details import Problem

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dashboard.figures.sparkline import HEIGHT_PX, sparkline, spoken
 from dashboard.pages import fast_html as light
-from dashboard.pages.overview_parts import table, totals
+from dashboard.pages.overview.parts import table, totals
 from dashboard.queries.condition import Condition, Freshness
 from dashboard.queries.condition import condition as condition_of
 from dashboard.queries.overview import Overview

@@ -31,7 +31,7 @@ def finished() -> list[str]:
 
 @pytest.fixture
 def handling(emitter: Emitter, finished: list[str]) -> InFlightMessage:
-    made = InFlightMessage(emitter, IDENTITY, is_redone=True, finished=lambda: finished.append("finished"))
+    made = InFlightMessage(emitter, IDENTITY, is_redelivered=True, finished=lambda: finished.append("finished"))
     made.take_in()
     return made
 
@@ -162,8 +162,8 @@ def test_a_message_is_finished_once_it_is_handled_and_its_outputs_are_acknowledg
     handling: InFlightMessage, finished: list[str]
 ) -> None:
     handling.add_output("mail")
-    handling.over()
-    handling.over()
+    handling.end_handling()
+    handling.end_handling()
     assert finished == []
     handling.acknowledged()
     assert finished == ["finished"]
@@ -173,11 +173,11 @@ def test_a_failed_output_keeps_its_message_unfinished_until_it_is_sent_again(
     handling: InFlightMessage, finished: list[str]
 ) -> None:
     handling.add_output("mail")
-    handling.over()
+    handling.end_handling()
     handling.failed("mail")
     assert finished == []
     assert handling.add_output("mail")
-    handling.withdraw_output("mail", took_place=True)  # the client's queue was full
+    handling.withdraw_output("mail", replaced=True)  # the client's queue was full
     assert finished == []
     handling.add_output("mail")
     handling.acknowledged()
@@ -189,18 +189,18 @@ def test_a_failed_output_of_a_message_that_is_dead_does_not_keep_it(
 ) -> None:
     handling.add_output("mail")
     handling.failed("mail")
-    handling.forgive()
+    handling.discard_failed()
     assert finished == []
-    handling.over()
+    handling.end_handling()
     assert finished == ["finished"]
 
 
 def test_a_message_is_work_in_hand_until_it_is_finished(emitter: Emitter, handling: InFlightMessage) -> None:
     handling.add_output("mail")
-    handling.over()
-    assert emitter._intake.in_hand_since() is not None
+    handling.end_handling()
+    assert emitter._beacons.in_hand_since() is not None
     handling.acknowledged()
-    assert emitter._intake.in_hand_since() is None
+    assert emitter._beacons.in_hand_since() is None
 
 
 def test_a_message_is_current_inside_the_block_and_at_its_own_node_only(

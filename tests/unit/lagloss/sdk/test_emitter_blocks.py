@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.sdk.packing import AHEAD_S, KEPT_S, BeaconReader, Extras, Packer, RefusedBeacons, TallyKey, taken_by
+from lagloss.sdk.packing import AHEAD_S, KEPT_S, BeaconReader, Extras, Packer, RefusedBeacons, TallyKey, apply_sample
 from lagloss.wire.format import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
 from lagloss.wire.sketch import Sketch
 
@@ -129,7 +129,7 @@ def test_blocks_hold_exactly_what_a_slow_loop_would_send(
     packer = Packer("p", "n", EMITTER, first, names_ids)
     packed = []
     if observed is not None:
-        taken, tallies = taken_by(observed, reader.kinds, sample)
+        taken, tallies = apply_sample(observed, reader.kinds, sample)
         assert set(tallies) == {TallyKey(place, replay, window) for place, replay, _, _, window, *_ in left_out}
         packed = list(packer.pack(taken, reader.kinds, partitions, sample))
     for at, record in enumerate(packed, start=1):

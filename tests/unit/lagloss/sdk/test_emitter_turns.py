@@ -143,7 +143,7 @@ def test_progress_and_final_through_stand_still_until_the_broker_acknowledges(
     log.down = True
     emitter.taken_in("m", now_ms)
     mark = emitter.mark()
-    emitter.nudge()
+    emitter.request_flush()
     wait_for(lambda: int(time.time()) > before.final_through)
     assert not emitter.acknowledged(mark)
     log.down = False

@@ -50,9 +50,9 @@ class Life:
         head = Head(self.identity, final)
         self.spool = Spool(self.directory, head, self.account, self.errors.append, segment_bytes=3_000)
         self.shipper = Shipper(self.identity, log, self.account)
-        self.intake = BeaconBuffer()
+        self.buffer = BeaconBuffer()
         packer = Packer("clicks", "mid", self.identity.emitter, first=False)
-        self.drain = Drain(self.intake, BeaconReader(keep_ids=False), packer, self.errors.append)
+        self.drain = Drain(self.buffer, BeaconReader(keep_ids=False), packer, self.errors.append)
         self.now_ms = NOW_MS
         self.durable: Counter[Place] = Counter()
         self.fleeting: Counter[Place] = Counter()
@@ -61,7 +61,7 @@ class Life:
     def observe(self, beacons: int, windows_ago: int) -> None:
         start_s = START_S - 60 * windows_ago
         for number in range(beacons):
-            self.intake.buffer.extend(("in", f"{self.drain.taken}-{number}", start_s * 1000, NOW_MS * 10**6, None))
+            self.buffer.values.extend(("in", f"{self.drain.taken}-{number}", start_s * 1000, NOW_MS * 10**6, None))
 
     def put(self) -> bool:
         self.now_ms += 1_000
@@ -90,7 +90,7 @@ class Life:
 def settle(below: Path, log: MemoryOutlet) -> None:
     for found in SpoolDirectory.abandoned(below, "clicks", "mid"):
         identity = EmitterIdentity(*found.owner, "unknown", 0)
-        assert SpoolRecovery(found.path, identity, log, lambda: False).settle()
+        assert SpoolRecovery(found.path, identity, log, lambda: False).run()
         found.remove()
 
 
@@ -276,7 +276,7 @@ def test_an_emitter_that_ends_while_nobody_answers_is_closed_by_the_next_one_wit
     with Emitter("clicks", "mid", outlet=lambda: log, spool=tmp_path) as dead:
         dead.taken_in("m", NOW_MS)
         mark = dead.mark()
-        dead.nudge()
+        dead.request_flush()
         wait_for(lambda: dead.acknowledged(mark))
         dead.taken_in("n", NOW_MS)
         assert not dead.close(timeout_s=1)
@@ -298,7 +298,7 @@ def test_a_spool_takes_what_memory_has_no_room_for_and_stops_at_its_size(tmp_pat
         while emitter.stats().spooled_bytes < 4_000:
             observed += sum(emitter.taken_in(f"m{observed}", NOW_MS) for _ in range(10))
             mark = emitter.mark()
-            emitter.nudge()
+            emitter.request_flush()
             wait_for(lambda mark=mark: emitter.acknowledged(mark))  # type: ignore[misc]
         refused = sum(not emitter.taken_in("m", NOW_MS) for _ in range(25))
         assert refused >= 15

@@ -79,11 +79,11 @@ def test_a_tally_that_a_step_makes_look_old_goes_on_where_it_was(
 
 def test_a_lane_follows_a_clock_that_is_set_back_rather_than_stand_until_it_comes_by() -> None:
     lane, now_ms = Lane(since=0.0), 1_700_000_000_000
-    lane.saw_end(10, now_ms)
+    lane.add_end(10, now_ms)
     lane.advance(10, 0)
     assert lane.until == now_ms
-    lane.saw_end(12, now_ms + 1_000)
-    lane.saw_end(12, now_ms - HOUR_MS)
+    lane.add_end(12, now_ms + 1_000)
+    lane.add_end(12, now_ms - HOUR_MS)
     lane.advance(11, 0)
     assert lane.until == now_ms
     lane.advance(12, 0)

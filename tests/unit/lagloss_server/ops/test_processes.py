@@ -126,7 +126,7 @@ def test_a_service_that_dies_is_started_again_and_said(tmp_path: Path) -> None:
     first.wait()
     wait_until(lambda: service.tend(said.append) or service.process is not first)
     assert service.process.poll() is None
-    assert "web died (SIGKILL), starting it again in 1 s" in said[0]
+    assert "web died (SIGKILL), restarting it in 1 s" in said[0]
     stop_all([service])
     assert service.process.poll() is not None
 

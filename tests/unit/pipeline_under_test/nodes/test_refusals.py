@@ -51,7 +51,7 @@ def test_a_partition_rests_for_its_time(emitter: Emitter, monkeypatch: pytest.Mo
 
 
 def test_a_refused_record_is_work_in_hand_until_it_is_taken_in_again(emitter: Emitter) -> None:
-    refused, hand = Refusals(), emitter._intake.hand
+    refused, hand = Refusals(), emitter._beacons.hand
     for offset in (7, 8):
         refused.add(PLACE, offset, emitter.processing())
     assert list(refused.rested({})) == [(PLACE, 7)]
@@ -64,7 +64,7 @@ def test_a_refused_record_is_work_in_hand_until_it_is_taken_in_again(emitter: Em
 def test_what_was_refused_is_in_hand_until_the_partitions_new_owner_has_it(
     emitter: Emitter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refused, hand = Refusals(), emitter._intake.hand
+    refused, hand = Refusals(), emitter._beacons.hand
     refused.add(PLACE, 7, emitter.processing())
     refused.add(OTHER, 2, emitter.processing())
     refused.drop([PLACE])
@@ -87,4 +87,4 @@ def test_what_was_handed_over_ends_in_time(emitter: Emitter, monkeypatch: pytest
     refused.drop([PLACE])
     refused.step()
     assert not refused.has_work
-    assert len(emitter._intake.hand) == 0
+    assert len(emitter._beacons.hand) == 0

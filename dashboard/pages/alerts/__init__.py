@@ -1,0 +1,1 @@
+"""The alerts page: its tabs, and trials of rules and receivers."""

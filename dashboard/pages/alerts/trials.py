@@ -1,0 +1,224 @@
+"""Trials on the alerts page: a test of a receiver, and a backtest of a pipeline's rules."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html
+from dash.exceptions import PreventUpdate
+
+from dashboard import actions as acts
+from dashboard.backtesting import backtest
+from dashboard.pages import notices
+from dashboard.pages.base import Part, alert, live, step
+from dashboard.pages.incident.cards import severity_badge, table, when
+from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
+from dashboard.request.zones import Zone
+from lagloss.errors import LaglossError
+from lagloss_server import format as fmt
+from lagloss_server.errors import NoAlerter
+from lagloss_server.incidents.receiver_check import WAIT_S, CheckOutcome
+from lagloss_server.times import parse_time_s
+
+
+class TrialId(StrEnum):
+    """Ids of the trials; `TESTED` changes when a test is over."""
+
+    RECEIVER = "test-receiver"
+    TEST = "test-it"
+    TESTED = "test-done"
+    OUTCOME = "test-outcome"
+    PIPELINE = "backtest-pipeline"
+    BACKTEST = "backtest-it"
+    FOUND = "backtest-found"
+
+
+def test_panel() -> Part:
+    return dmc.Paper(
+        [
+            dmc.Title("Test a receiver", order=2, fz=16, mb="xs"),
+            dmc.Text(
+                f"It gets a message that says so, by way of the alerter. The answer takes up to {WAIT_S:g} s.",
+                size="sm",
+                mb="xs",
+            ),
+            dcc.Store(id=TrialId.TESTED),
+            dmc.Group(
+                [
+                    dmc.Select(id=TrialId.RECEIVER, data=[], label="Receiver", size="xs", w=200),
+                    dmc.Button("Send a test", id=TrialId.TEST, size="xs"),
+                ],
+                align="end",
+                mb="xs",
+            ),
+            live(TrialId.OUTCOME),
+        ],
+        p="sm",
+        mt="sm",
+        withBorder=True,
+    )
+
+
+def backtest_panel() -> Part:
+    summary = (
+        "Which incidents the pipeline's rules, as they are now, would have opened on the windows that are stored for "
+        "the range in the header. Nothing is stored or sent."
+    )
+    return dmc.Paper(
+        [
+            dmc.Title("Backtest", order=2, fz=16, mb="xs"),
+            dmc.Text(summary, size="sm", mb="xs"),
+            dmc.Group(
+                [
+                    dmc.Select(id=TrialId.PIPELINE, data=[], label="Pipeline", size="xs", w=200, searchable=True),
+                    dmc.Button("Run the backtest", id=TrialId.BACKTEST, size="xs"),
+                ],
+                align="end",
+                mb="xs",
+            ),
+            live(TrialId.FOUND),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def register(app: Dash, services: Services) -> None:
+    _register_choices(app)
+    _register_test(app, services)
+    _register_backtest(app, services)
+
+
+def _register_choices(app: Dash) -> None:
+    @app.callback(
+        Output(TrialId.PIPELINE, "data"),
+        Output(TrialId.PIPELINE, "value"),
+        Output(TrialId.TEST, "disabled"),
+        Output(TrialId.BACKTEST, "disabled"),
+        Input(Shell.PIPELINE, "data"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    def fill(names: list[str] | None, search: str | None, pathname: str | None) -> tuple[Any, ...]:
+        here = Address.parse(pathname, search)
+        is_viewer = asking().role != "operator"
+        return names or [], here.query.get("pipeline"), is_viewer, is_viewer
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(TrialId.PIPELINE, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(pipeline: str | None, pathname: str | None, search: str | None) -> str:
+        here = Address.parse(pathname, search)
+        if not pipeline:
+            raise PreventUpdate
+        return step(here, here.asking(pipeline=pipeline))
+
+
+def _register_test(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(TrialId.OUTCOME, "children"),
+        Output(TrialId.TESTED, "data"),
+        Input(TrialId.TEST, "n_clicks"),
+        State(TrialId.RECEIVER, "value"),
+        running=[(Output(TrialId.TEST, "disabled"), True, False), (Output(TrialId.TEST, "loading"), True, False)],
+        prevent_initial_call=True,
+    )
+    async def test(clicks: int | None, receiver: str | None) -> tuple[Any, float]:
+        if not clicks:
+            raise PreventUpdate
+        if not receiver:
+            return alert("No receiver chosen", "Choose one first.", "orange", "!"), time.time()
+        try:
+            outcome = await services.threads.trial(notices.attempt, acts.rehearse, services.store, receiver)
+        except LaglossError as error:
+            title = "No alerter sent it" if isinstance(error, NoAlerter) else "Not done"
+            return alert(title, str(error), "red", "✖"), time.time()
+        shown = notices.not_done(outcome) if isinstance(outcome, Failed) else tested(receiver, outcome)
+        return shown, time.time()
+
+
+def tested(receiver: str, outcome: CheckOutcome) -> Part:
+    """Show a receiver's answer to a test."""
+    match outcome.outcome:
+        case "sent":
+            return alert("Sent", f"{receiver} took it. See that it has arrived.", "teal", "✔")
+        case "refused":
+            return alert("Refused", f"{receiver} does not take it: {outcome.error or 'no reason known'}", "red", "✖")
+    summary = f"{receiver} has not taken it yet ({outcome.error or 'no answer'}); the alerter goes on trying."
+    return alert("Not taken yet", summary, "orange", "…")
+
+
+def _register_backtest(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(TrialId.FOUND, "children"),
+        Input(TrialId.BACKTEST, "n_clicks"),
+        State(TrialId.PIPELINE, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        running=[
+            (Output(TrialId.BACKTEST, "disabled"), True, False),
+            (Output(TrialId.BACKTEST, "loading"), True, False),
+        ],
+        prevent_initial_call=True,
+    )
+    async def run(clicks: int | None, pipeline: str | None, pathname: str | None, search: str | None) -> Any:
+        if not clicks:
+            raise PreventUpdate
+        here = Address.parse(pathname, search)
+        if not pipeline:
+            return alert("No pipeline chosen", "Choose one first.", "orange", "!")
+        span = shown_span(here.query, time.time()).pinned()
+        try:
+            found = await services.threads.trial(
+                notices.attempt, backtest, services.store, services.settings, pipeline, span
+            )
+        except LaglossError as error:
+            return alert("No backtest", str(error), "red", "✖")
+        return notices.not_done(found) if isinstance(found, Failed) else backtested(found, here.zone)
+
+
+def backtested(found: Mapping[str, Any], zone: Zone) -> Part:
+    """Show what would have been sent when, and what a backtest cannot know."""
+    from_s, to_s = (parse_time_s(found[key]) for key in ("from", "to"))
+    number = len(found["incidents"])
+    summary = (
+        f"{fmt.counted(number, 'incident')} of {found['pipeline']}, {zone.moment(from_s)} to "
+        f"{zone.moment(to_s)}, on {fmt.count(found['windows'])} windows "
+        f"({fmt.count(found['revisions'])} of them revised later)."
+    )
+    heads = ("Opened", "Over", "Severity", "Rule", "Worst", "Windows", "Where")
+    shown = table("incidents that would have been", heads, [_would_be(each, zone) for each in found["incidents"]])
+    limits = [
+        dmc.ListItem(f"{each['rule']}: {'as far as windows show' if each['tried'] else 'not tried'}; {each['why']}")
+        for each in found["limits"]
+    ]
+    return html.Div([dmc.Text(summary, fw=600), shown if number else None, dmc.List(limits, size="sm", mt="xs")])
+
+
+def _would_be(each: Mapping[str, Any], zone: Zone) -> list[Part]:
+    over: list[Any] = ["open at the end"]
+    if each["resolved_at"]:
+        over = [when(parse_time_s(each["resolved_at"]), zone), f" ({each['resolved_because']})"]
+    silent = f" (inhibited by {', '.join(each['inhibited_by'])})" if each["inhibited_by"] else ""
+    return [
+        when(parse_time_s(each["opened_at"]), zone),
+        html.Span(over),
+        severity_badge(each["severity"]),
+        html.Span([html.Span(each["rule"], className="mono"), silent]),
+        each["text"],
+        str(each["windows"]["count"]),
+        ", ".join(f"{place['kind']} {place['name']}" for place in each["where"][:3]) or fmt.NOTHING,
+    ]

@@ -1,0 +1,265 @@
+"""Parts of the health page: problems in words, and one bounded table per topic, the worst rows first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard.pages.base import Part, alert
+from dashboard.pages.fast_html import Light, element, link
+from dashboard.queries.consumer_lag import LagNow
+from dashboard.queries.health import Health, HealthProblem
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss_server import format as fmt
+from lagloss_server.rules.clock_skew import AGREE_WITHIN_MS
+
+SHOWN: Final = 30
+"""Rows of a table; the rest is a number, and one pipeline at a time can be looked at."""
+Row = tuple[bool, Sequence[Light | None]]
+"""Whether it is bad, and its cells."""
+
+
+def verdict(health: Health) -> Part:
+    """Return whether lagloss can be trusted now: every problem with what to do about it."""
+    of = f" as far as {health.pipeline} goes" if health.pipeline else ""
+    if not health.problems:
+        summary = "Minutes are closed in time, every node is heard, clocks agree, and an alerter is at work."
+        silent = sum(node.silent for node in health.nodes)
+        if silent:
+            fell = "1 emitter fell" if silent == 1 else f"{fmt.count(silent)} emitters fell"
+            summary += f" {fell} silent within a day, and others of the node report: see below."
+        if health.reports.behind is None:
+            summary += " Whether reports wait to be followed is not known."
+        return alert(f"lagloss is well{of}", summary, "teal", "✔")
+    title = f"{fmt.counted(len(health.problems), 'thing')} to look at{of}"
+    return alert(title, dmc.List([_problem(one) for one in health.problems], size="sm"), "orange", "!")
+
+
+def _problem(problem: HealthProblem) -> Part:
+    summary: list[Part] = [html.B(problem.what), f" {problem.todo} "]
+    if problem.runbook:
+        summary.append(
+            dmc.Anchor("Runbook", href=f"/runbooks/{problem.runbook}", target="_blank", size="sm", underline="always")
+        )
+    return dmc.ListItem(html.Span(summary))
+
+
+def sections(health: Health, here: Address) -> Light:
+    """Return all tables."""
+    zone = here.zone
+    return element(
+        "div",
+        _section("Reports", _reports(health, zone)),
+        _section("Pipelines", _closings(health, here)),
+        _section("Emitters by node", _nodes(health, here)),
+        _section("Silent emitters, last 24 hours", _silent(health, here)),
+        _section("Clocks by host", _hosts(health)),
+        _section("Quarantine, last 24 hours", _bad_records(health)),
+        _section("Set aside", _set_aside(health, zone)),
+        _section("Names that no definition has", _strangers(health, zone)),
+        _section("Alerting", _alerting(health, zone)),
+        _section("Recomputing", _recomputes(health, here)),
+        _section("Sizes", _sizes(health, zone)),
+        class_="sections",
+    )
+
+
+def _section(title: str, content: Light) -> Light:
+    return element("section", element("h2", title), content, aria_label=title)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Row], nothing: str) -> Light:
+    """Draw the first rows and the number of further ones; `nothing` for an empty table."""
+    rows = list(rows)
+    if not rows:
+        return element("p", nothing)
+    head = element("tr", *(element("th", name, scope="col") for name in columns))
+    body = [
+        element("tr", *(element("td", cell) for cell in cells), class_="bad" if is_bad else None)
+        for is_bad, cells in rows[:SHOWN]
+    ]
+    more = f"and {fmt.count(len(rows) - SHOWN)} more; the API has all of them" if len(rows) > SHOWN else None
+    found = element("table", element("thead", head), element("tbody", *body), class_="facts")
+    # what is wider than a narrow screen can be scrolled by itself, with the keyboard too
+    box = element("div", found, class_="scrolls", tabindex="0", role="group", aria_label=", ".join(columns))
+    return element("div", box, element("p", more) if more else None)
+
+
+def _status(is_bad: bool, good: str, bad: str) -> Light:
+    sign, word, colour = ("!", bad, "orange") if is_bad else ("✔", good, "teal")
+    return element("span", element("span", sign, aria_hidden="true"), f" {word}", class_=f"status status-{colour}")
+
+
+def _at(epoch_s: float | None, zone: Zone, now_s: float) -> Light:
+    """Return how long ago, with the moment beside it on hover."""
+    if epoch_s is None:
+        return fmt.NOTHING
+    return element("time", _aged(now_s - epoch_s), title=f"{zone.moment(epoch_s, seconds=True)}, {utc(epoch_s)}")
+
+
+def _aged(seconds: float) -> str:
+    """Coarse, so that rows do not change with every refresh."""
+    return "within a minute" if seconds < 60 else fmt.ago(seconds // 60 * 60)
+
+
+def _reports(health: Health, zone: Zone) -> Light:
+    summary = health.reports
+    if summary.behind is None:
+        behind = f"not known: {summary.why}"
+    else:
+        behind = "none waits" if not summary.behind else f"{fmt.count(summary.behind)} wait to be followed"
+    rows: list[Row] = [
+        (False, ["newest report followed, appended", _at(summary.appended_s, zone, health.now_s)]),
+        (summary.is_stuck(health.now_s), ["reports not followed yet", behind]),
+    ]
+    return _table(("what", "found"), rows, "")
+
+
+def _closings(health: Health, here: Address) -> Light:
+    rows: list[Row] = []
+    for found in health.closings:
+        is_late = found.is_late(health.now_s)
+        waits = fmt.duration_s(found.waits_s(health.now_s)) if is_late else fmt.NOTHING
+        at = link(found.pipeline, here.to(links.pipeline(found.pipeline)).href)
+        newest = _at(None if found.newest_s is None else found.newest_s + 60, here.zone, health.now_s)
+        is_unknown = found.newest_s is None and not found.due  # nothing came in yet that could be closed
+        status = fmt.NOTHING if is_unknown else _status(is_late, "in time", "late")
+        rows.append((is_late, [at, status, newest, fmt.NOTHING if is_unknown else fmt.count(found.due), waits]))
+    columns = ("pipeline", "closing", "newest closed minute ended", "minutes due, not closed", "oldest waits for")
+    return _table(columns, rows, "No pipeline is declared yet.")
+
+
+def _nodes(health: Health, here: Address) -> Light:
+    rows: list[Row] = []
+    for node in health.nodes:
+        dead = f", {node.long_dead} for more than a day" if node.long_dead else ""
+        silent = f"{node.silent}{dead}" if node.silent or dead else "none"
+        cells: list[Light | None] = [
+            link(node.pipeline, here.to(links.HEALTH, pipeline=node.pipeline).href),
+            node.node,
+            _status(node.is_bad, "heard" if node.reporting else "ended", "silent"),
+            fmt.count(node.reporting),
+            silent,
+            fmt.count(node.closed),
+            _at(node.reported_s, here.zone, health.now_s),
+            _consumer_lag(node.consumer_lag),
+        ]
+        rows.append((node.is_bad, cells))
+    columns = ("pipeline", "node", "state", "reporting", "silent", "closed", "last report", "consumer lag")
+    return _table(columns, rows, "No emitter has ever reported: are the nodes instrumented (docs/instrument.md)?")
+
+
+def _silent(health: Health, here: Address) -> Light:
+    """Draw silent emitters with their last report; they stay listed when no window expects them any more."""
+    zone = here.zone
+    rows: list[Row] = [
+        (
+            one.is_awaited,
+            [
+                link(one.pipeline, here.to(links.HEALTH, pipeline=one.pipeline).href),
+                one.node,
+                one.host,
+                element("code", one.emitter[:8], title=one.emitter),
+                element("time", zone.moment(one.reported_s, seconds=True), title=utc(one.reported_s)),
+                _at(one.reported_s, zone, health.now_s),
+                "windows wait for it" if one.is_awaited else "not waited for any more",
+            ],
+        )
+        for one in health.silent_emitters
+    ]
+    columns = ("pipeline", "node", "host", "emitter", "silent since", "last report", "now")
+    return _table(columns, rows, "None: every emitter that reported within a day is heard, or has closed.")
+
+
+def _consumer_lag(lag: LagNow | None) -> str:
+    if lag is None or lag.offsets is None:
+        return fmt.NOTHING
+    return f"{fmt.count(lag.offsets)} ({fmt.duration(lag.behind_ms)} behind)" if lag.offsets else "0"
+
+
+def _hosts(health: Health) -> Light:
+    rows: list[Row] = []
+    for host in health.hosts:
+        is_off = abs(host.skew_ms) >= AGREE_WITHIN_MS
+        side = "behind" if host.skew_ms > 0 else "ahead"
+        summary = f"{fmt.duration(abs(host.skew_ms))} {side}" if host.skew_ms else "0 ms"
+        rows.append((is_off, [host.host, _status(is_off, "right", "off"), summary, fmt.count(host.emitters)]))
+    return _table(("host", "clock", "against the broker's", "emitters"), rows, "No emitter reported in the last hour.")
+
+
+def _bad_records(health: Health) -> Light:
+    rows: list[Row] = [
+        (True, [bad.topic, bad.reason, fmt.count(bad.count), element("code", bad.first_bytes or fmt.NOTHING)])
+        for bad in health.bad_records
+    ]
+    return _table(("topic", "reason", "records", "the newest begins (hex)"), rows, "Empty: every record could be read.")
+
+
+def _set_aside(health: Health, zone: Zone) -> Light:
+    rows: list[Row] = []
+    for one in health.set_aside:
+        tried = _at(one.failed_at_s, zone, health.now_s)
+        rows.append((True, [one.kind, one.pipeline, one.item, one.error, fmt.count(one.tries), tried]))
+    columns = ("kind", "pipeline", "item", "error", "tries", "last tried")
+    return _table(columns, rows, "Nothing: all windows could be closed, and all periods rolled up.")
+
+
+def _strangers(health: Health, zone: Zone) -> Light:
+    rows: list[Row] = [
+        (True, [found.kind, found.pipeline, found.checkpoint or fmt.NOTHING, _at(found.since_s, zone, health.now_s)])
+        for found in health.strangers
+    ]
+    return _table(("kind", "pipeline", "checkpoint", "first named"), rows, "None: all that reports name is declared.")
+
+
+def _alerting(health: Health, zone: Zone) -> Light:
+    summary = health.alerting
+    is_well = summary.is_well(health.now_s)
+    well_at = None if summary.well_at is None else summary.well_at.timestamp()
+    receivers = ", ".join(
+        f"{one['name']} ({one['kind']}{', fallback' if one['fallback'] else ''})" for one in summary.receivers
+    )
+    rows: list[Row] = [
+        (not is_well, ["leading alerter", summary.host or "none ever led"]),
+        (not is_well, ["last well", _at(well_at, zone, health.now_s)]),
+        (not receivers, ["receivers", receivers or "none: no notification is sent"]),
+    ]
+    return _table(("what", "found"), rows, "")
+
+
+def _recomputes(health: Health, here: Address) -> Light:
+    zone = here.zone
+    rows: list[Row] = [
+        (
+            False,
+            [
+                link(asked.pipeline, here.to(links.pipeline(asked.pipeline)).href),
+                f"{zone.moment(asked.from_s)} to {zone.moment(asked.to_s)}",
+                "waiting" if asked.of is None else f"{fmt.count(asked.done)} of {fmt.count(asked.of)} minutes",
+                _at(asked.requested_at.timestamp(), zone, health.now_s),
+            ],
+        )
+        for asked in health.recomputes
+    ]
+    return _table(("pipeline", "minutes", "done", "asked"), rows, "No recompute request is open.")
+
+
+def _sizes(health: Health, zone: Zone) -> Light:
+    rows: list[Row] = [
+        (
+            False,
+            [
+                size.table,
+                fmt.size(size.bytes),
+                fmt.count(size.partitions) if size.partitions else fmt.NOTHING,
+                fmt.NOTHING if size.before_s is None else f"before {zone.moment(size.before_s)}",
+            ],
+        )
+        for size in health.sizes
+    ]
+    return _table(("table", "with indexes", "day partitions", "dropped"), rows, "")

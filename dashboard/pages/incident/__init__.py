@@ -1,0 +1,1 @@
+"""The page of an incident, and what can be done about one."""

@@ -1,0 +1,48 @@
+"""Links that ask for something to be done: `do` in the address opens its form, on the page or on the incident's own."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import dash_mantine_components as dmc
+
+from dashboard.pages.base import Part
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
+
+FORMS_ON: tuple[str, ...] = (links.ALERTS, "/incidents/")
+"""How paths begin whose pages have the forms."""
+
+
+class Do(StrEnum):
+    """Actions that an address can ask for; `of` names the incident or silence."""
+
+    ACKNOWLEDGE = "acknowledge"
+    SILENCE = "silence"
+    END_SILENCE = "end-silence"
+
+
+def act_link(label: str, do: Do, of: str, here: Address, person: Person) -> Part:
+    """Return a link that opens the form for an operator; for others a disabled button that says why."""
+    if person.role != "operator":
+        return dmc.Button(
+            label, disabled=True, size="compact-sm", variant="default", **{"data-why": "only operators may"}
+        )
+    if here.path.startswith(FORMS_ON):
+        there = here.asking(do=do, of=of)
+    elif do == Do.END_SILENCE:
+        there = here.to(links.ALERTS, tab="silences", do=do, of=of)
+    else:
+        there = here.to(links.incident(of), do=do)
+    return dmc.Anchor(label, href=there.href, size="sm", className="act")
+
+
+def why_not(person: Person) -> Part | None:
+    """Why buttons are disabled; None where none is."""
+    if person.role == "operator":
+        return None
+    summary = (
+        f"You are {person.name}, a {person.role}: you may look. Acknowledging, silencing and testing need an operator."
+    )
+    return dmc.Text(summary, size="sm", c="dimmed", className="why-not", mb="xs")

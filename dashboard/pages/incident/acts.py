@@ -1,0 +1,188 @@
+"""Actions on incidents: for each, the fields of its form and the confirmation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, TypeAlias
+
+import dash_mantine_components as dmc
+
+from dashboard import actions as acts
+from dashboard.pages.base import Part
+from dashboard.pages.incident.act_links import Do
+from dashboard.pages.incident.cards import at
+from dashboard.request.zones import Zone
+from lagloss.errors import LaglossError
+from lagloss_server.incidents.actions import matched_words, silences
+from lagloss_server.incidents.incident import Incident, incident
+from lagloss_server.store.store import Store
+
+Typed: TypeAlias = Mapping[str, str]
+"""Values of the fields of a form, by their ids."""
+_SILENT_FOR_S: Final = {
+    "30 minutes": 1_800,
+    "1 hour": 3_600,
+    "2 hours": 7_200,
+    "4 hours": 14_400,
+    "8 hours": 28_800,
+    "24 hours": 86_400,
+}
+
+
+class Field(StrEnum):
+    """Ids of what is typed or chosen, besides the name, which every form asks for."""
+
+    NOTE = "acknowledge-note"
+    MATCHERS = "silence-matchers"
+    DURATION = "silence-duration"
+    REASON = "silence-reason"
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A submitted form. `of`: an incident's id or a silence's, as the address says."""
+
+    of: str
+    typed: Typed
+    author: str
+    zone: Zone
+
+
+@dataclass(frozen=True, slots=True)
+class Fresh:
+    """A form as it is opened. `subject`: of what, in words."""
+
+    subject: str
+    typed: Typed
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """`title`: of the form and its button; `about`: what comes of it. `fresh`: how the form stands when it is opened of
+    something. `perform` does it and returns the confirmation shown under `done`; it raises LaglossErrors."""
+
+    do: Do
+    title: str
+    about: str
+    fields: tuple[Part, ...]
+    fresh: Callable[[Store, str], Fresh]
+    perform: Callable[[Store, Submitted], Any]
+    done: str
+
+
+def _acknowledge(store: Store, given: Submitted) -> str:
+    acts.acknowledge(store, given.of, given.typed[Field.NOTE], given.author)
+    return "It is yours: its receivers are notified."
+
+
+def _silence(store: Store, given: Submitted) -> list[Any]:
+    typed = given.typed
+    made, about = acts.silence(
+        store,
+        typed[Field.MATCHERS].splitlines(),
+        reason=typed[Field.REASON],
+        for_s=float(typed[Field.DURATION] or 0),
+        author=given.author,
+    )
+    return ["Until ", at(made.ends_at, given.zone), f"; {matched_words(about)}."]
+
+
+def _end_silence(store: Store, given: Submitted) -> str:
+    acts.end_silence(store, given.of, given.author)
+    return "Receivers are notified of what is still open."
+
+
+def _fresh_acknowledgement(store: Store, incident_id: str) -> Fresh:
+    found = _found(store, incident_id)
+    return Fresh("There is no such incident." if found is None else _words(found), {Field.NOTE: ""})
+
+
+def _fresh_silence(store: Store, incident_id: str) -> Fresh:
+    """With matchers that choose just this incident's rule in its pipeline."""
+    found = _found(store, incident_id)
+    matchers = "" if found is None else f"pipeline={found.pipeline}\nrule={found.rule}"
+    typed: Typed = {Field.MATCHERS: matchers, Field.DURATION: str(_SILENT_FOR_S["2 hours"]), Field.REASON: ""}
+    return Fresh("" if found is None else _words(found), typed)
+
+
+def _fresh_end(store: Store, silence_id: str) -> Fresh:
+    for each in silences(store):
+        if each.id == silence_id:
+            return Fresh(f"{' '.join(each.matchers)}, by {each.author}: {each.reason}", {})
+    return Fresh("This silence does not hold any more.", {})
+
+
+def _found(store: Store, incident_id: str) -> Incident | None:
+    try:
+        return incident(store, incident_id)
+    except LaglossError:
+        return None
+
+
+def _words(of: Incident) -> str:
+    return f"{of.pipeline}: {of.rule}, {of.text}"
+
+
+_NOTE: Final = dmc.Textarea(
+    id=Field.NOTE,
+    label="Note (optional)",
+    description="what you know or are going to do",
+    autosize=True,
+    minRows=3,
+    **{"data-autofocus": True},
+)
+_MATCHERS: Final = dmc.Textarea(
+    id=Field.MATCHERS,
+    label="Matchers",
+    description="one a line: label=value, !=, =~ or !~",
+    autosize=True,
+    minRows=3,
+    classNames={"input": "mono"},
+)
+_DURATION: Final = dmc.Select(
+    id=Field.DURATION,
+    label="For",
+    data=[{"label": name, "value": str(for_s)} for name, for_s in _SILENT_FOR_S.items()],
+    allowDeselect=False,
+)
+_REASON: Final = dmc.Textarea(
+    id=Field.REASON,
+    label="Reason",
+    description="everybody sees it",
+    required=True,
+    autosize=True,
+    minRows=2,
+    **{"data-autofocus": True},
+)
+
+ACTS: Final = (
+    Act(
+        Do.ACKNOWLEDGE,
+        title="Acknowledge the incident",
+        about="It is not escalated any further, and no reminders of it are sent.",
+        fields=(_NOTE,),
+        fresh=_fresh_acknowledgement,
+        perform=_acknowledge,
+        done="Acknowledged",
+    ),
+    Act(
+        Do.SILENCE,
+        title="Silence",
+        about="No notification is sent for incidents that match all of these. They are recorded all the same.",
+        fields=(_MATCHERS, _DURATION, _REASON),
+        fresh=_fresh_silence,
+        perform=_silence,
+        done="Silenced",
+    ),
+    Act(
+        Do.END_SILENCE,
+        title="End the silence",
+        about="Receivers are notified of what is still open, and of new incidents.",
+        fields=(),
+        fresh=_fresh_end,
+        perform=_end_silence,
+        done="Silence ended",
+    ),
+)

@@ -1,0 +1,207 @@
+"""Open incidents as cards, and failed notifications."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard.pages.base import Part, aria, badge, icon, moment
+from dashboard.pages.incident.act_links import Do, act_link
+from dashboard.queries.alerts import OpenIncident
+from dashboard.request import links
+from dashboard.request.current_user import Person
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss_server import format as fmt
+from lagloss_server.incidents.deliveries import Delivery
+from lagloss_server.incidents.incident import Incident, place_words
+
+_SHOWN: Final = 10
+_SHOWN_PLACES: Final = 3
+HEALED_FOR: Final = timedelta(days=1)
+"""For this long a failure is shown whose receiver works again."""
+
+
+OUTCOMES: Final = {
+    "failed": ("failed", "✖", "red"),
+    "waiting": ("waiting", "…", "orange"),
+    "sent": ("sent", "✔", "teal"),
+    "dropped": ("dropped", "○", "gray"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CardLook:
+    """How a severity is shown: never by colour alone."""
+
+    word: str
+    icon: str
+    colour: str
+
+
+SEVERITIES: Final = {"critical": CardLook("CRITICAL", "✖", "red"), "warning": CardLook("WARNING", "!", "orange")}
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A receiver that did not take something: the newest of `count` failures, and since when it works again."""
+
+    newest: Delivery
+    count: int
+    works_since: datetime | None
+
+
+def band(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part | None:
+    """Return the open incidents of a pipeline above its charts, in the order given; None when there is none."""
+    if not opened:
+        return None
+    number = fmt.counted(len(opened), "open incident")
+    rest = len(opened) - _SHOWN
+    of = opened[0].incident.pipeline
+    more = dmc.Anchor(f"and {rest} more", href=here.to(links.ALERTS, pipeline=of).href, size="sm") if rest > 0 else None
+    return html.Section(
+        [dmc.Title(number, order=2, fz=16, mb=4), cards(opened[:_SHOWN], here, person, now_s), more],
+        className="incidents",
+    )
+
+
+def cards(opened: Sequence[OpenIncident], here: Address, person: Person, now_s: float) -> Part:
+    return dmc.Stack([card(shown, here, person, now_s) for shown in opened], gap="xs")
+
+
+def card(shown: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
+    """Draw an incident: what is wrong, since when, where, its owner, and the possible actions."""
+    incident = shown.incident
+    places = [place_words(place) for place in incident.where[:_SHOWN_PLACES]]
+    title = dmc.Anchor(incident.rule, href=here.to(links.incident(str(incident.id))).href, fw=600, className="mono")
+    facts = [
+        dmc.Text([title, " of ", pipeline_link(incident.pipeline, here), f": {incident.text}"], fw=600),
+        dmc.Text([*_since(incident, here.zone, now_s), " · ", *taken(incident, here.zone)], size="sm"),
+        dmc.Text("where: " + " · ".join(places), size="sm") if places else None,
+        dmc.Text(why_withheld(shown, here.zone), size="sm", c="dimmed") if shown.withheld else None,
+        dmc.Group([*act_links(shown, here, person), *_ways(incident, here)], gap="sm", mt=4),
+    ]
+    return dmc.Paper(
+        [severity_badge(incident.severity), html.Div(facts, className="grows")],
+        p="sm",
+        withBorder=True,
+        className=f"incident incident-{incident.severity}",
+    )
+
+
+def severity_badge(severity: str) -> Part:
+    look = SEVERITIES.get(severity, SEVERITIES["warning"])
+    return badge(look.word, look.icon, look.colour)
+
+
+def pipeline_link(pipeline: str, here: Address) -> Part:
+    return dmc.Anchor(pipeline, href=here.to(links.pipeline(pipeline)).href, inherit=True)
+
+
+def when(epoch_s: float, zone: Zone, *, seconds: bool = False) -> Part:
+    return moment(zone.moment(epoch_s, seconds=seconds), utc(epoch_s, seconds=seconds))
+
+
+def at(moment_: datetime, zone: Zone) -> Part:
+    return when(moment_.timestamp(), zone, seconds=True)
+
+
+def _since(incident: Incident, zone: Zone, now_s: float) -> list[Any]:
+    return ["since ", when(incident.first_window_s, zone), f", {fmt.ago(now_s - incident.first_window_s)}"]
+
+
+def taken(incident: Incident, zone: Zone) -> list[Any]:
+    if incident.acknowledged_at is None:
+        return ["not acknowledged"]
+    return [f"acknowledged by {incident.acknowledged_by} at ", at(incident.acknowledged_at, zone)]
+
+
+def why_withheld(shown: OpenIncident, zone: Zone) -> list[Any]:
+    """Why notifications are withheld, by whom, and until when as far as that is known."""
+    summary: list[Any] = [f"notifications withheld: {shown.withheld}"]
+    return summary if shown.silence is None else [*summary, ", until ", at(shown.silence.ends_at, zone)]
+
+
+def act_links(shown: OpenIncident, here: Address, person: Person) -> list[Part]:
+    """Return links to the actions possible now."""
+    incident = shown.incident
+    if incident.state != "open":
+        return []
+    of, found = str(incident.id), []
+    if incident.acknowledged_at is None:
+        found.append(act_link("Acknowledge", Do.ACKNOWLEDGE, of, here, person))
+    if shown.silence is None:
+        found.append(act_link("Silence", Do.SILENCE, of, here, person))
+    else:
+        found.append(act_link("End the silence", Do.END_SILENCE, shown.silence.id, here, person))
+    return found
+
+
+def runbook_link(incident: Incident) -> Part:
+    # not a page of the app: the browser has to load it
+    return dmc.Anchor("Runbook", href=incident.runbook or f"/runbooks/{incident.kind}", refresh=True, size="sm")
+
+
+def _ways(incident: Incident, here: Address) -> list[Part]:
+    window = here.to(links.window(incident.pipeline, incident.last_window_s))
+    return [dmc.Anchor("Last window", href=window.href, size="sm"), runbook_link(incident)]
+
+
+def failures(failed: Sequence[Delivery], here: Address, now_s: float) -> Part | None:
+    """Return the notifications that were given up, by receiver, whatever pipeline they are of; None when there is
+    none."""
+    found = broken(failed, datetime.fromtimestamp(now_s, UTC))
+    if not found:
+        return None
+    number = sum(each.count for each in found)
+    still = any(each.works_since is None for each in found)
+    trial = dmc.Anchor("Test a receiver", href=here.to(links.ALERTS, tab="deliveries").href, inherit=True, c="inherit")
+    return dmc.Alert(
+        [
+            dmc.List([dmc.ListItem(_failure(each, here.zone)) for each in found], size="sm"),
+            dmc.Text(["These notifications failed. Check that a receiver works: ", trial], size="sm", mt="xs"),
+        ],
+        title=f"{fmt.counted(number, 'notification')} not delivered in the last 7 days",
+        color="red.9" if still else "orange",
+        variant="filled" if still else "light",
+        autoContrast=True,
+        icon=icon("✖"),
+        mb="sm",
+        className="failures",
+    )
+
+
+def broken(failed: Sequence[Delivery], now: datetime) -> list[Broken]:
+    """Group failed deliveries by receiver, those that still fail first. `failed`: newest first."""
+    by_receiver: dict[str, list[Delivery]] = {}
+    for delivery in failed:
+        works, done_at = delivery.works_since, delivery.done_at
+        if works is None or done_at is None or now - done_at < HEALED_FOR:
+            by_receiver.setdefault(delivery.receiver, []).append(delivery)
+    found = [Broken(of[0], len(of), of[0].works_since) for of in by_receiver.values()]
+    return sorted(found, key=lambda each: each.works_since is not None)
+
+
+def _failure(of: Broken, zone: Zone) -> list[Any]:
+    newest = of.newest
+    about = f"{newest.pipeline} {newest.rule} ({newest.change})" if newest.pipeline else newest.change
+    summary: list[Any] = [f"{newest.receiver}: {newest.last_error or 'no reason known'} · {about} · "]
+    summary.append(at(newest.done_at, zone) if newest.done_at else fmt.NOTHING)
+    if of.count > 1:
+        summary.append(f" · and {of.count - 1} more")
+    if of.works_since:
+        summary += [" · takes others again since ", at(of.works_since, zone)]
+    return summary
+
+
+def table(label: str, heads: Sequence[str], rows: Sequence[Sequence[Part]]) -> Part:
+    """Return a table that scrolls sideways where the window is narrow."""
+    body = [dmc.TableTr([dmc.TableTd(cell) for cell in row]) for row in rows]
+    head = dmc.TableThead(dmc.TableTr([dmc.TableTh(name) for name in heads]))
+    inside = dmc.Table([head, dmc.TableTbody(body)], highlightOnHover=True, verticalSpacing="xs", className="facts")
+    return html.Div(inside, className="wide", tabIndex=0, role="region", **aria(label=label))

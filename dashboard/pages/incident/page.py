@@ -1,0 +1,229 @@
+"""The page of one incident: its history and its deliveries."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, html, no_update
+
+from dashboard.pages import notices
+from dashboard.pages.base import Page, Part, alert, badge
+from dashboard.pages.incident import forms as incident_forms
+from dashboard.pages.incident.act_links import why_not
+from dashboard.pages.incident.cards import (
+    OUTCOMES,
+    act_links,
+    at,
+    pipeline_link,
+    runbook_link,
+    severity_badge,
+    table,
+    taken,
+    when,
+    why_withheld,
+)
+from dashboard.pages.incident.forms import Form
+from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell
+from dashboard.queries.alerts import OpenIncident, read_incident
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.current_user import Person, asking
+from dashboard.request.links import Address
+from dashboard.request.span import Span
+from dashboard.request.zones import Zone
+from lagloss_server import format as fmt
+from lagloss_server.errors import AmbiguousIncident, UnknownIncident
+from lagloss_server.incidents.changes import IncidentRecord
+from lagloss_server.incidents.deliveries import Delivery
+from lagloss_server.incidents.incident import Incident, example_words, place_words
+from lagloss_server.store.store import Store
+
+_AROUND_S: Final = 1_800
+"""How much of the pipeline is shown before and after an incident."""
+
+
+class IncidentId(StrEnum):
+    """Ids of this page."""
+
+    NOTICE = "incident-notice"
+    CONTENT = "incident-content"
+
+
+def layout(_of: dict[str, str], _here: Address) -> Part:
+    return html.Div([incident_forms.forms(), html.Div(id=IncidentId.NOTICE), html.Div(id=IncidentId.CONTENT)])
+
+
+def draw(store: Store, incident_id: str, here: Address, now_s: float) -> Part:
+    """Read the incident and draws it, or says that there is none."""
+    try:
+        opened, record = read_incident(store, incident_id)
+    except (UnknownIncident, AmbiguousIncident) as error:
+        way = dmc.Anchor("All alerts", href=here.to(links.ALERTS).href)
+        return alert("No such incident", [f"{error} ", way], "orange", "?")
+    incident = record.incident
+    return html.Div(
+        [
+            _head(opened, here, asking(), now_s),
+            _section("Where", _where(incident)),
+            _section("Examples", _examples(incident, here)),
+            _section("Notes", [dmc.ListItem(note) for note in incident.notes]),
+            dmc.Paper([_heading("What happened"), _timeline(record, here.zone)], p="sm", mt="sm", withBorder=True),
+            dmc.Paper(
+                [_heading("Deliveries"), _describe(record.deliveries, here.zone)], p="sm", mt="sm", withBorder=True
+            ),
+        ]
+    )
+
+
+def _head(opened: OpenIncident, here: Address, person: Person, now_s: float) -> Part:
+    incident = opened.incident
+    facts = {
+        "Breach": [f"{incident.text}; at worst {fmt.amount(incident.worst, incident.unit)}"],
+        "Since": [
+            when(incident.first_window_s, here.zone),
+            f", {fmt.ago(now_s - incident.first_window_s)}; {incident.windows} breaching windows, the last of ",
+            _window("", incident.pipeline, incident.last_window_s, here),
+        ],
+        "State": _state(incident, here.zone),
+        "Acknowledged": taken(incident, here.zone),
+        "Withheld": why_withheld(opened, here.zone) if opened.withheld else None,
+    }
+    rows = [
+        dmc.TableTr([dmc.TableTh(name), dmc.TableTd(html.Span(value), className="breaks")])
+        for name, value in facts.items()
+        if value
+    ]
+    title = [
+        severity_badge(incident.severity),
+        html.Span([pipeline_link(incident.pipeline, here), f": {incident.rule}"]),
+    ]
+    return dmc.Paper(
+        [
+            dmc.Title(dmc.Group(title, gap="sm"), order=1, fz=20),
+            dmc.Text(str(incident.id), size="xs", c="dimmed", className="mono breaks"),
+            dmc.Table(dmc.TableTbody(rows), variant="vertical", my="xs"),
+            why_not(person) if incident.state == "open" else None,
+            dmc.Group([*act_links(opened, here, person), *_ways(incident, here)], gap="sm"),
+        ],
+        p="sm",
+        withBorder=True,
+        className=f"incident-{incident.severity}",
+    )
+
+
+def _state(incident: Incident, zone: Zone) -> list[Any]:
+    opened: list[Any] = ["opened ", at(incident.opened_at, zone)]
+    if incident.resolved_at is None:
+        return ["open, ", *opened]
+    return [f"resolved ({incident.resolved_because}), ", *opened, ", over ", at(incident.resolved_at, zone)]
+
+
+def _ways(incident: Incident, here: Address) -> list[Part]:
+    span = Span(incident.first_window_s - _AROUND_S, incident.last_window_s + _AROUND_S)
+    around = here.to(links.pipeline(incident.pipeline)).over(span)
+    found = [dmc.Anchor("The pipeline at that time", href=around.href, size="sm")]
+    if incident.worst_window_s is not None:
+        found.append(_window("Worst window, ", incident.pipeline, incident.worst_window_s, here))
+    return [*found, runbook_link(incident)]
+
+
+def _window(before: str, pipeline: str, start_s: int, here: Address) -> Part:
+    href = here.to(links.window(pipeline, start_s)).href
+    return dmc.Anchor([before, when(start_s, here.zone)], href=href, size="sm")
+
+
+def _section(title: str, items: Sequence[Part]) -> Part | None:
+    if not items:
+        return None
+    return dmc.Paper([_heading(title), dmc.List(items, size="sm")], p="sm", mt="sm", withBorder=True)
+
+
+def _heading(title: str) -> Part:
+    return dmc.Title(title, order=2, fz=16, mb="xs")
+
+
+def _where(incident: Incident) -> list[Part]:
+    return [dmc.ListItem(place_words(place), className="breaks") for place in incident.where]
+
+
+def _examples(incident: Incident, here: Address) -> list[Part]:
+    return [dmc.ListItem(_example(each, incident.pipeline, here), className="breaks") for each in incident.examples]
+
+
+def _example(example: Mapping[str, Any], pipeline: str, here: Address) -> list[Any]:
+    message_id = example.get("message_id")
+    shown: Part = html.Span(example.get("id_hash"), className="mono")
+    if message_id:
+        href = here.to(links.message(pipeline), id=message_id).href
+        shown = dmc.Anchor(message_id, href=href, inherit=True, className="mono")
+    return [shown, f": {example_words(example)}"]
+
+
+def _timeline(record: IncidentRecord, zone: Zone) -> Part:
+    unit = record.incident.unit
+    return html.Ol(
+        [
+            html.Li(
+                [
+                    at(change.at, zone),
+                    html.Strong(f" {change.change}"),
+                    f" by {change.by}" if change.by else "",
+                    f": {change.note}" if change.note else "",
+                    f" (then {fmt.amount(change.value, unit)}, at worst {fmt.amount(change.worst, unit)})",
+                ]
+            )
+            for change in record.changes
+        ],
+        className="timeline breaks",
+    )
+
+
+def _describe(deliveries: Sequence[Delivery], zone: Zone) -> Part:
+    if not deliveries:
+        return dmc.Text("None: nothing was sent, and nothing waits.", size="sm")
+    heads = ("Outcome", "Receiver", "Change", "Attempts", "When", "Last error")
+    rows = [
+        [
+            badge(*OUTCOMES.get(each.outcome, OUTCOMES["dropped"])),
+            each.receiver,
+            each.change,
+            str(each.attempts),
+            at(each.done_at or each.created_at, zone),
+            html.Span(each.last_error or fmt.NOTHING, className="breaks"),
+        ]
+        for each in deliveries
+    ]
+    return table("deliveries of this incident", heads, rows)
+
+
+def register(app: Dash, services: Services) -> None:
+    @app.callback(
+        Output(IncidentId.NOTICE, "children"),
+        Output(IncidentId.CONTENT, "children"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        Input(Form.DONE, "data"),
+    )
+    async def show(pathname: str | None, search: str | None, *_: Any) -> tuple[Any, ...]:
+        here, of = PAGE.asked(pathname, search)
+        now_s = time.time()
+        drawn = await services.threads.read(notices.attempt, draw, services.store, of["incident"], here, now_s)
+        if isinstance(drawn, Failed):
+            return notices.query_failed(drawn, here.zone, now_s), no_update
+        return None, drawn
+
+
+PAGE: Final = Page(
+    name="incident",
+    pattern=re.compile(r"/incidents/(?P<incident>[0-9a-f-]{1,36})"),
+    title=lambda of: f"incident {of['incident'][:8]}",
+    layout=layout,
+    register=register,
+)

@@ -1,0 +1,183 @@
+"""One message of a pipeline: where it was, when, and for how long."""
+
+from __future__ import annotations
+
+import re
+import time
+from enum import StrEnum
+from functools import partial
+from itertools import count
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+from dash.exceptions import PreventUpdate
+
+from dashboard.pages import notices
+from dashboard.pages.base import NAME, Page, Part, live, moment_picker, step
+from dashboard.pages.message.parts import message_part
+from dashboard.pages.notices import Failed
+from dashboard.pages.shell import Shell, pipeline_nav
+from dashboard.queries.lru_cache import Remembered
+from dashboard.queries.message import MessageRead, Where, read_message
+from dashboard.queries.services import Services
+from dashboard.request.links import Address
+from lagloss.wire.format import MAX_ID_BYTES
+from lagloss_server.errors import BadTime, UnknownPipeline
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.times import parse_time_s
+
+_WHERE: Final = ("around", "before", "after")
+_KEPT: Final = 64
+"""Answers, to be drawn anew in another zone or in other colours: a search may take half a minute."""
+
+
+class MessageId(StrEnum):
+    ASKED = "message-id"
+    AROUND = "message-around"
+    SEARCH = "message-search"
+    BUSY = "message-busy"
+    FOUND = "message-found"
+    ANSWER = "message-answer"
+
+
+def layout(of: dict[str, str], here: Address) -> Part:
+    pipeline = of["pipeline"]
+    return dmc.Stack(
+        [
+            html.Div(
+                [dmc.Title(f"Messages of {pipeline}", order=1, fz=20, mb=4), pipeline_nav(here, pipeline, "message")]
+            ),
+            dmc.Paper(
+                dmc.Group(
+                    [
+                        dmc.TextInput(
+                            id=MessageId.ASKED,
+                            label="Message id, or its hash in hex",
+                            size="sm",
+                            w={"base": "100%", "sm": 380},
+                            attributes={"input": {"maxLength": MAX_ID_BYTES}},
+                        ),
+                        moment_picker(MessageId.AROUND, "Look around (optional)", 220, "sm", clearable=True),
+                        dmc.Button("Search", id=MessageId.SEARCH, size="sm"),
+                        live(MessageId.BUSY),
+                    ],
+                    gap="sm",
+                    align="flex-end",
+                ),
+                p="sm",
+                withBorder=True,
+            ),
+            live(MessageId.FOUND),
+            dcc.Store(id=MessageId.ANSWER),
+        ],
+        gap="sm",
+    )
+
+
+def register(app: Dash, services: Services) -> None:
+    _register_search(app, services)
+    _register_controls(app)
+
+
+def _register_search(app: Dash, services: Services) -> None:
+    """Register the search; a page's result names its question and the number of its search."""
+    answers: Remembered[MessageRead] = Remembered(_KEPT)
+    searches = count(1)
+
+    @app.callback(
+        Output(MessageId.FOUND, "children"),
+        Output(MessageId.ANSWER, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.SCHEME, "data"),
+        State(MessageId.ANSWER, "data"),
+        running=[(Output(MessageId.BUSY, "children"), "Searching, half a minute at most …", "")],
+    )
+    async def find(pathname: str | None, search: str | None, scheme: str | None, answer: list[Any] | None) -> Any:
+        here, of = PAGE.asked(pathname, search)
+        pipeline = of["pipeline"]
+        asked = here.query.get("id", "")
+        if not asked:
+            summary = "Its beacons are found by the id alone; a time to look around makes it faster."
+            return dmc.Text(summary, c="dimmed"), None
+        question = [pipeline, asked, *(here.query.get(name) for name in _WHERE)]
+        known = answers.get(tuple(answer)) if answer and answer[:-1] == question else None
+        if known is not None:
+            return message_part(known, here, dark=scheme == "dark"), no_update
+        now_s = time.time()
+        read = partial(_read, services, pipeline, asked, here, now_s)
+        found = await services.threads.read_log(notices.attempt, read)
+        if isinstance(found, Failed):
+            return notices.query_failed(found, here.zone, now_s), None
+        if isinstance(found, list):
+            return notices.unknown_pipeline(pipeline, found, here), None
+        answer = [*question, next(searches)]
+        answers.put(tuple(answer), found)
+        return message_part(found, here, dark=scheme == "dark"), answer
+
+
+def _register_controls(app: Dash) -> None:
+    @app.callback(
+        Output(MessageId.ASKED, "value"),
+        Output(MessageId.AROUND, "value"),
+        Input(Shell.URL, "search"),
+        State(Shell.URL, "pathname"),
+    )
+    def fill(search: str | None, pathname: str | None) -> tuple[Any, ...]:
+        here, _ = PAGE.asked(pathname, search)
+        around_s = _time_s(here.query.get("around"), time.time())
+        return here.query.get("id", ""), None if around_s is None else here.zone.typed(around_s)
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(MessageId.SEARCH, "n_clicks"),
+        Input(MessageId.ASKED, "n_submit"),
+        State(MessageId.ASKED, "value"),
+        State(MessageId.AROUND, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def choose(
+        clicks: int | None,
+        submits: int | None,
+        asked: str | None,
+        around: str | None,
+        pathname: str | None,
+        search: str | None,
+    ) -> Any:
+        here, _ = PAGE.asked(pathname, search)
+        if not (clicks or submits):
+            raise PreventUpdate
+        around_s = here.zone.parse(around) if around else None
+        around_text = None if around_s is None else rfc3339(around_s)
+        wanted = here.asking(id=asked or None, around=around_text, before=None, after=None)
+        return step(here, wanted)
+
+
+def _read(services: Services, pipeline: str, asked: str, here: Address, now_s: float) -> MessageRead | list[str]:
+    """Return the message, or the names of the pipelines there are."""
+    where = Where(*(_time_s(here.query.get(name), now_s) for name in _WHERE))
+    try:
+        return read_message(services.store, services.log, pipeline, asked, where)
+    except UnknownPipeline:
+        return services.store.names()
+
+
+def _time_s(text: str | None, now_s: float) -> float | None:
+    """Parse a time of the address; one that cannot be read is ignored, so that the page shows something whatever its
+    URL says."""
+    try:
+        return parse_time_s(text, now_s) if text else None
+    except BadTime:
+        return None
+
+
+PAGE: Final = Page(
+    name="message",
+    pattern=re.compile(rf"/pipelines/{NAME}/messages"),
+    title=lambda of: f"messages of {of['pipeline']}",
+    layout=layout,
+    register=register,
+)

@@ -1,0 +1,216 @@
+"""Parts of a message's page: its fate, its Gantt chart, and its beacons one by one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard import format as words
+from dashboard.figures.gantt import gantt
+from dashboard.pages.base import Part, alert, badge, moment, sideways
+from dashboard.queries.message import MessageRead, Where
+from dashboard.queries.message_timeline import stays
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.message_trace import Search, Trail
+
+_LOOKS: Final = {
+    "lost": ("Lost", "✖", "red"),
+    "perhaps": ("Perhaps lost", "?", "orange"),
+    "overdue": ("Overdue", "!", "orange"),
+    "pending": ("Pending", "…", "blue"),
+}
+_WHY: Final = {
+    "lost": "its place has gone on past it, and every emitter there accounts for all it saw",
+    "perhaps": "its place has gone on past it, but the evidence there is incomplete: it may have come through unseen",
+    "overdue": "no place has overtaken it, and it has been pending longer than maxWait",
+    "pending": "its place has not come past it yet: late, not lost",
+}
+_SHOWN_BEACONS: Final = 500
+"""A producer that gives every message the same id makes one message of them."""
+
+
+def message_part(found: MessageRead, here: Address, *, dark: bool) -> Part:
+    """Everything about a message, or why there is nothing."""
+    parts: list[Any] = []
+    if found.trouble is not None:
+        summary = f"{found.trouble} What is shown below, if anything, is what its window's result kept."
+        parts.append(alert("The log cannot be read", summary, "orange", "!"))
+    if found.trail is not None:
+        parts += [_fate(found, here), _chart(found, found.trail, here, dark), _beacons(found.trail, here.zone)]
+    elif found.verdict is not None:
+        parts.append(_fate(found, here))
+    if found.search is not None and found.trail is None and (found.verdict is None or found.search.is_cut):
+        parts.append(_not_found(found, found.search, here))
+    return dmc.Stack(parts, gap="sm")
+
+
+def _not_found(found: MessageRead, search: Search, here: Address) -> Part:
+    zone = here.zone
+    looked = "no window of this pipeline is in the log"
+    if search.from_s is not None and search.to_s is not None:
+        looked = f"looked through {zone.moment(search.from_s)} to {zone.moment(search.to_s)}"
+    if search.is_cut:
+        return alert("Not found yet", _not_yet(found.where, search, looked, here), "blue", "…")
+    reach = ""
+    if search.oldest_s is not None:
+        reach = f" The log reaches back to {zone.moment(search.oldest_s)}; of older messages only lost ones are known."
+    sample = " Its hash is not in the sample that this pipeline sends beacons of." if found.is_sampled_out else ""
+    summary = [f"No beacon names {found.asked}: {looked}.{reach}{sample}"]
+    if found.where.goes_on:
+        summary.append(" Only windows that an earlier search had not looked through were asked for.")
+    return alert("Not found", summary, "orange", "∅")
+
+
+def _not_yet(where: Where, search: Search, looked: str, here: Address) -> list[Any]:
+    """Return where to go on: a search around a time has left out windows on both its sides."""
+    order = "newest first" if where.around_s is None else f"from {here.zone.moment(where.around_s)} on both sides"
+    earlier = here.asking(before=rfc3339(search.from_s or 0), after=None)
+    summary: list[Any] = [f"Not there so far: {looked}, {order}, as far as half a minute goes. "]
+    summary.append(dmc.Anchor("Go on with earlier ones", href=earlier.href, underline="always"))
+    if where.around_s is not None:
+        later = here.asking(after=rfc3339(search.to_s or 0), before=None)
+        summary += [" or ", dmc.Anchor("with later ones", href=later.href, underline="always")]
+    return summary
+
+
+def _fate(found: MessageRead, here: Address) -> Part:
+    """Draw the message's fate, its place and its last observation; a link to its window."""
+    trail, summary = found.trail, found.verdict
+    start_s = trail.window_start_s if trail is not None else summary.window_start_s if summary is not None else 0
+    name = (trail and trail.message_id) or (summary and summary.message_id) or found.asked
+    seen_ms = trail.last_seen_ms if trail is not None else summary.last_seen_ms if summary is not None else 0.0
+    last = trail.beacons[-1].checkpoint if trail is not None else summary.last_checkpoint if summary is not None else ""
+    zone = here.zone
+    window = dmc.Anchor(
+        f"window {zone.minute(start_s)}", href=here.to(links.window(found.pipeline, start_s)).href, underline="always"
+    )
+    return dmc.Paper(
+        html.Div(
+            [
+                _badge(found),
+                html.Div(
+                    [
+                        dmc.Text(name, fw=600, className="mono"),
+                        dmc.Text(_sentence(found), size="sm"),
+                        dmc.Text(
+                            ["Last sign of life: ", _moment(zone, seen_ms), f" at {last} · ", window],
+                            size="sm",
+                        ),
+                        _elsewhere(found, start_s, here),
+                    ],
+                    className="grows",
+                ),
+            ],
+            className="said",
+        ),
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _badge(found: MessageRead) -> Part:
+    if not found.missing_at:
+        return badge("Nothing missing", "✔", "teal", size="lg")
+    word, sign, colour = _LOOKS.get(found.verdict.kind if found.verdict else "", ("Missing", "✖", "orange"))
+    return badge(word, sign, colour, size="lg")
+
+
+def _sentence(found: MessageRead) -> str:
+    if not found.missing_at:
+        return "Every place that it came to has let it go: it was delivered, filtered or put in a dead-letter queue."
+    where = ", ".join(words.place_label(place) for place in found.missing_at)
+    if found.verdict is None:
+        return f"Missing at {where}. Its window is not judged yet, or its result kept no more names."
+    return f"Missing at {where}: {_WHY.get(found.verdict.kind, found.verdict.kind)}."
+
+
+def _elsewhere(found: MessageRead, start_s: int, here: Address) -> Part | None:
+    """Return an id that was used again is missing in several windows."""
+    others = [known for known in found.known if known.window_start_s != start_s]
+    if not others:
+        return None
+    summary: list[Any] = ["Also missing in: "]
+    for at, known in enumerate(others[:10]):
+        href = here.to(links.window(found.pipeline, known.window_start_s)).href
+        summary += [
+            ", " if at else "",
+            dmc.Anchor(here.zone.minute(known.window_start_s), href=href, size="sm", underline="always"),
+        ]
+    return dmc.Text(summary, size="sm")
+
+
+def _chart(found: MessageRead, trail: Trail, here: Address, dark: bool) -> Part:
+    assert found.graph is not None
+    event_ms = trail.event_ms if trail.event_ms is not None else (trail.window_start_s + WINDOW_S) * 1_000
+    kind = found.verdict.kind if found.verdict is not None else ""
+    missing = {place: _LOOKS[kind][0].lower() if kind in _LOOKS else "missing" for place in found.missing_at}
+    there = stays(found.graph, trail.beacons[:_SHOWN_BEACONS])
+    figure = gantt(there, missing, event_ms, trail.last_seen_ms, here.zone, dark)
+    config: Any = {"displayModeBar": False, "responsive": True, "showTips": False}
+    unknown = "" if trail.event_ms is not None else " Its event time is not known: the end of its minute stands in."
+    return dmc.Paper(
+        [
+            dmc.Title("Where it was", order=2, fz=16),
+            dmc.Text(f"The table below says the same in numbers.{unknown}", size="sm", c="dimmed"),
+            dcc.Graph(id="message-gantt", figure=figure, config=config, style={"height": figure.layout.height}),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _beacons(trail: Trail, zone: Zone) -> Part:
+    heads = ("Checkpoint", "Observed at", "Lag", "Emitter", "Note")
+    seen: dict[str, int] = {}
+    rows = []
+    for beacon in trail.beacons[:_SHOWN_BEACONS]:
+        seen[beacon.checkpoint] = seen.get(beacon.checkpoint, 0) + 1
+        notes = [f"time {seen[beacon.checkpoint]} here"] if seen[beacon.checkpoint] > 1 else []
+        notes += [f"replay {beacon.replay}"] if beacon.replay else []
+        notes += [f"reason: {beacon.reason}"] if beacon.reason else []
+        notes += [f"checksum {beacon.payload_crc:08x}"] if beacon.payload_crc is not None else []
+        host = f" on {beacon.host}" if beacon.host else ""
+        cells = (
+            _moment(zone, beacon.observed_ms),
+            fmt.duration(beacon.lag_ms),
+            f"{beacon.emitter[:8]}{host}",
+            ", ".join(notes),
+        )
+        head = dmc.TableTh(beacon.checkpoint, attributes={"root": {"scope": "row"}}, className="checkpoint")
+        rows.append(dmc.TableTr([head, *(dmc.TableTd(cell) for cell in cells)]))
+    first = f", the first {_SHOWN_BEACONS} are shown" if len(trail.beacons) > _SHOWN_BEACONS else ""
+    return dmc.Paper(
+        [
+            dmc.Title(f"{fmt.count(len(trail.beacons))} beacons{first}", order=2, fz=16, mb="xs"),
+            sideways(
+                "beacons",
+                dmc.Table(
+                    [
+                        dmc.TableThead(dmc.TableTr([dmc.TableTh(head) for head in heads])),
+                        dmc.TableTbody(rows),
+                    ],
+                    withTableBorder=True,
+                    miw=640,
+                    striped=True,
+                    tabularNums=True,
+                    verticalSpacing=4,
+                ),
+            ),
+        ],
+        p="sm",
+        withBorder=True,
+    )
+
+
+def _moment(zone: Zone, epoch_ms: float) -> Part:
+    """To the millisecond."""
+    at_s = epoch_ms / 1_000
+    local = f"{zone.clock(at_s, date=True)[:10]} {zone.precise(epoch_ms)} {zone.label(at_s)}"
+    return moment(local, utc(at_s, seconds=True))

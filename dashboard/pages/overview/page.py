@@ -1,0 +1,118 @@
+"""Every pipeline, worst first."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import Dash, Input, Output, State, dcc, html, no_update
+
+from dashboard.pages import fast_html as light
+from dashboard.pages import notices, shell
+from dashboard.pages.base import Page, Part, live, step
+from dashboard.pages.notices import Failed
+from dashboard.pages.overview import parts as overview_parts
+from dashboard.pages.shell import Shell
+from dashboard.queries import pipeline_status as standing
+from dashboard.queries.overview import read_overview
+from dashboard.queries.services import Services
+from dashboard.request import links
+from dashboard.request.links import Address
+from lagloss_server.store.store import Store
+
+_TITLE: Final = "overview-title"
+_NOTICE: Final = "overview-notice"
+_FIND: Final = "overview-find"
+_STATES: Final = "overview-states"
+_ROWS: Final = "overview-rows"
+_DRAWN: Final = "overview-drawn"
+
+
+def layout(of: dict[str, str], here: Address) -> Part:
+    find = dmc.TextInput(
+        id=_FIND,
+        label="Find a pipeline by name or description",
+        placeholder="Enter shows what matches",
+        value=here.query.get("q", ""),
+        debounce=True,
+        size="xs",
+        w={"base": "100%", "sm": 280},
+    )
+    return html.Div(
+        [
+            html.H1("Pipelines", className="page-title"),
+            live(_TITLE, className="totals"),
+            live(_NOTICE),
+            dmc.Group([find, html.Div(id=_STATES)], align="end", gap="md", my="sm"),
+            html.Div(id=_ROWS),
+            dcc.Store(id=_DRAWN),
+        ]
+    )
+
+
+def draw(store: Store, here: Address, now_s: float) -> tuple[Part, ...]:
+    """Totals, notice, filters and rows, as the address asks for them."""
+    found = read_overview(store, now_s)
+    if not found.standings:
+        return "", notices.no_pipeline(), None, {"into": _ROWS, "tree": None}
+    text, state = here.query.get("q", ""), chosen_state(here)
+    chosen = found.chosen(text, state)
+    notice = None if chosen else overview_parts.nothing_matches(here, text, state)
+    rows = overview_parts.table(chosen, here, now_s) if chosen else None
+    filters = overview_parts.state_filter(found, here, state)
+    return overview_parts.totals(found), notice, filters, {"into": _ROWS, "tree": rows}
+
+
+def chosen_state(here: Address) -> standing.State | None:
+    """Return the state that the address asks for; one that is none is passed over."""
+    asked = here.query.get("state", "")
+    return standing.State(asked) if asked in set(standing.State) else None
+
+
+def register(app: Dash, services: Services) -> None:
+    light.register(app, _DRAWN)
+
+    @app.callback(
+        Output(_TITLE, "children"),
+        Output(_NOTICE, "children"),
+        Output(_STATES, "children"),
+        Output(_DRAWN, "data"),
+        Input(Shell.URL, "pathname"),
+        Input(Shell.URL, "search"),
+        Input(Shell.TICK, "n_intervals"),
+        running=shell.WHILE_BUSY,
+    )
+    async def show(pathname: str | None, search: str | None, _tick: int | None) -> tuple[Any, ...]:
+        here, _ = PAGE.asked(pathname, search)
+        now_s = time.time()
+        drawn = await services.threads.read(notices.attempt, draw, services.store, here, now_s)
+        if isinstance(drawn, Failed):
+            return no_update, notices.query_failed(drawn, here.zone, now_s), no_update, no_update
+        return drawn
+
+    @app.callback(Output(_FIND, "value"), Input(Shell.URL, "search"), State(Shell.URL, "pathname"))
+    def fill(search: str | None, pathname: str | None) -> str:
+        here, _ = PAGE.asked(pathname, search)
+        return here.query.get("q", "")
+
+    @app.callback(
+        Output(Shell.URL, "href", allow_duplicate=True),
+        Input(_FIND, "value"),
+        State(Shell.URL, "pathname"),
+        State(Shell.URL, "search"),
+        prevent_initial_call=True,
+    )
+    def find(text: str | None, pathname: str | None, search: str | None) -> Any:
+        here, _ = PAGE.asked(pathname, search)
+        return step(here, here.asking(q=(text or "").strip() or None))
+
+
+PAGE: Final = Page(
+    name="overview",
+    pattern=re.compile(re.escape(links.OVERVIEW)),
+    title=lambda _of: "Overview",
+    layout=layout,
+    register=register,
+)

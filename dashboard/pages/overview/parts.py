@@ -1,0 +1,229 @@
+"""Parts of the overview: the totals in words, filters that are links, and a row a pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard.figures.sparkline import HEIGHT_PX, HOUR_PX, data_uri, sparkline, spoken
+from dashboard.format import VERDICTS
+from dashboard.pages.base import Part, alert, aria
+from dashboard.pages.fast_html import Light, element, link
+from dashboard.queries.condition import Condition
+from dashboard.queries.overview import Overview
+from dashboard.queries.pipeline_status import Minute, PipelineStatus, State
+from dashboard.reports.wording import left
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import Zone, utc
+from lagloss.wire.format import WINDOW_S
+from lagloss_server import format as fmt
+from lagloss_server.store.partitions import DAY_S
+
+_PHRASES: Final[Mapping[State, tuple[str, str]]] = {
+    State.LOSS: ("loses messages", "lose messages"),
+    State.CRITICAL: ("has a critical incident open", "have critical incidents open"),
+    State.BLIND: ("is blind", "are blind"),
+    State.STALE: ("is stale", "are stale"),
+    State.UNKNOWN: ("cannot be judged", "cannot be judged"),
+    State.LATE: ("is late", "are late"),
+    State.BUDGET: ("has used up an error budget", "have used up an error budget"),
+    State.WARNING: ("has a warning open", "have warnings open"),
+    State.NOT_CLOSED: ("has no closed minute yet", "have no closed minute yet"),
+    State.OK: ("is well", "are well"),
+    State.IDLE: ("is idle", "are idle"),
+}
+"""The row of one pipeline, and headlines of several."""
+_LOOKS: Final[Mapping[State, tuple[str, str, str]]] = {
+    State.LOSS: ("Loss", VERDICTS["loss"].icon, "red"),
+    State.CRITICAL: ("Critical", "▲", "red"),
+    State.BLIND: ("Blind", "✖", "red"),
+    State.STALE: ("Stale", "!", "orange"),
+    State.UNKNOWN: ("Unknown", VERDICTS["unknown"].icon, "orange"),
+    State.LATE: ("Late", "◷", "orange"),
+    State.BUDGET: ("Budget used up", "▽", "orange"),
+    State.WARNING: ("Warning", "△", "yellow"),
+    State.NOT_CLOSED: ("Not closed yet", "…", "blue"),
+    State.OK: ("OK", VERDICTS["ok"].icon, "teal"),
+    State.IDLE: ("Idle", VERDICTS["idle"].icon, "gray"),
+}
+"""Word, sign and Mantine colour."""
+_OF_CONDITION: Final[Mapping[Condition, State]] = {
+    Condition.BLIND: State.BLIND,
+    Condition.STALE: State.STALE,
+    Condition.NOT_CLOSED: State.NOT_CLOSED,
+}
+_COLUMNS: Final = ("Pipeline", "Now", "Loss", "E2E lag", "Error budget left", "24 hours", "Open incidents", "Newest")
+
+
+def totals(overview: Overview) -> str:
+    """`3 of 200 pipelines lose messages; 2 are blind; 195 are well.`"""
+    total, counts = len(overview.standings), overview.counts
+    first, *rest = [(number, _PHRASES[state][number != 1]) for state, number in counts.items()]
+    of = fmt.counted(total, "pipeline")
+    number, phrase = first
+    opening = f"{of} {phrase}" if number == total else f"{fmt.count(number)} of {of} {phrase}"
+    return "; ".join([opening, *(f"{fmt.count(number)} {phrase}" for number, phrase in rest)]) + "."
+
+
+def state_filter(overview: Overview, here: Address, chosen: State | None) -> Part:
+    """Return a link for each state that some pipeline is in: the same page, showing those only."""
+    items = [_state_link(f"All {len(overview.standings)}", here.asking(state=None), chosen is None)]
+    for state, number in overview.counts.items():
+        word, sign, _ = _LOOKS[state]
+        items.append(_state_link(f"{sign} {word} {number}", here.asking(state=state), chosen is state))
+    return html.Nav(dmc.Group(items, gap=4), **aria(label="pipelines by state"))
+
+
+def _state_link(text: str, to: Address, is_current: bool) -> Part:
+    marks: dict[str, Any] = aria(current="true") if is_current else {}
+    return dmc.Anchor(text, href=to.href, size="sm", fw=700 if is_current else 400, className="nav-link", **marks)
+
+
+def nothing_matches(here: Address, text: str, chosen: State | None) -> Part:
+    wanted = [f"whose name or description holds “{text}”"] if text else []
+    wanted += [f"in the state “{_LOOKS[chosen][0]}”"] if chosen else []
+    everything = here.asking(q=None, state=None).href
+    summary = [f"There is no pipeline {' and '.join(wanted)}. ", dmc.Anchor("Show all pipelines", href=everything)]
+    return alert("Nothing matches", summary, "blue", "∅")
+
+
+def table(standings: Sequence[PipelineStatus], here: Address, now_s: float) -> Light:
+    """Return a row each, in the order given; on narrow screens the rows are cards (overview.css)."""
+    names = [element("th", name, role="columnheader", scope="col") for name in _COLUMNS]
+    head = element("thead", element("tr", *names, role="row"), role="rowgroup")
+    rows = [_row(standing, here, now_s) for standing in standings]
+    return element("table", head, element("tbody", *rows, role="rowgroup"), role="table", class_="overview")
+
+
+def _row(standing: PipelineStatus, here: Address, now_s: float) -> Light:
+    name, zone = standing.pipeline, here.zone
+    to_page = link(name, here.to(links.pipeline(name)).href, class_="stretched")
+    return element(
+        "tr",
+        element("th", to_page, _small(standing.description), role="rowheader", scope="row"),
+        _cell("Now", *_now(standing, zone)),
+        _cell("Loss", *_loss(standing), is_bad=_is_lossy(standing)),
+        _cell("E2E lag", *_lag(standing), is_bad=_is_late(standing)),
+        _cell("Error budget left", *_budgets(standing)),
+        _cell("24 hours", _spark(standing)),
+        _cell("Open incidents", _incidents(standing, here)),
+        _cell("Newest", *_newest(standing, zone, now_s)),
+        role="row",
+        data_key=name,
+    )
+
+
+def _cell(label: str, *children: Light | None, is_bad: bool = False) -> Light:
+    return element("td", *children, role="cell", data_label=label, class_="bad" if is_bad else None)
+
+
+def _small(text: str) -> Light | None:
+    return element("div", text, class_="small") if text else None
+
+
+def _now(standing: PipelineStatus, zone: Zone) -> list[Light | None]:
+    """Return the newest verdict and since when; where that is not of now, what is the matter, and what the last one
+    was."""
+    minute = standing.newest
+    if minute is None or not standing.is_current:
+        state = _OF_CONDITION[standing.condition]
+        last = f"was {VERDICTS[minute.verdict].word}" if minute is not None else "never judged"
+        return [_status(*_LOOKS[state]), _small("" if state is State.NOT_CLOSED else last)]
+    look = VERDICTS[minute.verdict]
+    return [_status(look.word, look.icon, look.colour), _small(_since(minute, zone))]
+
+
+def _status(word: str, sign: str, colour: str) -> Light:
+    return element("span", element("span", sign, aria_hidden="true"), f" {word}", class_=f"status status-{colour}")
+
+
+def _since(minute: Minute, zone: Zone) -> str:
+    if minute.since_s is None:
+        return "for more than 6 h"
+    today = zone.clock(minute.since_s, date=True)[:10] == zone.clock(minute.start_s, date=True)[:10]
+    return f"since {zone.clock(minute.since_s, date=not today)}"
+
+
+def _is_lossy(standing: PipelineStatus) -> bool:
+    """Now: what was lost before a pipeline went blind or stale is no loss of now."""
+    ratio = standing.newest.loss_ratio["min"] if standing.newest is not None and standing.is_current else None
+    return ratio is not None and ratio > standing.targets.loss
+
+
+def _is_late(standing: PipelineStatus) -> bool:
+    return standing.newest is not None and standing.is_current and standing.newest.is_late
+
+
+def _loss(standing: PipelineStatus) -> list[Light | None]:
+    found = fmt.NOTHING if standing.newest is None else _loss_of(standing.newest)
+    return _of_now(standing, found, f"{fmt.percent(standing.targets.loss)} allowed")
+
+
+def _of_now(standing: PipelineStatus, found: str, target: str) -> list[Light | None]:
+    """Return the value, unless the pipeline is blind or stale: then the last known one stands below."""
+    if standing.newest is None or standing.is_current:
+        return [found, _small(target)]
+    return [fmt.NOTHING, _small(f"was {found}, {target}")]
+
+
+def _loss_of(minute: Minute) -> str:
+    """Format the loss; for a minute that could not be judged, certain loss as a lower bound, and no number without
+    any."""
+    ratio = minute.loss_ratio
+    if minute.verdict != "unknown" or ratio["min"] is None or minute.lost_min < minute.lost_max:
+        return fmt.percent_interval(ratio)
+    return f"at least {fmt.percent(ratio['min'])}" if minute.lost_min else fmt.NOTHING
+
+
+def _lag(standing: PipelineStatus) -> list[Light | None]:
+    minute, targets = standing.newest, standing.targets
+    percentile, target = f"p{targets.lag_percentile:g}", fmt.duration(targets.lag_ms)
+    if minute is not None and minute.lag_ms is None and minute.on_time_share is not None:
+        wanted = f"{fmt.percent(targets.lag_percentile / 100)} within {target}"
+        return _of_now(standing, f"{fmt.percent(minute.on_time_share)} on time", f"target {wanted}")
+    found = fmt.duration(None if minute is None else minute.lag_ms)
+    return _of_now(standing, found, f"{percentile}, target {target}")
+
+
+def _budgets(standing: PipelineStatus) -> list[Light | None]:
+    """Draw the remaining budget of each objective; an exhausted one is marked."""
+    return [
+        element(
+            "div", f"{objective}: {left(one)}", class_=f"budget{' bad' if one is not None and one.is_used_up else ''}"
+        )
+        for objective, one in standing.budgets.items()
+    ]
+
+
+def _spark(standing: PipelineStatus) -> Light:
+    if all(hour.lag_ms is None and hour.loss_ratio is None for hour in standing.hours):
+        return fmt.NOTHING
+    note = spoken(standing.hours, standing.targets)
+    size = {"width": str(HOUR_PX * len(standing.hours)), "height": str(HEIGHT_PX)}
+    return element("img", src=data_uri(sparkline(standing.hours, standing.targets)), alt=note, title=note, **size)
+
+
+def _incidents(standing: PipelineStatus, here: Address) -> Light:
+    counted = [(standing.critical, "▲", "critical"), (standing.warning, "△", "warning")]
+    summary = ", ".join(f"{sign} {number} {severity}" for number, sign, severity in counted if number)
+    return link(summary, here.to(links.ALERTS, pipeline=standing.pipeline).href, class_="above") if summary else "none"
+
+
+def _newest(standing: PipelineStatus, zone: Zone, now_s: float) -> list[Light | None]:
+    """Return how old the newest closed minute is, or when the pipeline was last heard of."""
+    minute, reported_s = standing.newest, standing.fresh.reported_s
+    if minute is None:
+        heard = "no report ever" if reported_s is None else f"last report {_aged(now_s - reported_s)}"
+        return [fmt.NOTHING, _small(heard)]
+    shown = zone.minute(minute.start_s) if now_s - minute.start_s > DAY_S else zone.clock(minute.start_s)
+    at = element("time", shown, title=utc(minute.start_s))
+    return [at, _small(f"ended {_aged(now_s - minute.start_s - WINDOW_S)}")]
+
+
+def _aged(seconds: float) -> str:
+    """Return the age in whole minutes, so that a row does not change with every refresh."""
+    return fmt.ago(seconds // 60 * 60) if seconds >= 60 else "within a minute"

@@ -1,0 +1,306 @@
+"""One pipeline over a range of time: linked panels, the share of each hop, its graph."""
+
+from __future__ import annotations
+
+import re
+import time
+from enum import StrEnum
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import ClientsideFunction, Dash, Input, Output, State, ctx, dcc, html, no_update
+
+from dashboard.figures import flow_graph, shares
+from dashboard.figures.frame import SLOWEST, FigureFrame
+from dashboard.figures.panels import HEIGHT_PX, height_px, panels_figure
+from dashboard.pages import notices
+from dashboard.pages.base import NAME, Page, Part, aria, live, step
+from dashboard.pages.incident import cards as band
+from dashboard.pages.notices import Failed
+from dashboard.pages.pipeline import parts as pipeline_parts
+from dashboard.pages.pipeline import steps as pipeline_steps
+from dashboard.pages.shell import WHILE_BUSY, Shell, pipeline_nav
+from dashboard.queries.alerts import read_open
+from dashboard.queries.incident_filters import IncidentFilters
+from dashboard.queries.panels import Panels, read_panels
+from dashboard.queries.services import Services
+from dashboard.request.current_user import asking
+from dashboard.request.links import Address
+from dashboard.request.span import shown_span
+from lagloss_server.errors import UnknownPipeline
+from lagloss_server.model.graph import Graph
+from lagloss_server.rules import hops
+from lagloss_server.store.store import Store
+
+# a double click always asks for autorange; by default, it may ask for a range that plotly remembers
+_CONFIG: Final[Any] = {"displayModeBar": False, "responsive": True, "showTips": False, "doubleClick": "autosize"}
+
+_BLANK: Final[Any] = {"data": [], "layout": {"xaxis": {"visible": False}, "yaxis": {"visible": False}}}
+"""Chart before it is drawn; by default plotly draws axes."""
+
+
+class PipelineId(StrEnum):
+    NOTICE = "pipeline-notice"
+    INCIDENTS = "pipeline-incidents"
+    CONTENT = "pipeline-content"
+    HEADLINE = "pipeline-headline"
+    CAPTION = "pipeline-caption"
+    PATH = "pipeline-path"
+    PATH_BOX = "pipeline-path-box"
+    PANELS = "pipeline-panels"
+    CLICKED = "pipeline-clicked"
+    OFFSET = "pipeline-offset"
+    ZOOMED = "pipeline-zoomed"
+    SHARES = "pipeline-shares"
+    PIE = "pipeline-pie"
+    BARS = "pipeline-bars"
+    FLOW = "pipeline-flow"
+    WORST = "pipeline-worst"
+
+
+def layout(of: dict[str, str], here: Address) -> Part:
+    name = of["pipeline"]
+    return html.Div(
+        [
+            dmc.Group([dmc.Title(name, order=1, fz=22), pipeline_nav(here, name, "pipeline")], mb="sm"),
+            live(PipelineId.NOTICE),
+            live(PipelineId.INCIDENTS),
+            dcc.Store(id=PipelineId.CLICKED),
+            dcc.Store(id=PipelineId.OFFSET),
+            dcc.Store(id=PipelineId.ZOOMED, data=[]),
+            # hidden with its size: what is drawn in it need not be drawn again when it is shown
+            html.Div(_content(name), id=PipelineId.CONTENT, style={"visibility": "hidden"}),
+        ]
+    )
+
+
+def _content(name: str) -> Part:
+    panels = dmc.Paper(
+        [_panels_head(), _figure(PipelineId.PANELS, PipelineId.CAPTION, HEIGHT_PX)], p="sm", withBorder=True
+    )
+    title = dmc.Title("Share of each hop of the lag", order=2, fz=16)
+    about = dmc.Text("p95 over the whole span, from merged sketches", size="sm", className="faint")
+    parts = [
+        title,
+        about,
+        _figure(PipelineId.PIE, PipelineId.SHARES, 230),
+        _figure(PipelineId.BARS, PipelineId.SHARES, None),
+    ]
+    hidden = html.Div("share of each hop of the lag", id=PipelineId.SHARES, hidden=True)
+    beside = dmc.Stack(
+        [
+            dmc.Paper([*parts, hidden], p="sm", withBorder=True),
+            dmc.Paper(html.Div(id=PipelineId.WORST), p="sm", withBorder=True),
+        ],
+        gap="sm",
+    )
+    graph = html.Div(
+        _figure(PipelineId.FLOW, f"{PipelineId.FLOW}-name", None),
+        className="sideways",
+        tabIndex=0,
+        **aria(label=f"graph of {name}"),
+    )
+    flow = [dmc.Title("Lag and loss on its way", order=2, fz=16, id=f"{PipelineId.FLOW}-name"), graph]
+    return dmc.Stack(
+        [
+            html.Div(id=PipelineId.HEADLINE),
+            dmc.Grid(
+                [dmc.GridCol(panels, span={"base": 12, "md": 8}), dmc.GridCol(beside, span={"base": 12, "md": 4})],
+                gutter="sm",
+            ),
+            dmc.Paper(flow, p="sm", withBorder=True),
+        ],
+        gap="sm",
+    )
+
+
+def _panels_head() -> Part:
+    path = dmc.Group(
+        [
+            dmc.Text("path", size="sm", className="faint"),
+            dmc.Select(
+                id=PipelineId.PATH,
+                data=[],
+                allowDeselect=False,
+                size="xs",
+                w=210,
+                **aria(label="path through the pipeline"),
+            ),
+        ],
+        gap="xs",
+    )
+    about = "click: open it · drag: zoom · double click: back"
+    return html.Div(
+        [
+            dmc.Group(
+                [
+                    dmc.Title("Messages, lag, loss", order=2, fz=16),
+                    dmc.Text(about, size="sm", className="faint"),
+                    html.Div(path, id=PipelineId.PATH_BOX, style={"marginLeft": "auto"}),
+                ],
+                gap="xs",
+            ),
+            html.Div(id=PipelineId.CAPTION, className="caption"),
+        ]
+    )
+
+
+def _figure(id_: str, named_by: str, height: int | None) -> Part:
+    """Return a figure that a screen reader takes for a picture with a name."""
+    style = {} if height is None else {"height": height}
+    graph = dcc.Graph(id=id_, figure=_BLANK, config=_CONFIG, style=style)
+    return html.Div(graph, role="img", className=f"chart chart-{id_}", **aria(labelledby=named_by))
+
+
+def _draw(store: Store, name: str, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
+    """Return every property of the page's parts that follows from stored data."""
+    try:
+        panels = read_panels(store, name, shown_span(here.query, now_s), now_s)
+    except UnknownPipeline:
+        notice = notices.unknown_pipeline(name, store.names(), here)
+        return {"notice": notice, "incidents": None, "content": {"display": "none"}}
+    definition = panels.stored.definition
+    notice = notices.of_condition(panels.condition, panels.fresh, definition, here, now_s)
+    open_ = band.band(read_open(store, IncidentFilters(pipeline=name)), here, asking(), now_s)
+    is_empty = panels.newest is None and not panels.series.buckets
+    drawn = {"notice": notice, "incidents": open_, "content": {"display": "none"} if is_empty else {}}
+    return drawn | _drawn(panels, here, dark, now_s)
+
+
+def _drawn(panels: Panels, here: Address, dark: bool, now_s: float) -> dict[str, Any]:
+    definition, series = panels.stored.definition, panels.series
+    graph = Graph(definition)
+    ends = hops.deliveries(graph)
+    path = here.query.get("path", SLOWEST)
+    path = path if path in ends else SLOWEST
+    frame = FigureFrame(
+        definition,
+        series,
+        panels.terms,
+        panels.happenings,
+        here.zone,
+        now_s,
+        path,
+        dark,
+        consumer_lag=panels.consumer_lag.series,
+    )
+    delivery = None if path == SLOWEST else path
+    parts = shares.shares({} if series.total is None else hops.path_ms(series.total.lags, graph, delivery))
+    choices = [{"value": SLOWEST, "label": "the slowest"}, *({"value": end, "label": f"to {end}"} for end in ends)]
+    return {
+        "headline": pipeline_parts.headline(panels, here, now_s),
+        "caption": pipeline_parts.caption(panels, here),
+        "paths": choices,
+        "path": path,
+        "path_box": {"marginLeft": "auto", "display": "block" if len(ends) > 1 else "none"},
+        "panels": panels_figure(frame),
+        "panels_style": {"height": height_px(frame)},
+        "offset": frame.axis.offset_s,
+        "pie": shares.pie_figure(parts, graph, dark),
+        "bars": shares.bars_figure(parts, graph, dark),
+        "bars_style": {"height": shares.bars_px(parts)},
+        "flow": flow_graph.flow_figure(graph, series.total, dark),
+        "flow_style": {"height": flow_graph.height_px(graph), "width": flow_graph.width_px(graph)},
+        "worst": pipeline_parts.worst_table(panels, here),
+    }
+
+
+_OUTPUTS: Final = {
+    "notice": Output(PipelineId.NOTICE, "children"),
+    "incidents": Output(PipelineId.INCIDENTS, "children"),
+    "content": Output(PipelineId.CONTENT, "style"),
+    "headline": Output(PipelineId.HEADLINE, "children"),
+    "caption": Output(PipelineId.CAPTION, "children"),
+    "paths": Output(PipelineId.PATH, "data"),
+    "path": Output(PipelineId.PATH, "value"),
+    "path_box": Output(PipelineId.PATH_BOX, "style"),
+    "panels": Output(PipelineId.PANELS, "figure"),
+    "panels_style": Output(PipelineId.PANELS, "style"),
+    "offset": Output(PipelineId.OFFSET, "data"),
+    "pie": Output(PipelineId.PIE, "figure"),
+    "bars": Output(PipelineId.BARS, "figure"),
+    "bars_style": Output(PipelineId.BARS, "style"),
+    "flow": Output(PipelineId.FLOW, "figure"),
+    "flow_style": Output(PipelineId.FLOW, "style"),
+    "worst": Output(PipelineId.WORST, "children"),
+}
+
+
+def register(app: Dash, services: Services) -> None:
+    _register_drawing(app, services)
+    _register_steps(app)
+
+
+def _register_drawing(app: Dash, services: Services) -> None:
+    @app.callback(
+        output=_OUTPUTS,
+        inputs=[
+            Input(Shell.URL, "pathname"),
+            Input(Shell.URL, "search"),
+            Input(Shell.TICK, "n_intervals"),
+            Input(Shell.SCHEME, "data"),
+        ],
+        running=WHILE_BUSY,
+    )
+    async def draw(pathname: str | None, search: str | None, _: int | None, scheme: str | None) -> dict[str, Any]:
+        here, of = PAGE.asked(pathname, search)
+        now_s, dark, name = time.time(), scheme == "dark", of["pipeline"]
+        # a refresh leaves the choice alone: what a reader chose just now is not in the address yet
+        kept = {"path": no_update} if ctx.triggered_id == Shell.TICK else {}
+        found = await services.threads.read(notices.attempt, _draw, services.store, name, here, dark, now_s)
+        nothing = dict.fromkeys(_OUTPUTS, no_update)
+        if isinstance(found, Failed):
+            return nothing | {"notice": notices.query_failed(found, here.zone, now_s)}
+        return nothing | found | kept
+
+
+def _register_steps(app: Dash) -> None:
+    where = [State(Shell.URL, "pathname"), State(Shell.URL, "search")]
+    to = Output(Shell.URL, "href", allow_duplicate=True)
+
+    app.clientside_callback(  # type: ignore[no-untyped-call]
+        ClientsideFunction("lagloss", "singleClick"),
+        Output(PipelineId.CLICKED, "data"),
+        Input(PipelineId.PANELS, "clickData"),
+        prevent_initial_call=True,
+    )
+
+    @app.callback(to, Input(PipelineId.CLICKED, "data"), *where, prevent_initial_call=True)
+    def click(clicked: Any, pathname: str | None, search: str | None) -> str:
+        here, of = PAGE.asked(pathname, search)
+        return step(here, pipeline_steps.of_click(here, of["pipeline"], clicked))
+
+    @app.callback(to, Input(PipelineId.PATH, "value"), *where, prevent_initial_call=True)
+    def choose(path: str | None, pathname: str | None, search: str | None) -> str:
+        here, _ = PAGE.asked(pathname, search)
+        return step(here, pipeline_steps.of_path(here, path))
+
+    @app.callback(
+        to,
+        Output(PipelineId.ZOOMED, "data"),
+        Output(PipelineId.PANELS, "relayoutData"),  # else a second double click would be no change
+        Input(PipelineId.PANELS, "relayoutData"),
+        State(PipelineId.OFFSET, "data"),
+        State(PipelineId.ZOOMED, "data"),
+        *where,
+        prevent_initial_call=True,
+    )
+    def zoom(
+        zoomed: Any, offset_s: int | None, before: list[str] | None, pathname: str | None, search: str | None
+    ) -> tuple[str, list[str], None]:
+        here, _ = PAGE.asked(pathname, search)
+        if pipeline_steps.is_double_click(zoomed):
+            wanted, left = pipeline_steps.back(here, before or [], time.time())
+        else:
+            wanted, left = pipeline_steps.of_zoom(here, zoomed, offset_s or 0), [*(before or []), here.search]
+        return step(here, wanted), left, None
+
+
+PAGE: Final = Page(
+    name="pipeline",
+    pattern=re.compile(rf"/pipelines/{NAME}"),
+    title=lambda of: of["pipeline"],
+    layout=layout,
+    register=register,
+    ranged=True,
+)

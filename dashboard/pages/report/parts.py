@@ -1,0 +1,95 @@
+"""Content of the page of an SLA report, as a pure function of the report."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from urllib.parse import quote
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard.figures.burn_down import burn_down_figure
+from dashboard.pages.base import Part, aria, badge, icon
+from dashboard.reports import FORMATS, Report
+from dashboard.reports.model import Figures
+from dashboard.reports.parts import Cell, ReportSection, Table
+from dashboard.reports.sections import sections
+from dashboard.reports.wording import STATUSES, local_day
+from dashboard.request import links
+from dashboard.request.links import API, Address
+from dashboard.request.span import Span
+
+_ASKED: Final = ("range", "from", "to", "zone")
+
+
+def report_part(report: Report, here: Address, dark: bool) -> Part:
+    """Return the status, downloads, and every section in the order in which it is read."""
+    look = STATUSES[report.status]
+    head = dmc.Group(
+        [badge(look.word, look.icon, look.colour, "lg"), _downloads(report.pipeline, here)], justify="space-between"
+    )
+    return html.Div([head, *(_section(section, report, here, dark) for section in sections(report))])
+
+
+def _downloads(pipeline: str, here: Address) -> Part:
+    """Return the same figures as files; made anew, of the same range."""
+    asked = {key: value for key, value in here.query.items() if key in _ASKED}
+    anchors = [
+        html.A(name.upper(), href=_file_link(pipeline, {**asked, "format": name}), download="", className="nav-link")
+        for name in FORMATS
+    ]
+    return html.Div(["Download: ", *anchors], **aria(label="downloads"), role="group")
+
+
+def _file_link(pipeline: str, query: dict[str, str]) -> str:
+    return f"{API}/pipelines/{quote(pipeline)}/report{Address(query=query).search}"
+
+
+def _section(section: ReportSection, report: Report, here: Address, dark: bool) -> Part:
+    parts: list[Any] = [dmc.Title(section.title, order=2, fz="lg", mt="lg", mb=4)]
+    parts += [dmc.Text(sentence, size="sm", mb=4) for sentence in section.sentences]
+    if section.chart == "burn-down":
+        figure = burn_down_figure(report, dark)
+        parts.append(dcc.Graph(figure=figure, config={"displayModeBar": False}, className="chart"))
+    if section.chart == "days":
+        parts.append(_strip(report, here))
+    if section.table is not None:
+        parts.append(_table(section.table, section.title))
+    return html.Section(parts)
+
+
+def _strip(report: Report, here: Address) -> Part:
+    """Draw a square per day, marked by colour and sign; a day of which nothing is known is an empty frame."""
+    return html.Ol([html.Li(_day(day, report, here)) for day in report.days], className="days")
+
+
+def _day(day: Figures, report: Report, here: Address) -> Part:
+    look = STATUSES[day.status]
+    known = bool(day.known.closed)
+    note = f"{local_day(day.from_s, report.span.zone)}: {look.word.lower() if known else 'nothing known'}"
+    address = here.to(links.pipeline(report.pipeline)).over(Span(day.from_s, day.to_s))
+    return html.A(
+        icon(look.icon if known else " "),
+        href=address.href,
+        className=f"day day-{day.status if known else 'blank'}",
+        title=note,
+        **aria(label=note),
+    )
+
+
+def _table(table: Table, title: str) -> Part:
+    heads = [dmc.TableTh(head, className="number" if at >= table.names else "") for at, head in enumerate(table.heads)]
+    rows = [
+        dmc.TableTr(
+            [dmc.TableTd(_cell(cell), className="number" if at >= table.names else "") for at, cell in enumerate(row)]
+        )
+        for row in table.rows
+    ]
+    drawn = dmc.Table([dmc.TableThead(dmc.TableTr(heads)), dmc.TableTbody(rows)], fz="sm", verticalSpacing=4)
+    return html.Div(drawn, className="wide", tabIndex=0, role="region", **aria(label=title))
+
+
+def _cell(cell: Cell) -> Part:
+    if cell.link:
+        return html.A(cell.text, href=cell.link, title=cell.hint or None)
+    return html.Span(cell.text, title=cell.hint) if cell.hint else cell.text

@@ -1,0 +1,1 @@
+"""The page of a window: its verdict, loss table, matrix and differences."""

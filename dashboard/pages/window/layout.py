@@ -1,0 +1,165 @@
+"""Frame of a window's page, drawn before anything is read: its head, its controls, and boxes to be filled."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, Final
+
+import dash_mantine_components as dmc
+from dash import dcc, html
+
+from dashboard.pages.base import Part, alert, aria, live, moment
+from dashboard.pages.shell import pipeline_nav
+from dashboard.request import links
+from dashboard.request.links import Address
+from dashboard.request.zones import utc
+from lagloss.wire.format import WINDOW_S, window_start_of
+from lagloss_server.errors import BadTime
+from lagloss_server.times import parse_time_s
+
+_LAST_S: Final = 253_000_000_000
+"""In the year 9987: calendars end soon after."""
+EVERYTHING: Final = "all"
+"""The filter that filters nothing."""
+
+
+class WindowId(StrEnum):
+    NOTICE = "window-notice"
+    VERDICT = "window-verdict"
+    TABLE = "window-table"
+    REVISIONS = "window-revisions"
+    STAMP = "window-stamp"
+    MATRIX = "window-matrix"
+    SHOWN = "window-shown"
+    BUSY = "window-busy"
+    ONLY = "window-only"
+    WHERE = "window-where"
+    TEXT = "window-text"
+    AGAIN = "window-again"
+    A = "window-a"
+    B = "window-b"
+    DIFFERENCE = "window-difference"
+
+
+def layout(of: dict[str, str], here: Address) -> Part:
+    start_s = start_of(of)
+    if start_s is None:
+        summary = alert("No such window", f"{of['start']} is no time: expected RFC 3339.", "orange", "?")
+        return html.Div([summary, pipeline_nav(here, of["pipeline"], "window")])
+    return dmc.Stack(
+        [
+            _head(of["pipeline"], start_s, here),
+            live(WindowId.NOTICE),
+            dmc.Paper(html.Div(id=WindowId.VERDICT), p="sm", withBorder=True),
+            dmc.Paper(_matrix_box(), p="sm", withBorder=True),
+            dmc.SimpleGrid(
+                [
+                    _box("Per-Node Loss", html.Div(id=WindowId.TABLE)),
+                    dmc.Stack(
+                        [
+                            _box("Difference between two points", [_points(), live(WindowId.DIFFERENCE)]),
+                            _box("Revisions", html.Div(id=WindowId.REVISIONS)),
+                        ],
+                        gap="sm",
+                    ),
+                ],
+                cols={"base": 1, "md": 2},
+                spacing="sm",
+            ),
+            dcc.Store(id=WindowId.STAMP),
+            dcc.Store(id=WindowId.SHOWN),
+        ],
+        gap="sm",
+    )
+
+
+def _head(pipeline: str, start_s: int, here: Address) -> Part:
+    def neighbour(label: str, at_s: int, key: str) -> Part:
+        href = here.to(links.window(pipeline, at_s)).href
+        return dmc.Anchor(label, href=href, size="sm", attributes={"root": {"accessKey": key}})
+
+    return html.Div(
+        [
+            dmc.Group(
+                [
+                    dmc.Title([f"{pipeline}, ", moment(here.zone.minute(start_s), utc(start_s))], order=1, fz=20, mb=4),
+                    html.Nav(
+                        dmc.Group(
+                            [
+                                neighbour("← minute before", start_s - WINDOW_S, "b"),
+                                neighbour("minute after →", start_s + WINDOW_S, "n"),
+                            ],
+                            gap="md",
+                        ),
+                        **aria(label="neighbouring minutes"),
+                    ),
+                ],
+                justify="space-between",
+                gap="xs",
+            ),
+            pipeline_nav(here, pipeline, "window"),
+        ]
+    )
+
+
+def _box(title: str, children: Any) -> Part:
+    return dmc.Paper([dmc.Title(title, order=2, fz=16, mb="xs"), html.Div(children)], p="sm", withBorder=True)
+
+
+def _matrix_box() -> Part:
+    choices = {EVERYTHING: "all", "missing": "missing", "duplicate": "duplicate"}
+    return html.Div(
+        [
+            dmc.Title("Messages by checkpoint", order=2, fz=16, mb="xs"),
+            dmc.Group(
+                [
+                    dmc.SegmentedControl(
+                        id=WindowId.ONLY,
+                        data=[{"value": value, "label": label} for value, label in choices.items()],
+                        value=EVERYTHING,
+                        size="xs",
+                        **aria(label="which messages"),
+                    ),
+                    dmc.Select(
+                        id=WindowId.WHERE,
+                        data=[],
+                        placeholder="missing where",
+                        clearable=True,
+                        searchable=True,
+                        size="xs",
+                        w=230,
+                        **aria(label="missing where"),
+                    ),
+                    dmc.TextInput(
+                        id=WindowId.TEXT,
+                        placeholder="part of an id",
+                        size="xs",
+                        w=180,
+                        debounce=400,
+                        **aria(label="part of an id"),
+                    ),
+                    dmc.Button("Read again", id=WindowId.AGAIN, size="xs", variant="default"),
+                    live(WindowId.BUSY),
+                ],
+                gap="xs",
+                mb="xs",
+            ),
+            html.Div(id=WindowId.MATRIX),
+        ]
+    )
+
+
+def _points() -> Part:
+    def select(id_: WindowId, label: str) -> Part:
+        return dmc.Select(id=id_, data=[], label=label, clearable=True, searchable=True, size="xs", w=200)
+
+    return dmc.Group([select(WindowId.A, "at"), select(WindowId.B, "and not at")], gap="xs", mb="xs")
+
+
+def start_of(of: dict[str, str]) -> int | None:
+    """Return the start of the window that holds the moment in a path (epoch s); None where it is no time."""
+    try:
+        start_s = window_start_of(parse_time_s(of["start"]) * 1_000)
+    except BadTime:
+        return None
+    return start_s if 0 < start_s < _LAST_S else None

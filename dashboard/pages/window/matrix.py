@@ -1,0 +1,96 @@
+"""The matrix part of a window's page: read from the log, filtered there, or what stands in for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import dash_mantine_components as dmc
+from dash import html
+
+from dashboard.pages.base import Part, alert
+from dashboard.pages.window.grid import matrix_grid, missing_grid
+from dashboard.queries.services import Services
+from dashboard.queries.window import WindowRead, read_window_page
+from dashboard.queries.window_cache import UNREADABLE
+from dashboard.request import links
+from dashboard.request.links import Address
+from lagloss.wire.format import share_of
+from lagloss_server import format as fmt
+from lagloss_server.queries.matrix import Only, Presence
+
+SHOWN_ROWS: Final = 10_000
+"""A browser scrolls through so many without effort; the filters look at all of the window."""
+GRID: Final = "window-grid"
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixFilters:
+    """Which messages of the window are shown, as the page's address says it."""
+
+    only: Only | None
+    where: str | None
+    text: str
+
+    @classmethod
+    def of(cls, here: Address) -> MatrixFilters:
+        only = here.query.get("only")
+        known = cast("Only", only) if only in ("missing", "duplicate") else None
+        return cls(known, here.query.get("where"), here.query.get("text", ""))
+
+    def query(self) -> dict[str, str | None]:
+        return {"only": self.only, "where": self.where, "text": self.text or None}
+
+
+def draw_matrix(services: Services, pipeline: str, start_s: int, here: Address, now_s: float) -> Part:
+    """Read the log: to be called in its threads. Raises UnknownPipeline."""
+    found = read_window_page(services.store, pipeline, start_s, now_s)
+    if found.window is None:
+        return None
+    try:
+        presence = services.logged.read(services.store, services.log, pipeline, start_s)
+    except UNREADABLE as error:
+        return _without_log(found, here, str(error))
+    filters = MatrixFilters.of(here)
+    rows = presence.select(only=filters.only, where=filters.where, text=filters.text)
+    shown = presence.missing_first(rows)[:SHOWN_ROWS] if rows.size > SHOWN_ROWS else rows
+    csv = links.window_data(pipeline, start_s, "matrix", format="csv", **filters.query())
+    return html.Div(
+        [
+            dmc.Group(
+                [
+                    dmc.Text(
+                        _describe(presence, int(rows.size), int(shown.size)), size="sm", c="dimmed", className="grows"
+                    ),
+                    dmc.Anchor("CSV of these messages", href=csv, size="sm", target="_blank"),
+                ],
+                mb="xs",
+                gap="sm",
+            ),
+            matrix_grid(GRID, found, presence, presence.messages(shown), here),
+        ]
+    )
+
+
+def _describe(presence: Presence, count: int, shown: int) -> str:
+    total = int(presence.ids.size)
+    summary = (
+        fmt.counted(total, "message") if count == total else f"{fmt.count(count)} of {fmt.counted(total, 'message')}"
+    )
+    if shown < count:
+        summary += f"; the first {fmt.count(shown)} are shown, those with something missing before the others"
+    if presence.found.sample < (1 << 32):
+        summary += f"; a sample of {fmt.percent(share_of(presence.found.sample))} of the ids, counts are not scaled"
+    return summary + ". ● seen, with its lag; ✖ should have been seen; ×2: two beacons."
+
+
+def _without_log(found: WindowRead, here: Address, why: str) -> Part:
+    """Names of missing messages are kept with the result, for a while."""
+    if found.missing:
+        summary = "Shown instead are the messages that its result named as missing, 1,000 at most."
+    elif found.window is not None and found.window["verdict"] is None:
+        summary = "The window is not closed yet, so nothing else is known of single messages."
+    else:
+        summary = "Its result names no missing message, or their names are not kept any more."
+    parts: list[Any] = [alert("No matrix: its beacons cannot be read", f"{why} {summary}", "orange", "!")]
+    return html.Div([*parts, missing_grid(GRID, found, here) if found.missing else None])

@@ -1,0 +1,1 @@
+"""Reports in their formats: Markdown, HTML, PDF, CSV, JSON."""

@@ -1,0 +1,1 @@
+"""Scheduled reports: the file that names them, their runs, their mails."""

@@ -1,0 +1,106 @@
+"""The reports file: reports, their schedules and recipients. YAML that operators write, named by
+LAGLOSS_REPORTS_FILE."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+
+from dashboard.reports.ranges import PRESETS, CalendarSpan, between, named_range
+from dashboard.reports.render.formats import FORMATS
+from dashboard.reports.schedule.rule import Schedule
+from lagloss.errors import LaglossError
+from lagloss_server.fields import Name, Strict, Zone, refuse
+from lagloss_server.net.mail import Recipients, ServerConfig
+from lagloss_server.settings import Settings
+from lagloss_server.yaml_files import load_yaml
+
+
+def _none_if_all(given: object) -> object:
+    if given == "all":
+        return None
+    if not isinstance(given, list) or not given:
+        raise ValueError(f"expected `all` or a list of pipelines, found {given!r}")
+    return given
+
+
+def _over(range_: str) -> str:
+    over = [name for name in PRESETS if name.startswith("last-")]
+    try:
+        if range_.startswith("-"):
+            between(range_, "now", "UTC", time.time())
+        known = range_.startswith("-") or range_ in over
+    except LaglossError:
+        known = False
+    if not known:
+        raise ValueError(f"expected {', '.join(over)}, or a time such as -24h or -7d, found {range_!r}")
+    return range_
+
+
+def _format(name: str) -> str:
+    if name not in FORMATS:
+        raise ValueError(f"expected {', '.join(FORMATS)}, found {name!r}")
+    return name
+
+
+class ReportSpec(Strict):
+    """One scheduled report. `pipelines` None: all that there are when it is made. `range`, seen from when it is due: a
+    week, month or quarter that is over then (`last-week`), or a time before it (`-24h`)."""
+
+    name: Name
+    pipelines: Annotated[tuple[Name, ...] | None, BeforeValidator(_none_if_all)]
+    range: Annotated[str, AfterValidator(_over)]
+    zone: Zone = "UTC"
+    rrule: str
+    formats: Annotated[tuple[Annotated[str, AfterValidator(_format)], ...], Field(min_length=1)] = ("pdf",)
+    to: Recipients
+
+    @property
+    def schedule(self) -> Schedule:
+        return Schedule.parse(self.rrule, self.zone)
+
+    def span(self, due_s: int) -> CalendarSpan:
+        """Return the span that the report covers if it is due then."""
+        if self.range.startswith("-"):
+            return between(self.range, "now", self.zone, due_s)
+        return named_range(self.range, self.zone, due_s)
+
+
+class ReportsFile(Strict):
+    """The mail server, and the reports."""
+
+    api_version: Literal["lagloss/v1"] = Field(alias="apiVersion")
+    kind: Literal["Reports"]
+    mail: ServerConfig
+    reports: tuple[ReportSpec, ...]
+
+    @model_validator(mode="after")
+    def _can_be_scheduled(self) -> ReportsFile:
+        names = [report.name for report in self.reports]
+        problems = [
+            (("reports", at, "name"), f"expected each report once, found {name} twice")
+            for at, name in enumerate(names)
+            if name in names[:at]
+        ]
+        for at, report in enumerate(self.reports):
+            try:
+                Schedule.parse(report.rrule, report.zone)
+            except ValueError as error:
+                problems.append((("reports", at, "rrule"), str(error)))
+        refuse(problems)
+        return self
+
+    def report(self, name: str) -> ReportSpec | None:
+        """Return the report of this name."""
+        return next((report for report in self.reports if report.name == name), None)
+
+
+def load_reports(settings: Settings) -> ReportsFile | None:
+    """Return the file that the settings name; None without one.
+
+    Raises:
+        BadDefinition: with file, line and what was expected.
+    """
+    return load_yaml(ReportsFile, settings.reports_file) if settings.reports_file else None

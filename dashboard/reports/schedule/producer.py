@@ -1,0 +1,101 @@
+"""From a scheduled report to its mail: whether its range is settled, and the parts of its pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from email.message import EmailMessage
+
+from sqlalchemy import exists, select
+
+from dashboard.reports.making import make_report
+from dashboard.reports.ranges import CalendarSpan
+from dashboard.reports.render.formats import FORMATS, file_name, render
+from dashboard.reports.schedule.file import ReportSpec
+from dashboard.reports.schedule.mail import Attachment, ReportPart, compose
+from dashboard.reports.wording import range_words, status, verdict_sentences
+from lagloss.wire.format import WINDOW_S
+from lagloss_server.errors import UnknownPipeline
+from lagloss_server.model.definition import Definition
+from lagloss_server.rules.freshness import expected_to_s
+from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import Store
+
+
+class Producer:
+    """Makes mails from a sender's address of what `make` makes of the store's pipelines."""
+
+    def __init__(self, store: Store, sender: str, make: Maker) -> None:
+        self._store = store
+        self._sender = sender
+        self._make = make
+
+    def definitions(self, report: ReportSpec) -> list[Definition]:
+        """Return the definitions of the report's pipelines, without unknown ones."""
+        found = [stored.definition for stored in self._store.pipelines()]
+        return [each for each in found if report.pipelines is None or each.name in report.pipelines]
+
+    def mail(
+        self,
+        report: ReportSpec,
+        span: CalendarSpan,
+        recipients: Sequence[str],
+        name: str,
+        now_s: float,
+        unsettled: Sequence[str] = (),
+        before_each: Callable[[], None] = lambda: None,
+    ) -> EmailMessage:
+        """Return the report's mail, with `name` as its Message-ID. `unsettled`: pipelines whose range is not all
+        closed; `before_each` is called before each pipeline, and may raise to end it."""
+        notes = [f"Windows of this range are not all closed yet of {', '.join(unsettled)}."] if unsettled else []
+        names = report.pipelines or self._store.names()
+        if not names:
+            notes.append("There is no pipeline.")
+        parts = []
+        for pipeline in names:
+            before_each()
+            parts.append(self._part(report, pipeline, span, now_s))
+        return compose(
+            f"SLA report {report.name}: {range_words(span)} ({span.zone})", parts, notes, self._sender, recipients, name
+        )
+
+    def _part(self, report: ReportSpec, pipeline: str, span: CalendarSpan, now_s: float) -> ReportPart:
+        try:
+            return self._make(self._store, pipeline, span, report.formats, now_s)
+        except UnknownPipeline as error:  # deleted since the file was written
+            return ReportPart(pipeline, "no report", (str(error),))
+
+
+Maker = Callable[[Store, str, CalendarSpan, tuple[str, ...], float], ReportPart]
+"""Makes the part of a pipeline (by name) for a range, in these of FORMATS, as of now (epoch s).
+
+Raises UnknownPipeline where there is none.
+"""
+
+
+def maker(base_url: str) -> Maker:
+    """Make parts of SLA reports. `base_url`: the dashboard's address, for links; empty where it is not known."""
+
+    def make(store: Store, pipeline: str, span: CalendarSpan, formats: tuple[str, ...], now_s: float) -> ReportPart:
+        report = make_report(store, pipeline, span, now_s)
+        attachments = (
+            Attachment(file_name(report, name), FORMATS[name].media_type, render(report, name, base_url))
+            for name in formats
+        )
+        link = report.links(span.from_s, span.to_s, base_url)["page"] if base_url else ""
+        return ReportPart(pipeline, status(report.status), tuple(verdict_sentences(report)), link, tuple(attachments))
+
+    return make
+
+
+def unsettled(store: Store, pipelines: Sequence[Definition], span: CalendarSpan, now_s: float) -> list[str]:
+    """Pipelines, by name, with a window of this range that is not closed yet. One that never had a
+    report of has none."""
+    early = {each.name for each in pipelines if expected_to_s(now_s, each.spec.grace) < span.to_s - WINDOW_S}
+    row, window = tables.PipelineRow, tables.WindowRow
+    has_reports = exists().where(tables.EmitterRow.pipeline == row.name)
+    # every minute up to the newest due one has its window: the range's last one is closed after all others
+    is_closed = exists().where(window.pipeline == row.name, window.window_start >= span.to_s - WINDOW_S)
+    names = [each.name for each in pipelines]
+    with store.engine.connect() as connection:
+        found = connection.execute(select(row.name).where(tables.is_any(row.name, names), has_reports & ~is_closed))
+        return sorted(early | set(found.scalars()))

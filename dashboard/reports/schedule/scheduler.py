@@ -1,0 +1,151 @@
+"""The scheduler: reports that are due are made and mailed, each once, however many dashboards there are."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import structlog
+from sqlalchemy.exc import InterfaceError, OperationalError
+
+from dashboard.reports.schedule.file import ReportsFile, ReportSpec
+from dashboard.reports.schedule.mail import message_id
+from dashboard.reports.schedule.producer import Maker, Producer, maker, unsettled
+from dashboard.reports.schedule.runs import ClaimedRun, RunKey, Runs
+from lagloss.errors import LaglossError
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.net.mail import MailDelivery, send_mail
+from lagloss_server.net.outcome import Outcome, Refused, Sent, TryLater
+from lagloss_server.settings import Settings
+from lagloss_server.store.store import Store
+
+LOOK_S: Final = 20.0
+"""How often it looks whether a report is due."""
+WAIT_AT_MOST_S: Final = 6 * 3_600.0
+"""For windows to be closed: those that are not by then may never be."""
+
+FORGETS_EVERY_S: Final = 3_600.0
+"""How often runs that are older than what reports are made of are deleted."""
+SEND_TIMEOUT_S: Final = 180.0
+"""For one mail with its documents."""
+
+_log = structlog.get_logger("lagloss.dashboard")
+
+
+class _GoneError(Exception):
+    """The run is not ours to send: the claim ran out, or we are to stop."""
+
+
+class Scheduler:
+    """Mails the reports of a file, from a thread of its own between `start` and `stop`."""
+
+    def __init__(
+        self, store: Store, settings: Settings, file: ReportsFile, make: Maker | None = None, runs: Runs | None = None
+    ) -> None:
+        """`make` and `runs` are for tests. Raises SecretMissing or UnusableReceiver where the file's mail server cannot
+        be used."""
+        self._store = store
+        self._file = file
+        self._server = file.mail.server(SEND_TIMEOUT_S)
+        make = make or maker(settings.dashboard_url)
+        self._producer = Producer(store, file.mail.from_, make)
+        self._runs = runs or Runs(store.engine)
+        self._keep_days = settings.keep_rollups_days
+        self._forgot_s = float("-inf")
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="report-scheduler", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 3.0) -> None:
+        """End it after the pipeline or sending under way, for which it waits so long at most; what is not sent by then
+        goes on where a dashboard is."""
+        self._stopping.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self.look(time.time())
+            self._stopping.wait(LOOK_S)
+
+    def look(self, now_s: float) -> None:
+        """Run one round over all reports: send those due at that moment (epoch s)."""
+        for report in self._file.reports:
+            if self._stopping.is_set():
+                return
+            try:
+                self._turn(report, now_s)
+            except (OperationalError, InterfaceError) as error:
+                _log.warning("report_delayed", report=report.name, error=type(error).__name__)
+            except Exception:  # ours to mend; the others are due all the same
+                _log.exception("report_failed", report=report.name)
+        self._forget(now_s)
+
+    def _forget(self, now_s: float) -> None:
+        if now_s - self._forgot_s < FORGETS_EVERY_S:
+            return
+        self._forgot_s = now_s
+        try:
+            deleted = self._runs.forget(self._keep_days)
+        except (OperationalError, InterfaceError) as error:
+            _log.warning("report_runs_not_pruned", error=type(error).__name__)
+            return
+        if deleted:
+            _log.info("report_runs_pruned", rows=deleted)
+
+    def _turn(self, report: ReportSpec, now_s: float) -> None:
+        schedule = report.schedule
+        key = RunKey(report.name, str(schedule), schedule.last_until(now_s))
+        self._runs.begin(key)
+        waited_s = self._runs.waited_s(key)
+        if waited_s is None:
+            return
+        span = report.span(key.due_s)
+        waits_for = unsettled(self._store, self._producer.definitions(report), span, now_s)
+        if waits_for and waited_s < WAIT_AT_MOST_S:
+            return
+        claimed = self._runs.claim(key)
+        if claimed is None:
+            return
+        try:
+            delivery = self._sent(report, key, claimed, waits_for, now_s)
+        except _GoneError:
+            self._runs.release(claimed)
+            return
+        outcome = self._runs.record(claimed, delivery.outcome, delivery.reached)
+        _note(key, claimed, outcome)
+
+    def _sent(
+        self, report: ReportSpec, key: RunKey, claimed: ClaimedRun, waits_for: Sequence[str], now_s: float
+    ) -> MailDelivery:
+        def hold() -> None:
+            if self._stopping.is_set() or not self._runs.renew(claimed):
+                raise _GoneError
+
+        name = message_id(self._file.mail.from_, key.report, key.schedule, key.due_s)
+        try:
+            mail = self._producer.mail(report, report.span(key.due_s), report.to, name, now_s, waits_for, hold)
+        except (_GoneError, OperationalError, InterfaceError):
+            raise
+        except LaglossError as error:
+            return MailDelivery(TryLater(f"it could not be made: {error}"))
+        except Exception as error:  # ours to mend; until then it is tried again
+            _log.exception("report_not_made", report=key.report)
+            return MailDelivery(TryLater(f"it could not be made ({type(error).__name__})"))
+        hold()
+        return send_mail(self._server, mail, report.to, claimed.reached)
+
+
+def _note(key: RunKey, claimed: ClaimedRun, outcome: Outcome) -> None:
+    facts = {"report": key.report, "due_at": rfc3339(key.due_s), "attempts": claimed.attempts}
+    match outcome:
+        case Sent():
+            _log.info("report_sent", **facts)
+        case Refused(error):
+            _log.error("report_given_up", **facts, error=error)
+        case TryLater(error):
+            _log.warning("report_retried", **facts, error=error)

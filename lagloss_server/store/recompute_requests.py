@@ -1,0 +1,37 @@
+"""Requests to close windows again, which the aggregator answers in their row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.orm import InstrumentedAttribute
+
+from lagloss_server.store.schema.core import RecomputeRequestRow
+from lagloss_server.store.store import Store
+
+
+def add(store: Store, pipeline: str, from_s: int, to_s: int) -> int:
+    """Ask the closer to close the windows with from <= start < to again; return the request's number."""
+    with store.engine.begin() as connection:
+        request = insert(RecomputeRequestRow).values(pipeline=pipeline, from_s=from_s, to_s=to_s)
+        return int(connection.execute(request.returning(RecomputeRequestRow.id)).scalar_one())
+
+
+def answer_to(store: Store, request: int) -> dict[str, Any] | None:
+    """Return the closer's answer; None while it works."""
+    return _read(store, request, RecomputeRequestRow.answer)
+
+
+def progress_of(store: Store, request: int) -> dict[str, Any] | None:
+    """Return at least the numbers of windows `done` and `of`; None before the closer's first round."""
+    return _read(store, request, RecomputeRequestRow.progress)
+
+
+def _read(store: Store, request: int, column: InstrumentedAttribute[dict[str, Any] | None]) -> dict[str, Any] | None:
+    with store.engine.connect() as connection:
+        found: dict[str, Any] | None = connection.execute(
+            select(column).where(RecomputeRequestRow.id == request)
+        ).scalar_one()
+    return found

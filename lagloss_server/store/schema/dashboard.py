@@ -1,0 +1,55 @@
+"""The dashboard's tables: people with a password, sessions, and reports that are mailed by a schedule."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Integer, func
+from sqlalchemy.orm import Mapped, mapped_column
+
+from lagloss_server.store.schema.core import Base
+
+
+class UserRow(Base):
+    __tablename__ = "login_user"
+    __table_args__ = {
+        "comment": "People who log in by a password kept here. Writers: lagloss users; dashboard hashes anew."
+    }
+
+    name: Mapped[str] = mapped_column(primary_key=True, comment="in lower case")
+    role: Mapped[str] = mapped_column(comment="viewer or operator")
+    password_hash: Mapped[str] = mapped_column(comment="argon2id with its parameters and salt")
+    created_at: Mapped[datetime]
+
+
+class SessionRow(Base):
+    __tablename__ = "login_session"
+    __table_args__ = {"comment": "Who is logged in to the dashboard. Writers: dashboard; lagloss users ends them."}
+
+    token_hash: Mapped[bytes] = mapped_column(primary_key=True, comment="SHA-256 of the cookie's token")
+    login: Mapped[str] = mapped_column(comment="how they logged in: local or oidc")
+    name: Mapped[str]
+    role: Mapped[str] = mapped_column(comment="viewer or operator")
+    created_at: Mapped[datetime] = mapped_column(comment="when they logged in")
+    seen_at: Mapped[datetime] = mapped_column(comment="their last request, to the minute")
+
+
+class ReportRunRow(Base):
+    __tablename__ = "report_run"
+    __table_args__ = {"comment": "Scheduled reports, one row for each time one was due. Writer: dashboard (scheduler)."}
+
+    report: Mapped[str] = mapped_column(primary_key=True, comment="its name in the reports file")
+    schedule: Mapped[str] = mapped_column(primary_key=True, comment="rule and zone: with another one it begins anew")
+    due_at: Mapped[datetime] = mapped_column(primary_key=True)
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    attempts: Mapped[int] = mapped_column(Integer, server_default="0")
+    next_attempt_at: Mapped[datetime] = mapped_column(
+        server_default=func.clock_timestamp(), comment="while it is made and sent: when the claim runs out"
+    )
+    claim: Mapped[uuid.UUID | None] = mapped_column(comment="who may record the last attempt")
+    reached: Mapped[list[Any]] = mapped_column(server_default="[]", comment="addresses that have it")
+    outcome: Mapped[str | None] = mapped_column(comment="sent, failed or skipped; null: not done yet")
+    done_at: Mapped[datetime | None]
+    last_error: Mapped[str | None]

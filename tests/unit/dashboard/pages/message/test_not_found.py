@@ -1,0 +1,48 @@
+"""Where a search that found nothing leads to, without a server."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import dash_mantine_components as dmc
+
+from dashboard.pages.message.parts import message_part
+from dashboard.queries.message import MessageRead, Where
+from dashboard.request.links import Address
+from lagloss_server.model.window_result import rfc3339
+from lagloss_server.queries.message_trace import Search
+
+START_S = 1_795_250_400
+CUT = Search(None, START_S, START_S + 600, START_S - 6_000, is_cut=True)
+
+
+def links(where: Where, search: Search = CUT) -> list[dict[str, str]]:
+    """The queries that the links of the part ask for."""
+    read = MessageRead("chain", "a", where, (), search, None, None, False)
+    given = {name.removesuffix("_s"): rfc3339(at) for name, at in dataclasses.asdict(where).items() if at is not None}
+    part = message_part(read, Address("/pipelines/chain/messages", {"id": "a", **given}), dark=False)
+    anchors = (one for one in part._traverse() if isinstance(one, dmc.Anchor))
+    return [dict(Address.parse(*_split(anchor.href)).query) for anchor in anchors]
+
+
+def _split(href: str) -> Iterator[Any]:
+    path, _, query = href.partition("?")
+    yield from (path, query)
+
+
+def test_a_search_through_the_newest_goes_on_with_earlier_ones() -> None:
+    assert links(Where()) == [{"id": "a", "before": rfc3339(START_S)}]
+    assert links(Where(before_s=START_S + 600)) == [{"id": "a", "before": rfc3339(START_S)}]
+
+
+def test_a_search_around_a_time_goes_on_at_both_its_sides() -> None:
+    around = {"id": "a", "around": rfc3339(START_S + 300)}
+    on = [{**around, "before": rfc3339(START_S)}, {**around, "after": rfc3339(START_S + 600)}]
+    assert links(Where(around_s=START_S + 300)) == on
+    assert links(Where(around_s=START_S + 300, after_s=START_S - 60)) == on
+
+
+def test_a_search_that_has_seen_all_goes_nowhere() -> None:
+    assert links(Where(), dataclasses.replace(CUT, is_cut=False)) == []
