@@ -141,7 +141,7 @@ class Aggregator:
                 MaintenanceLoop(store.engine, closer, watch, retention, self.metrics, failures, announcer),
                 Catchup(),
             )
-            lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics)
+            lag_watch = ConsumerLagWatch(bootstrap, store.engine, lambda: watch.groups, self.metrics, failures)
             stack.enter_context(closing(lag_watch)).start()
             stream = stack.enter_context(
                 following(spark, bootstrap, follower, reports.partitions(), lambda: watch.checkpoints)

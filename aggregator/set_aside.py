@@ -74,7 +74,7 @@ class SetAside:
         return item in self.retry_at
 
     def names(self) -> list[str]:
-        return sorted(map(str, self.retry_at))
+        return sorted(map(str, list(self.retry_at)))
 
     def due(self, kind: Kind, now_ms: int) -> list[Item]:
         """Return the items to be tried again now."""
@@ -105,7 +105,7 @@ class SetAside:
 
     def counts(self) -> dict[str, int]:
         found: dict[str, int] = {"window": 0, "rollup": 0, "group": 0}
-        for item in self.retry_at:
+        for item in list(self.retry_at):
             found[item.kind] += 1
         return found
 

@@ -17,6 +17,7 @@ from sqlalchemy.exc import DBAPIError
 from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
+from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.partitions import make_days_ahead
 from lagloss_server.store.schema import core as tables
@@ -36,12 +37,18 @@ class ConsumerLagWatch:
     """
 
     def __init__(
-        self, bootstrap: str, engine: Engine, groups: Callable[[], Collection[NodeGroup]], metrics: AggregatorMetrics
+        self,
+        bootstrap: str,
+        engine: Engine,
+        groups: Callable[[], Collection[NodeGroup]],
+        metrics: AggregatorMetrics,
+        failures: SetAside,
     ) -> None:
         self._bootstrap = bootstrap
         self._engine = engine
         self._groups = groups
         self._metrics = metrics
+        self._failures = failures
         self._trouble: str | None = None
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="consumer-lag", daemon=True)
@@ -65,8 +72,7 @@ class ConsumerLagWatch:
         try:
             asked_ms, found = lags.read(groups) if groups else (0, [])
             if found and not self._stop.is_set():
-                with self._engine.begin() as connection:
-                    keep(connection, asked_ms, found)
+                isolate(found, lambda some: self._keep(asked_ms, some), self._set_aside)
         except (KafkaException, TimeoutError, DBAPIError) as error:
             self._failed(str(error) or type(error).__name__)
             return
@@ -76,6 +82,16 @@ class ConsumerLagWatch:
         self._note(lags.trouble if groups else None)
         if not self._stop.is_set():
             self._metrics.consumer_lag(found)
+
+    def _keep(self, asked_ms: int, lags: Sequence[PartitionLag]) -> int:
+        with self._engine.begin() as connection:
+            keep(connection, asked_ms, lags)
+            self._failures.done(connection, {_item(lag) for lag in lags})
+        return len(lags)
+
+    def _set_aside(self, lag: PartitionLag, error: Exception) -> None:
+        if _item(lag) not in self._failures:  # each round tries again: once is enough to be named
+            self._failures.put(_item(lag), error)
 
     def _run(self) -> None:
         with closing(ConsumerLags(self._bootstrap)) as lags:
@@ -94,6 +110,10 @@ class ConsumerLagWatch:
             if trouble != self._trouble:
                 log.warning("consumer lag unknown", trouble=trouble, exc_info=is_fault)
         self._trouble = trouble
+
+
+def _item(lag: PartitionLag) -> Item:
+    return Item("group", lag.group.pipeline, lag.group.group)
 
 
 def keep(connection: Connection, asked_ms: int, found: Sequence[PartitionLag]) -> None:

@@ -116,8 +116,9 @@ def is_wanted(plan: ReadPlan) -> Column:
     have."""
     key = F.col("key").cast("string")
     known = _is_one_of("substring_index(CAST(key AS string), '/', 1)", sorted(plan.pipelines))
-    # no plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number
-    start_ms = F.substring_index(key, "/", -1).try_cast("long") * 1000
+    # No plain cast: Spark may take the expression out of the alternatives that keep it from keys without a number. And
+    # none to a long: a product that overflows would end the read of every window.
+    start_ms = F.substring_index(key, "/", -1).try_cast("double") * 1000
     in_reach: Column = is_in_reach(start_ms, F.col("appended_ms"))
     odd = ~key.rlike("^[A-Za-z0-9_-]+/[0-9]{1,12}$") | ~known | ~in_reach
     wanted = _is_one_of("CAST(key AS string)", [found.decode() for found in plan.windows])

@@ -22,6 +22,7 @@ from aggregator.consumer_lag.lag import ConsumerLags
 from aggregator.consumer_lag.watch import ConsumerLagWatch, keep
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup, PartitionLag
+from aggregator.set_aside import SetAside
 from lagloss.broker.topics import create_topics
 from lagloss.identity import REPLAY_HEADER, Identity
 from lagloss_server.model.definition import parse_definition
@@ -245,7 +246,9 @@ def test_a_watch_keeps_the_newest_and_the_highest_of_a_minute_and_says_both_to_p
 def test_a_watch_goes_on_where_a_broker_is_away_and_ends_at_once(store: Store) -> None:
     metrics = AggregatorMetrics()
     away = f"127.0.0.1:{choose_port('nobody')}"
-    watch = ConsumerLagWatch(away, store.engine, lambda: [NodeGroup("orders", "mid", "orders.mid")], metrics)
+    watch = ConsumerLagWatch(
+        away, store.engine, lambda: [NodeGroup("orders", "mid", "orders.mid")], metrics, SetAside(store.engine)
+    )
     watch.start()
     wait_for(lambda: failures(metrics) == 1, what="a failure that is counted")
     began = time.monotonic()
@@ -324,7 +327,7 @@ def test_a_running_aggregator_watches_the_groups_that_definitions_name(
 def watching(group: Group, store: Store, metrics: AggregatorMetrics) -> ConsumerLagWatch:
     """A watch whose rounds are the test's."""
     make_days_ahead(store.engine, time.time())
-    return ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics)
+    return ConsumerLagWatch(group.bootstrap, store.engine, lambda: [group.of], metrics, SetAside(store.engine))
 
 
 def highest(values: Any) -> int | None:
