@@ -32,6 +32,7 @@ from lagloss.broker.topics import BEACONS, REPORTS, SAMPLING
 from lagloss.errors import LaglossError
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.settings import Settings
+from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 
 log = structlog.get_logger()
@@ -119,6 +120,7 @@ class Aggregator:
         bootstrap = self.settings.require_kafka()
         with ExitStack() as stack:
             store = stack.enter_context(closing(Store(self.settings.require_database())))
+            demand_newest(store.engine)
             lease = stack.enter_context(closing(Lease(store)))
             while not lease.is_held():
                 self._wait_for(LeaseHeld("another aggregator holds the lease"))

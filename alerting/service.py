@@ -17,6 +17,8 @@ from alerting.incidents.evaluator import Evaluator
 from alerting.leader_election import AWAY, Leadership, leading, pause_s
 from alerting.metrics import AlertingMetrics
 from alerting.rounds import Rounds
+from lagloss.errors import LaglossError
+from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.schema.alerting import IncidentRow, ReceiverRow
 from lagloss_server.store.schema.core import table_of
 
@@ -27,6 +29,7 @@ READ_ALONG_S: Final = 0.5
 READ_AGAIN_S: Final = 30.0
 """While another alerter leads, each pipeline is read at about this interval, for READ_ALONG_S at a time."""
 TIDY_S: Final = 600.0
+TABLES_PAUSE_S: Final = 10.0
 _SLICE_S: Final = 0.5
 """Time that it waits for notifications before it checks for the next round."""
 
@@ -81,6 +84,10 @@ class Alerter:
                     failures = 0
                     if lead is not None:
                         self._lead_on(lead)
+            except LaglossError as error:  # the tables are of another version, until somebody migrates
+                self.trouble = str(error)
+                _log.error("tables_of_another_version", error=self.trouble)
+                self._stop.wait(TABLES_PAUSE_S)
             except AWAY as error:
                 failures += 1
                 self.trouble = f"PostgreSQL is away: {type(error).__name__}"
@@ -115,6 +122,7 @@ class Alerter:
 
     def _lead_on(self, lead: Leadership) -> None:
         """Lead until `stop` is called. Raise when the database goes away or leadership is lost."""
+        demand_newest(self._evaluator.store.engine)
         self._name_receivers(self._evaluator.store.engine)
         self._follow_lead(lead.backend)
         self._wake()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Final
 
 import uvicorn
 from sqlalchemy import make_url
+from sqlalchemy.exc import OperationalError
 
 from collector.app import create_app
 from collector.http import BoundedHttp
@@ -14,6 +16,7 @@ from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
+from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 
 SWITCH_S: Final = 0.0005
@@ -49,7 +52,10 @@ def _store(settings: Settings) -> Store | None:
     if not settings.database_url:
         return None
     url = make_url(settings.database_url).update_query_dict({"connect_timeout": str(DATABASE_TIMEOUT_S)})
-    return Store(url.render_as_string(hide_password=False))
+    store = Store(url.render_as_string(hide_password=False))
+    with suppress(OperationalError):  # it starts without PostgreSQL, too
+        demand_newest(store.engine)
+    return store
 
 
 if __name__ == "__main__":

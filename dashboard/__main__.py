@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 
 import uvicorn
+from sqlalchemy.exc import OperationalError
 
 from dashboard.login import check_binding
 from dashboard.queries.services import Services
@@ -15,6 +17,7 @@ from lagloss.errors import LaglossError
 from lagloss_server import logs
 from lagloss_server.ops.processes import choose_port
 from lagloss_server.settings import Settings
+from lagloss_server.store.migrate import demand_newest
 from lagloss_server.store.store import Store
 
 
@@ -24,6 +27,8 @@ def main() -> int:
     try:
         check_binding(settings)
         services = Services(Store(settings.require_database()), settings)
+        with suppress(OperationalError):  # it starts without PostgreSQL, too
+            demand_newest(services.store.engine)
         file = load_reports(settings)
         port = choose_port("The dashboard", settings.dashboard_port)
     except LaglossError as error:

@@ -221,6 +221,16 @@ class DatabaseUnreachable(ServerUnreachable):
     """PostgreSQL at {url} cannot be reached: {detail}. Is `lagloss up` running? Else check LAGLOSS_DATABASE_URL."""
 
 
+class TablesUnknown(ServerUnreachable):
+    """The tables are at revision {found}, which a newer lagloss made; this one knows up to {newest}. Start a newer
+    lagloss-server, or restore the backup from before the upgrade (docs/upgrading.md)."""
+
+
+class TablesBehind(ServerUnreachable):
+    """The tables are at revision {found}, this lagloss needs {newest}. Run `python -m lagloss_server.ops.prepare`
+    (`lagloss up` does so by itself); see docs/upgrading.md."""
+
+
 class SparkEnded(ServerUnreachable):
     """Spark ended: {detail}. Restart the aggregator, since Spark cannot be restarted within a process; `lagloss up`
     does so by itself."""

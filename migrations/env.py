@@ -1,10 +1,14 @@
 """Alembic's environment: runs the migrations on the URL that `lagloss_server.store.migrate` or `-x url=` names."""
 
 from alembic import context
-from sqlalchemy import NullPool, create_engine
+from alembic.runtime.migration import MigrationContext
+from sqlalchemy import NullPool, create_engine, text
 
 from lagloss_server.store.schema import alerting, dashboard  # noqa: F401  # their tables are registered
 from lagloss_server.store.schema.core import PARTITIONED, Base
+
+LOCK = 0x1A6_1056
+"""The advisory lock of PostgreSQL that the one process holds that migrates."""
 
 
 def is_ours(name: str | None, kind: str, _parents: object) -> bool:
@@ -15,6 +19,11 @@ def is_ours(name: str | None, kind: str, _parents: object) -> bool:
 
 url = context.config.attributes.get("url") or context.get_x_argument(as_dictionary=True)["url"]
 with create_engine(url, poolclass=NullPool).connect() as connection:
+    connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": LOCK})
+    connection.commit()
+    if "before" in context.config.attributes:
+        context.config.attributes["before"](MigrationContext.configure(connection).get_current_revision())
+        connection.commit()
     context.configure(
         connection=connection, target_metadata=Base.metadata, include_name=is_ours, compare_server_default=True
     )

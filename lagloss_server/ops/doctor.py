@@ -11,7 +11,6 @@ from typing import Final, Literal
 from uuid import uuid4
 
 import httpx
-from alembic.script import ScriptDirectory
 from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
@@ -27,7 +26,7 @@ from lagloss_server.ops import jars, machine
 from lagloss_server.ops.java import find_java
 from lagloss_server.settings import Settings
 from lagloss_server.store.engine import engine_for
-from lagloss_server.store.migrate import MIGRATIONS
+from lagloss_server.store.migrate import revisions
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -238,7 +237,7 @@ def _judge_clock(name: str, ahead_ms: float | None) -> Check:
 
 
 def _judge_tables(revision: str | None) -> Check:
-    newest = ScriptDirectory(str(MIGRATIONS)).get_current_head()
+    newest = revisions()[0]
     if revision == newest:
         return Check("tables", "ok", f"at revision {revision}")
     return Check(

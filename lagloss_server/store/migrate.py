@@ -1,12 +1,18 @@
-"""Bring the database's tables up to this version."""
+"""Migrations: the revision of a database's tables, and bringing them up to this version's."""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Final
 
 import alembic.command
 import alembic.config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine
+
+from lagloss_server.errors import TablesBehind, TablesUnknown
 
 _PACKAGED: Final = Path(__file__).with_name("migrations")
 MIGRATIONS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve().parents[2] / "migrations"
@@ -14,8 +20,37 @@ MIGRATIONS: Final = _PACKAGED if _PACKAGED.is_dir() else Path(__file__).resolve(
 
 
 def migrate(database_url: str) -> None:
-    """Run the migrations that the database has not had."""
+    """Run the migrations that the database has not had; wait while another process does.
+
+    Raises:
+        TablesUnknown: a newer version of lagloss has migrated it.
+    """
     config = alembic.config.Config()
     config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     config.attributes["url"] = database_url.replace("postgresql://", "postgresql+psycopg://", 1)
+    config.attributes["before"] = _demand_known
     alembic.command.upgrade(config, "head")
+
+
+@cache
+def revisions() -> tuple[str, ...]:
+    """Return the revisions that this version knows, newest first."""
+    return tuple(script.revision for script in ScriptDirectory(str(MIGRATIONS)).walk_revisions())
+
+
+def demand_newest(engine: Engine) -> None:
+    """Check that the tables are those of this version, before a service uses them.
+
+    Raises:
+        TablesUnknown, TablesBehind: they are of another.
+    """
+    with engine.connect() as connection:
+        found = MigrationContext.configure(connection).get_current_revision()
+    _demand_known(found)
+    if found != revisions()[0]:
+        raise TablesBehind(found=found or "none", newest=revisions()[0])
+
+
+def _demand_known(found: str | None) -> None:
+    if found is not None and found not in revisions():
+        raise TablesUnknown(found=found, newest=revisions()[0])

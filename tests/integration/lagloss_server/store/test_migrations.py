@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from uuid import UUID
 
 import alembic.command
 import alembic.config
 import numpy as np
+import pytest
 from sqlalchemy import select, text
 
 from alerting.incidents.evaluator import Evaluator
 from alerting.incidents.notifier import Notifier
 from alerting.incidents.routing import ReceiverRoute
+from lagloss.errors import EXIT_UNREACHABLE
 from lagloss.wire.sketch import Sketch
+from lagloss_server.errors import TablesBehind, TablesUnknown
 from lagloss_server.rules.rollup import Rollup
+from lagloss_server.store.migrate import demand_newest, migrate, revisions
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
 from lagloss_server.store.schema.alerting import OutboxMessageRow
@@ -23,6 +31,7 @@ from lagloss_server.store.store import Store
 from tests.support.alerting_world import START, close_windows, only_loss, rows
 from tests.support.incident_rows import store_incident
 
+MIGRATE = "import sys; from lagloss_server.store.migrate import migrate; migrate(sys.argv[1])"
 INCIDENT = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 
@@ -141,3 +150,54 @@ def test_what_withheld_incidents_before_is_known_by_kind_and_name_and_reads_the_
     alembic.command.downgrade(config(database_url), "0014")
     with store.engine.connect() as connection:
         assert list(connection.execute(sentence).scalars()) == list(sentences)
+
+
+def test_tables_of_another_version_are_refused_with_what_to_do(database_url: str, store: Store) -> None:
+    demand_newest(store.engine)
+    newest = revisions()[0]
+    alembic.command.downgrade(config(database_url), "-1")
+    with pytest.raises(TablesBehind, match=rf"needs {newest}. Run `python -m lagloss_server.ops.prepare`"):
+        demand_newest(store.engine)
+    alembic.command.upgrade(config(database_url), "head")
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    with pytest.raises(
+        TablesUnknown, match=f"revision 9999, which a newer lagloss made; this one knows up to {newest}"
+    ):
+        demand_newest(store.engine)
+    with pytest.raises(TablesUnknown):
+        migrate(database_url)
+
+
+@pytest.mark.parametrize("service", ["aggregator", "collector", "dashboard"])
+def test_a_service_ends_where_the_tables_are_of_a_newer_version(
+    service: str, database_url: str, store: Store, kafka_bootstrap: str, tmp_path: Path
+) -> None:
+    with store.engine.begin() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+    environment = {
+        **os.environ,
+        "LAGLOSS_DATABASE_URL": database_url,
+        "LAGLOSS_KAFKA_BOOTSTRAP": kafka_bootstrap,
+        "LAGLOSS_DATA_DIR": str(tmp_path),
+        "LAGLOSS_METRICS_PORT": "0",
+    }
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", service], env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, "which a newer lagloss made" in done.stderr) == (EXIT_UNREACHABLE, True), done.stderr
+
+
+def test_of_four_that_migrate_at_once_each_finds_the_newest_tables(database_url: str, store: Store) -> None:
+    alembic.command.downgrade(config(database_url), "base")
+    with ThreadPoolExecutor(4) as pool:
+        processes = [
+            pool.submit(
+                subprocess.run,
+                [sys.executable, "-c", MIGRATE, database_url],
+                capture_output=True, text=True, timeout=120, check=False,
+            )
+            for _ in range(4)
+        ]  # fmt: skip
+    assert [(done.result().returncode, done.result().stderr) for done in processes] == [(0, "")] * 4
+    demand_newest(store.engine)
