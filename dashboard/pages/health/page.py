@@ -92,8 +92,9 @@ def register(app: Dash, services: Services) -> None:
     )
     async def fill(search: str | None, pathname: str | None) -> tuple[list[str], str | None]:
         here, _ = PAGE.asked(pathname, search)
-        names = await services.threads.read(notices.or_nothing, services.store.names)
-        return names or [], here.query.get("pipeline")
+        names = await services.threads.read(notices.or_nothing, services.store.names) or []
+        asked = here.query.get("pipeline")
+        return sorted({*names, asked} if asked else names), asked  # a field that has no such choice would empty itself
 
     @app.callback(
         Output(Shell.URL, "href", allow_duplicate=True),

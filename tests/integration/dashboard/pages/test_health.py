@@ -277,9 +277,14 @@ def test_a_pipeline_is_chosen_in_the_address_and_back_shows_all(url: str, browse
 
 
 def test_a_pipeline_that_is_none_is_said(url: str, browser: Browser) -> None:
+    """The field for pipelines has it as a choice all the same: it would empty itself, and the address with it."""
     with Watched(browser) as page:
         page.goto(f"{url}/health?zone=UTC&pipeline=nosuch")
+        page.locator("#health-only").click()
+        expect(page.get_by_role("option", name="chain")).to_be_visible()  # it is filled
+        page.keyboard.press("Escape")
         expect(page.get_by_text("There is no pipeline named nosuch")).to_be_visible()
+        assert "pipeline=nosuch" in address(page)
 
 
 def test_the_api_prints_what_the_page_shows(url: str) -> None:
