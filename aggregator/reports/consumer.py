@@ -216,6 +216,7 @@ def _upsert_emitters(connection: Connection, followed: ReportBatch) -> None:
             "closed": report.closed,
             "final_through": report.final_through,
             "resumes": report.resumes,
+            "labels": dict(report.labels),
             "appended_at": appended_at,
             "skew_ms": skews[pipeline, emitter].ms,
             "skew": skews[pipeline, emitter].smallest,
@@ -228,7 +229,7 @@ def _upsert_emitters(connection: Connection, followed: ReportBatch) -> None:
     newer = upsert.excluded.seq > table.c.seq
     replaced: dict[str, Any] = {
         name: case((newer, upsert.excluded[name]), else_=table.c[name])
-        for name in ("seq", "started_at", "sent_at", "closed", "final_through", "resumes", "host")
+        for name in ("seq", "started_at", "sent_at", "closed", "final_through", "resumes", "labels", "host")
     }
     replaced |= {name: upsert.excluded[name] for name in ("skew_ms", "skew", "inputs")}
     replaced["appended_at"] = func.greatest(upsert.excluded.appended_at, table.c.appended_at)

@@ -36,7 +36,8 @@ from lagloss.sdk.spool.journal import Head
 from lagloss.sdk.spool.recovery import RecoveryThread
 from lagloss.sdk.spool.spool import MAX_BYTES, Spool
 from lagloss.sdk.stats import EmitterStats
-from lagloss.wire.format import window_start_of
+from lagloss.wire.checks import are_labels
+from lagloss.wire.format import MAX_LABEL_CHARS, MAX_LABELS, window_start_of
 
 __all__ = ["Emitter", "EmitterStats", "Processing", "event_time_fits"]
 
@@ -51,12 +52,24 @@ FIRST_BEHIND_NS: Final = KEPT_S * 1_000_000_000
 MAX_PLACES: Final = 200
 """Next nodes an emitter may name; a definition has no more checkpoints than that."""
 SPOOL_VARIABLE: Final = "LAGLOSS_SPOOL_DIR"
+LABELS_VARIABLE: Final = "LAGLOSS_LABELS"
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
 def event_time_fits(event_ms: float, now_ms: float) -> bool:
     """Return True if a pipeline's first node accepts this event time. Both in epoch ms."""
     return now_ms - KEPT_S * 1000 <= event_ms <= now_ms + FIRST_AHEAD_MS
+
+
+def labels_of_environment() -> dict[str, str]:
+    """Return the labels that LAGLOSS_LABELS names; a part without `=` is left out, and so are labels past the limits: a
+    deployment's mistake does not end its service."""
+    parts = [part.partition("=") for part in os.environ.get(LABELS_VARIABLE, "").split(",")]
+    labels = {name.strip(): value.strip() for name, separator, value in parts if separator and name.strip()}
+    if are_labels(labels):
+        return labels
+    log.warning("lagloss: no labels are sent: expected at most %d in %s", MAX_LABELS, LABELS_VARIABLE)
+    return {}
 
 
 class Emitter:
@@ -87,13 +100,15 @@ class Emitter:
         resumes: messages that this process observed and that were not `acknowledged` when it died are observed again,
             by its successor (a consumer that commits only after the acknowledgement). Its account is then complete in
             spite of its death.
+        labels: what sets this deployment apart (version, zone, team), up to 20 of 100 characters, sent with reports. By
+            default LAGLOSS_LABELS, as `version=1.4.2,zone=eu-1a`.
         close_on_sigterm: on SIGTERM, close and then end the process, unless the host has a handler of its own.
         kafka_config: further librdkafka properties, for security mostly.
         outlet: makes a destination of records other than Kafka, for tests: see `MemoryOutlet`.
 
     Raises:
         ValueError: for a pipeline's or node's name with other characters than letters, digits, `-` and `_`, and for
-            `ids` that are neither.
+            `ids` that are neither; for labels that are too many, too long or hold a NUL.
     """
 
     def __init__(
@@ -111,6 +126,7 @@ class Emitter:
         spool: str | os.PathLike[str] | None = None,
         spool_bytes: int = MAX_BYTES,
         resumes: bool = False,
+        labels: Mapping[str, str] | None = None,
         close_on_sigterm: bool = True,
         kafka_config: Mapping[str, Any] | None = None,
         outlet: Callable[[], Outlet] | None = None,
@@ -130,6 +146,9 @@ class Emitter:
         self._spool = Path(spool) if spool else None
         self._spool_bytes = spool_bytes
         self._resumes = resumes
+        self._labels = labels_of_environment() if labels is None else dict(labels)
+        if not are_labels(self._labels):
+            raise ValueError(f"expected at most {MAX_LABELS} labels of {MAX_LABEL_CHARS} characters, found {labels!r}")
         self._make_outlet = outlet or outlet_maker(pipeline, bootstrap, kafka_config, collector, token)
         self._reset()
         if self._make_outlet is None:
@@ -162,7 +181,9 @@ class Emitter:
         assert self._make_outlet is not None
         register(self, close_on_sigterm=self._close_on_sigterm)
         host = f"{socket.gethostname()}:{os.getpid()}"
-        identity = EmitterIdentity(self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes)
+        identity = EmitterIdentity(
+            self.pipeline, self.node, self.id, host, started_at=now_ms(), resumes=self._resumes, labels=self._labels
+        )
         outlet = self._make_outlet()
         make_backlog = self._backlog_maker(identity)
         self._flusher = Flusher(

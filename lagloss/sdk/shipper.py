@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from time import time_ns
 from typing import Final
 
@@ -30,7 +30,7 @@ NEVER: Final = float("inf")
 @dataclass(frozen=True, slots=True)
 class EmitterIdentity:
     """Who an emitter is, as its blocks and reports say. `started_at`: epoch ms; `resumes`: what it observed and had not
-    acknowledged when it died is observed again."""
+    acknowledged when it died is observed again; `labels`: of the deployment."""
 
     pipeline: str
     node: str
@@ -38,6 +38,7 @@ class EmitterIdentity:
     host: str
     started_at: int
     resumes: bool = False
+    labels: Mapping[str, str] = field(default_factory=dict)
 
 
 class Shipper:
@@ -255,6 +256,7 @@ class Shipper:
             progress=progress,
             tallies=tuple(tallies),
             resumes=self._identity.resumes,
+            labels=self._identity.labels,
         )
 
 

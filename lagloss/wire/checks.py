@@ -6,7 +6,7 @@ reasons.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -133,7 +133,7 @@ def check_report(report: EmitterReport) -> None:
     for field in ("started_at", "sent_at"):
         _demand(0 <= getattr(report, field) <= MAX_TIME_MS, field, _TIME)
     _demand(0 <= report.final_through * 1000 <= MAX_TIME_MS, "final_through", "expected epoch seconds until year 9999")
-    _demand(_are_labels(report.labels.items()), "labels", f"expected {MAX_LABELS} of {MAX_LABEL_CHARS} characters each")
+    _demand(are_labels(report.labels), "labels", f"expected {MAX_LABELS} of {MAX_LABEL_CHARS} characters each")
     for at, progress in enumerate(report.progress):
         _check_progress(report.node, progress, at)
     for at, tally in enumerate(report.tallies):
@@ -163,9 +163,10 @@ def _check_checkpoint(node: str, checkpoint: str, field: str, at: int) -> None:
     _demand(fits, field, f"checkpoint: expected one of {node}, found {checkpoint[:100]}", at)
 
 
-def _are_labels(labels: Iterable[tuple[str, str]]) -> bool:
-    texts = [text for label in labels for text in label]
-    return len(texts) <= 2 * MAX_LABELS and all(len(text) <= MAX_LABEL_CHARS and name_fits(text) for text in texts)
+def are_labels(labels: Mapping[str, str]) -> bool:
+    """Return whether a report may carry these labels."""
+    texts = [*labels, *labels.values()]
+    return len(labels) <= MAX_LABELS and all(len(text) <= MAX_LABEL_CHARS and name_fits(text) for text in texts)
 
 
 def _demand(holds: bool, field: str, expected: str, position: int | None = None) -> None:

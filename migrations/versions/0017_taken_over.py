@@ -25,6 +25,10 @@ def upgrade() -> None:
     )
     op.add_column(
         "emitter",
+        sa.Column("labels", postgresql.JSONB(), server_default="{}", nullable=False, comment="of its deployment"),
+    )
+    op.add_column(
+        "emitter",
         sa.Column(
             "inputs",
             postgresql.JSONB(),
@@ -37,5 +41,6 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     op.drop_column("emitter", "inputs")
+    op.drop_column("emitter", "labels")
     op.drop_column("emitter", "resumes")
     op.drop_column("progress", "reporter")

@@ -82,6 +82,7 @@ def head_frame(head: Head) -> bytes:
         "started_at": identity.started_at,
         "final": head.final,
         "resumes": identity.resumes,
+        "labels": dict(identity.labels),
     }
     return frame(HEAD, _json(record))
 
@@ -238,5 +239,6 @@ def _head(record: dict[str, Any]) -> Head:
         record["host"],
         record["started_at"],
         record["resumes"],
+        record.get("labels", {}),  # a version before this one had none
     )
     return Head(identity, record["final"])

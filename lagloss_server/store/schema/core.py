@@ -106,6 +106,7 @@ class EmitterRow(Base):
     skew: Mapped[list[Any]] = mapped_column(server_default="[]", comment="Skew: [[minute, ms], ...]")
     resumes: Mapped[bool] = mapped_column(server_default="false", comment="it observes again what it had in hand")
     inputs: Mapped[list[Any]] = mapped_column(server_default="[]", comment="lanes of its node's input that it reported")
+    labels: Mapped[dict[str, Any]] = mapped_column(server_default="{}", comment="of its deployment")
 
 
 class LaneRow(Base):
