@@ -31,6 +31,10 @@ class DatabaseRestored(RuntimeError):
     """PostgreSQL stands behind what was committed to it: an older backup was restored. Follow again from there."""
 
 
+class TopicRecreated(RuntimeError):
+    """A topic was deleted and created anew meanwhile: no offset that is known holds. Begin anew."""
+
+
 _SERVER_STATES: Final = ("08", "40", "53", "57", "58")
 """Classes of SQLSTATE: connection, rollback (deadlock, serialisation), resources (disk full, too many connections),
 intervention (statement time-out, shutdown), system error."""
@@ -54,9 +58,7 @@ def is_outage(error: BaseException) -> bool:
         return error.connection_invalidated or _is_outage_of_postgresql(error.orig)
     if isinstance(error, PySparkException | Py4JJavaError):
         return _AWAY_IN_SPARK.search(str(error)) is not None
-    return isinstance(
-        error, DatabaseRestored | LeaseHeld | KafkaException | PoolTimeout | ConnectionError | TimeoutError | OSError
-    )
+    return isinstance(error, (DatabaseRestored, TopicRecreated, LeaseHeld, KafkaException, PoolTimeout, OSError))
 
 
 def _is_outage_of_postgresql(error: BaseException | None) -> bool:
@@ -96,7 +98,7 @@ def outage_of(error: BaseException, now_s: float) -> Outage:
     )
     if isinstance(error, DBAPIError | DatabaseRestored) or "psycopg" in message or "DatabaseRestored" in message:
         server = "postgresql"
-    elif isinstance(error, KafkaException) or "org.apache.kafka" in message:
+    elif isinstance(error, KafkaException | TopicRecreated) or "org.apache.kafka" in message:
         server = "kafka"
     causes = _CAUSE.findall(message)
     first_line = message.strip().partition("\n")[0]

@@ -23,7 +23,7 @@ from aggregator.maintenance.retention import Retention
 from aggregator.maintenance.sampling_publisher import SampleAnnouncer
 from aggregator.maintenance.tasks import MaintenanceLoop
 from aggregator.metrics import AggregatorMetrics
-from aggregator.outage import LeaseHeld, Outage, is_outage, outage_of
+from aggregator.outage import LeaseHeld, Outage, TopicRecreated, is_outage, outage_of
 from aggregator.reports.catchup import Catchup
 from aggregator.reports.consumer import ReportConsumer, following
 from aggregator.reports.topic_recreation import notice_recreated_topics
@@ -128,8 +128,9 @@ class Aggregator:
                     return
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
-            follower = ReportConsumer(store.engine, self._reports, reports.topic_id())
-            notice_recreated_topics(store.engine, beacons.topic_id(), reports.topic_id())
+            reports_id = reports.topic_id()
+            follower = ReportConsumer(store.engine, self._reports, reports_id)
+            notice_recreated_topics(store.engine, beacons.topic_id(), reports_id)
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
@@ -151,6 +152,8 @@ class Aggregator:
             stack.push(self._note_outage)
             while not stop.is_set():
                 lease.check()
+                if reports.topic_id() != reports_id:
+                    raise TopicRecreated(f"{self._reports} was created anew")
                 if not stream.isActive:
                     raise stream.exception() or ConnectionError("the stream of reports ended")
                 now_ms = int(time.time() * 1000)

@@ -22,6 +22,7 @@ from aggregator.closing.window_store import Closing
 from aggregator.kernel.plan import ReadPlan, WindowPlan
 from aggregator.kernel.spark_reader import BlockReader, Reading
 from aggregator.metrics import AggregatorMetrics
+from aggregator.outage import TopicRecreated
 from aggregator.set_aside import Item, SetAside, isolate
 from lagloss.wire.format import block_key
 from lagloss_server.model.window_result import rfc3339
@@ -61,6 +62,7 @@ class Closer:
         self._engine = engine
         self._watch = watch
         self._beacons = beacons
+        self._topic_id = beacons.topic_id()
         self._metrics = metrics
         self._failures = failures
         self._audit = Audit(engine, beacons)
@@ -136,9 +138,19 @@ class Closer:
             with self._engine.begin() as connection:
                 self._audit.record(connection, reading, advanced(position, ranges))
 
+    def demand_same_topic(self) -> None:
+        """Check that the beacons topic is still that whose offsets the tallies name.
+
+        Raises:
+            TopicRecreated: it is another one, and what was read of it is not what was asked for.
+        """
+        if self._beacons.topic_id() != self._topic_id:
+            raise TopicRecreated(f"{self._beacons.topic} was created anew")
+
     def seal_gone(self) -> None:
         """Seal closed windows whose blocks the log no longer holds."""
         held = self._beacons.watermarks()
+        self.demand_same_topic()
         lows = {partition: marks.low for partition, marks in held.items()}
         if lows == self._lows:
             return
@@ -262,6 +274,7 @@ class Closer:
         wanted += last_words(self._beacons, silent, held)
         ranges = clamp(merge_ranges(merge_ranges(wanted) + unseen(position, held)), held)
         reading = self.reader.read(ranges, self._plan(plans, position))
+        self.demand_same_topic()
         self._metrics.read(sum(place.last - place.first + 1 for place in ranges), reading.value_bytes)
         return reading, advanced(position, ranges)
 

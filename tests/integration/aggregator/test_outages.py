@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
@@ -178,3 +179,44 @@ def test_after_each_outage_it_catches_up_with_nothing_lost_and_nothing_twice(
         log = (tmp_path / "aggregator.log").read_text()
         assert "DatabaseRestored" in log
         assert log.count("waiting") < 30
+
+
+@pytest.mark.slow
+def test_topics_that_are_created_anew_while_it_works_are_noticed_at_once(
+    own_kafka: EmbeddedKafka, database_url: str, tmp_path: Path
+) -> None:
+    """Their offsets begin at 0 again: what was closed stays, and what comes is closed."""
+    admin = AdminClient({"bootstrap.servers": own_kafka.bootstrap, "log_level": 0})
+    with closing(Store(database_url)) as store, aggregator(own_kafka.bootstrap, database_url, tmp_path) as process:
+        before, after = Minutes(own_kafka.bootstrap), None
+        before.define(store)
+        for _ in range(3):
+            before.send()
+        before.flush()
+        before.close()
+        wait_until(lambda: len(before.closed(store)) == 3, 120, "for the windows of the first topics")
+        documents = before.closed(store)
+        for future in admin.delete_topics([BEACONS, REPORTS], operation_timeout=30).values():
+            future.result(30)
+        wait_until(lambda: not {BEACONS, REPORTS} & set(admin.list_topics(timeout=10).topics), 30, "for their end")
+        create_topics(own_kafka.bootstrap, 4, 2)
+        after = Minutes(own_kafka.bootstrap)
+        after.define(store)
+        for _ in range(3):
+            after.send()
+        after.flush()
+        after.close()
+        wait_until(lambda: len(after.closed(store)) == 3, 120, "for the windows of the second topics")
+        assert [(one["messages"], one["lost"]) for one in after.closed(store)][:2] == [
+            (MESSAGES, {"min": MESSAGES // 50, "max": MESSAGES // 50})
+        ] * 2
+        assert [one["state"] for one in store.windows(before.name, before.start_s, before.start_s + 180)] == [
+            "sealed"
+        ] * 3
+        changing = {"state", "revision", "closed_at"}
+        kept = store.windows(before.name, before.start_s, before.start_s + 180)
+        assert [{name: one[name] for name in one.keys() - changing} for one in kept] == [
+            {name: one[name] for name in one.keys() - changing} for one in documents
+        ]
+        assert process.poll() is None
+        assert "topic recreated" in (tmp_path / "aggregator.log").read_text()
