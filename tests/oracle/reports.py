@@ -209,9 +209,9 @@ class Accounts:
         for lane in self.lanes:
             if lane.node == actor.node and self.owner(lane, at_ms) == actor:
                 until_ms = min(at_ms, self.stand_ms(lane)) if lane in self.stalled else at_ms + actor.clock_ms
-                found.append((f"{actor.node}.in", lane.name, until_ms))
+                found.append((f"{actor.node}.in", lane.name, max(0, until_ms)))
         until_ms = min(at_ms, self.stand_ms(actor.uuid)) if actor in self.stuck else at_ms
-        found.append((f"{actor.node}.out", "", until_ms + actor.clock_ms))
+        found.append((f"{actor.node}.out", "", max(0, until_ms + actor.clock_ms)))
         if actor in self.forgotten and first:
             side = self.plan.rng("forgotten", actor.uuid).choice(["in", "in", "out"])
             found.append((f"{actor.node}.{side}", "old/0", at_ms))

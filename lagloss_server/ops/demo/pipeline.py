@@ -23,7 +23,7 @@ RATE: Final = 50.0
 """Events per second. Two cores run Kafka, PostgreSQL, Spark and nine Python processes besides."""
 FAULTS: Final = (
     "lose:link:event-norm->event-router:0.02",
-    "lose:node:event-router:0.01",
+    "lose:node:conn-ga:0.01",
     "filter:event-norm:0.01",
     "dead:conn-fb:0.005",
     "duplicate:event-norm:0.01",

@@ -96,7 +96,7 @@ def test_blocks_made_for_more_partitions_than_there_are_find_one(collector: Coll
         ({"partitions": 1_000}, "id_hash"),
         ({"pipeline": "another"}, "pipeline"),
         ({"id_hash": np.empty(0, np.uint64), "lag_ms": np.empty(0, np.float32)}, "count"),
-        ({"replay": "x" * 501}, None),
+        ({"replay": "x" * 501}, "replay"),
     ],
 )
 def test_a_block_that_nobody_could_use_is_named_and_nothing_taken(

@@ -24,7 +24,7 @@ HEAD = "name: some\ndescription: some\nload: {rate: 10, minutes: 1}\n"
 SHIPPED = sorted(DIRECTORY.glob("*.yaml"))
 PROMISED = {
     *("quiet-day", "two-percent-loss", "consumer-stopped", "retry-storm", "crash-loop", "deploy", "broker-loss"),
-    *("poison-flood", "burst"),
+    *("poison-flood", "burst", "storm-and-loss"),
 }
 
 

@@ -57,7 +57,7 @@ class Pruned(Stored):
     def roll_up(self) -> None:
         """Hours, and then their days."""
         for at in (10, 20):
-            rollups.roll_up(self.store.engine, NOW_MS + at * SETTLE_MS)
+            rollups.roll_up(self.store.engine, NOW_MS + at * SETTLE_MS, SetAside(self.store.engine))
 
     def metric(self, name: str, **labels: str) -> float | None:
         return self.metrics.registry.get_sample_value(name, labels)
@@ -112,7 +112,8 @@ def test_minutes_wait_for_their_rollups(pruned: Pruned) -> None:
     pruned.close(days_ago(40))
     pruned.retention.round(NOW_MS)
     assert pruned.days(WINDOW) == [40]
-    rollups.roll_up(pruned.store.engine, NOW_MS + SETTLE_MS)  # the hour, which marks the day
+    failures = SetAside(pruned.store.engine)
+    rollups.roll_up(pruned.store.engine, NOW_MS + SETTLE_MS, failures)  # the hour, which marks the day
     pruned.retention.round(NOW_MS)
     assert pruned.days(WINDOW) == [40]
     pruned.roll_up()
@@ -255,8 +256,8 @@ def lanes(pruned: Pruned) -> set[str]:
 
 def test_emitters_that_no_window_knows_any_more_go_with_their_work_in_hand(pruned: Pruned) -> None:
     ago = {days: NOW_MS - days * DAY_MS for days in (1, 10, 11, 12)}
-    ordered = [Progress("snk.in", "topic/3", ago[12]), Progress("gone.in", "topic/4", ago[12])]
-    pruned.report("killed", ago[12], progress=[*work_in_hand(ago[12]), *ordered])
+    pruned.report("killed", ago[12], progress=[*work_in_hand(ago[12]), Progress("snk.in", "topic/3", ago[12])])
+    pruned.report("of no node", ago[12], node="gone", progress=[Progress("gone.in", "topic/4", ago[12])])
     pruned.report("ended before", ago[11], closed=True, progress=work_in_hand(ago[11]))
     pruned.report("ended last", ago[10], closed=True, progress=work_in_hand(ago[10]))
     pruned.report("silent", ago[1], progress=work_in_hand(ago[1]))
@@ -304,7 +305,10 @@ def test_upkeep_rolls_up_and_prunes_beside_closing(pruned: Pruned) -> None:
     with pruned.store.engine.begin() as connection:
         ensure_days(connection, [days_ago(40)])
     pruned.close(days_ago(1), now_ms=NOW_MS - SETTLE_MS)
-    MaintenanceLoop(pruned.store.engine, pruned.closer, pruned.watch, pruned.retention, pruned.metrics).tick(NOW_MS)
+    failures = SetAside(pruned.store.engine)
+    MaintenanceLoop(pruned.store.engine, pruned.closer, pruned.watch, pruned.retention, pruned.metrics, failures).tick(
+        NOW_MS
+    )
     assert list(pruned.store.rollups("chain", "hour", 0, TODAY_S)) == [days_ago(1)]
     assert set(pruned.days(WINDOW)) == {1, 0, -1}  # today's and tomorrow's are made ahead
     # its day is next
