@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
 import structlog
 from pyspark.sql import SparkSession
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Engine, event, text
 
 from aggregator import quarantine
 from aggregator.closing import report_state
@@ -39,6 +39,11 @@ log = structlog.get_logger()
 
 LEASE = 0x1A6_1055
 """The advisory lock of PostgreSQL that the one closer holds."""
+_IS_HELD = text(
+    "SELECT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND pid = :backend AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid = CAST(:key AS bigint) >> 32 AND objid = (CAST(:key AS bigint) & 4294967295))"
+)
 IDLE_S = 0.5
 MAX_PAUSE_S = 30.0
 SHOWN = 20
@@ -126,6 +131,7 @@ class Aggregator:
                 self._wait_for(LeaseHeld("another aggregator holds the lease"))
                 if stop.wait(IDLE_S):
                     return
+            stack.enter_context(lease.fencing(store.engine))
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
             reports_id = reports.topic_id()
@@ -186,6 +192,26 @@ class Lease:
             self._connection = self._store.engine.connect().execution_options(isolation_level="AUTOCOMMIT")
         taken = self._connection.execute(text("SELECT pg_try_advisory_lock(:key)"), {"key": LEASE}).scalar_one()
         return bool(taken)
+
+    @contextmanager
+    def fencing(self, engine: Engine) -> Iterator[None]:
+        """Let no transaction of this engine commit, while the block lasts, unless the lease is held at that moment.
+
+        A process that was paused may have lost it without a word, in the middle of a transaction; another has taken
+        over then. Such a commit raises LeaseHeld.
+        """
+        assert self._connection is not None
+        backend = self._connection.execute(text("SELECT pg_backend_pid()")).scalar_one()
+
+        def demand(connection: Connection) -> None:
+            if not connection.execute(_IS_HELD, {"key": LEASE, "backend": backend}).scalar_one():
+                raise LeaseHeld("the lease was lost")
+
+        event.listen(engine, "commit", demand)
+        try:
+            yield
+        finally:
+            event.remove(engine, "commit", demand)
 
     def check(self) -> None:
         """Raise DBAPIError if the connection, and with it the lease, is gone."""
