@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Connection, Engine, event, text
 
 from aggregator import quarantine
+from aggregator.clock import JudgementClock
 from aggregator.closing import report_state
 from aggregator.closing.closer import Closer
 from aggregator.closing.definitions import DefinitionRegistry
@@ -61,6 +62,7 @@ class Aggregator:
         self.ready = threading.Event()
         self.trouble: Outage | None = None
         """Why nothing is followed or closed right now, for /healthz and /metrics; None when all is well."""
+        self._clock = JudgementClock()
         self.metrics.waiting(lambda: self.trouble)
         self.set_aside: Callable[[], Sequence[str]] = tuple
         """Return the names of what is set aside."""
@@ -135,7 +137,7 @@ class Aggregator:
             beacons = stack.enter_context(closing(BeaconLog(bootstrap, self._beacons)))
             reports = stack.enter_context(closing(BeaconLog(bootstrap, self._reports)))
             reports_id = reports.topic_id()
-            follower = ReportConsumer(store.engine, self._reports, reports_id)
+            follower = ReportConsumer(store.engine, self._reports, reports_id, self._clock)
             notice_recreated_topics(store.engine, beacons.topic_id(), reports_id)
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             watch = DefinitionRegistry(store.engine, store, self.metrics)
@@ -162,7 +164,7 @@ class Aggregator:
                     raise TopicRecreated(f"{self._reports} was created anew")
                 if not stream.isActive:
                     raise stream.exception() or ConnectionError("the stream of reports ended")
-                now_ms = int(time.time() * 1000)
+                now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
                 busy = bool(caught_up_ms) and (closer.tick(caught_up_ms, now_ms) or upkeep.tick(caught_up_ms))

@@ -22,6 +22,7 @@ from sqlalchemy import Connection, Engine, case, delete, func, select, text, tup
 from sqlalchemy.dialects.postgresql import Insert, insert
 
 from aggregator import quarantine
+from aggregator.clock import JudgementClock
 from aggregator.outage import DatabaseRestored
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
 from aggregator.reports.undeclared import Name, UndeclaredNames
@@ -57,10 +58,12 @@ def hold_follower(connection: Connection) -> None:
 class ReportConsumer:
     """Consumer of reports: writes each batch and its position to PostgreSQL in one transaction."""
 
-    def __init__(self, engine: Engine, topic: str, topic_id: str) -> None:
+    def __init__(self, engine: Engine, topic: str, topic_id: str, clock: JudgementClock | None = None) -> None:
+        """Consume the topic with this id; `clock`: learns the broker's time from the reports."""
         self.engine = engine
         self.topic = topic
         self.topic_id = topic_id
+        self._clock = clock
         self._reached: Mapping[int, int] = {}
         """Positions that the database has had already."""
         self._strangers: UndeclaredNames | None = None
@@ -102,6 +105,8 @@ class ReportConsumer:
             positions = {**followed_to, **followed.positions}
             self._write(connection, followed, basis=sum(positions.values()))
         self._reached, self._strangers = positions, followed.strangers
+        if fresh and self._clock is not None:
+            self._clock.heard(max(record.appended_ms for record in fresh))
         return len(fresh)
 
     def _quarantine(self, record: ReportRecord, error: Exception) -> None:

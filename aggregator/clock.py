@@ -1,0 +1,55 @@
+"""The clock of judgements: the machine's, but for its steps.
+
+What is due, silent or overdue is judged by it. A clock that is set an hour ahead, and back again, would declare every
+emitter silent at once, so time goes on as the monotonic clock does. Where the two have come apart, the broker says
+which of them is right: its append times are the other half of every comparison.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+APART_MS: Final = 1_000
+"""A machine's clock that is this far from the monotonic one was set, and did not drift."""
+RECENT_MS: Final = 30_000
+"""A report that was followed within this time says what time it is: each emitter sends one at least every 10 s."""
+
+
+class JudgementClock:
+    """Clock that both threads of the aggregator read; `heard` is called where reports are followed.
+
+    Args:
+        wall: the machine's clock, in epoch s.
+        monotonic: a clock that is never set, in s.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._wall, self._monotonic = wall, monotonic
+        self._offset_ms = (wall() - monotonic()) * 1000
+        self._heard: tuple[int, float] | None = None
+        """Append time of the newest report (epoch ms), and when it was followed (monotonic ms)."""
+        self._lock = threading.Lock()
+
+    def now_ms(self) -> int:
+        """Return the time, in epoch ms."""
+        with self._lock:
+            wall_ms, monotonic_ms = self._wall() * 1000, self._monotonic() * 1000
+            kept_ms = monotonic_ms + self._offset_ms
+            if abs(wall_ms - kept_ms) > APART_MS and self._broker_is_nearer(wall_ms, kept_ms, monotonic_ms):
+                self._offset_ms = wall_ms - monotonic_ms
+            return int(monotonic_ms + self._offset_ms)
+
+    def heard(self, appended_ms: int) -> None:
+        """Note the append time of a report that was followed just now."""
+        with self._lock:
+            self._heard = appended_ms, self._monotonic() * 1000
+
+    def _broker_is_nearer(self, wall_ms: float, kept_ms: float, monotonic_ms: float) -> bool:
+        """Return whether the broker's clock agrees with the machine's rather than with the one that was kept."""
+        if self._heard is None or monotonic_ms - self._heard[1] > RECENT_MS:
+            return False
+        broker_ms = self._heard[0] + monotonic_ms - self._heard[1]
+        return abs(wall_ms - broker_ms) < abs(kept_ms - broker_ms)
