@@ -97,7 +97,7 @@ class Access:
         return known
 
     async def spend(self, caller: Caller, beacons: int) -> None:
-        """Charges beacons to the token's rate.
+        """Charge beacons, or the parts of a report, to the token's rate.
 
         Raises:
             Problem: 429 when they come too fast, 413 for more than may come at all.

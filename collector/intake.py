@@ -88,6 +88,7 @@ class BeaconIntake:
             report = read_report(body) if kind == REPORT_TYPE else report_of_json(body)
             accept_report(report)
             await services.access.pipeline(caller, report.pipeline)
+            await services.access.spend(caller, 1 + len(report.progress) + len(report.tallies))
             await services.writer.put([report_record(report)])
         return json_answer({"accepted": 0}, 202)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,18 @@ def test_a_token_sends_no_faster_than_its_rate(collector: Collector, pipeline: s
     assert refused.status_code == 429
     assert 1 <= int(refused.headers["retry-after"]) <= 20
     assert post(101).status_code == 413
+    parts = {"progress": [{"checkpoint": "mid.in", "lane": f"t/{at}", "until": 1} for at in range(40)]}
+    report = {
+        "pipeline": pipeline,
+        "node": "mid",
+        "emitter": str(uuid.uuid4()),
+        "seq": 1,
+        "started_at": 1,
+        "sent_at": 1,
+    }
+    fast = new_token(collector, pipeline, rate=10)
+    answers = [collector.client.post("/v1/reports", json=report | parts, headers=fast).status_code for _ in range(3)]
+    assert answers == [202, 202, 429]
 
 
 def test_secrets_are_kept_as_hashes_only(collector: Collector, pipeline: str) -> None:
