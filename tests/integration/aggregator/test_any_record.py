@@ -164,7 +164,9 @@ def test_no_record_harms_anybody_but_itself(
             return dict(found)
 
         want = expected(written, {ODD, healthy.name})
-        wait_until(lambda: counted() == want, 120, f"for {want}")
+        with suppress(AssertionError):
+            wait_until(lambda: counted() == want, 60)
+        assert counted() == want
         assert process.poll() is None
         assert health(process) == (200, "ok")
         log = (tmp_path / "aggregator.log").read_text()
