@@ -45,6 +45,7 @@ CERTAIN_WITHIN_S = 120.0
 DISTURBED_S = 120.0
 """A crash may disturb windows whose tally changed in the minute before: those of that minute and of the one before."""
 POLL_S = 1.0
+TOTALS = ("messages", "injected", "found", "certain", "unsure for good", "false")
 
 
 @dataclass
@@ -78,14 +79,10 @@ class Observed:
     def injected(self) -> list[str]:
         return [name for name in self.history.sent if fates.is_lost(name)]
 
-    def window_of(self, name: str) -> dict[str, Any]:
-        return self.windows[self.history.sent[name] // 60_000 * 60]
-
     def is_unsure(self, name: str) -> bool:
         """Whether a crash leaves it unsure for good whether this message is lost."""
-        return (
-            fates.fate_of(name) in fates.UNSURE_AFTER_A_CRASH_OF_MID and "crash:mid" in self.window_of(name)["reasons"]
-        )
+        window = self.windows.get(self.history.sent[name] // 60_000 * 60, {})
+        return fates.fate_of(name) in fates.UNSURE_AFTER_A_CRASH_OF_MID and "crash:mid" in window.get("reasons", ())
 
     def overtaken_s(self, name: str) -> float:
         """When the last of what overtakes a message did: progress past it, its window being due, deaths before."""
@@ -213,6 +210,7 @@ def test_every_loss_of_a_random_history_is_found_and_certain_in_time_and_none_is
                         observed.look(parts.store, time.time())
                         if observed.is_complete(time.time()):
                             observed.history.is_judged.set()
+                            print(json.dumps(observed.figures()), flush=True)
                 time.sleep(POLL_S)
         finally:
             for observed in everything:
@@ -220,8 +218,6 @@ def test_every_loss_of_a_random_history_is_found_and_certain_in_time_and_none_is
     for run in runs:
         run.result()
     figures = [observed.figures() for observed in everything]
-    for of_one in figures:
-        print(json.dumps(of_one))
-    total = Counter({key: sum(of_one[key] for of_one in figures) for key in ("messages", "injected", "certain")})
+    total = Counter({key: sum(of_one[key] for of_one in figures) for key in TOTALS})
     print(dict(total), "slowest", max(of_one["slowest_s"] for of_one in figures))
     assert [of_one for of_one in figures if of_one["problems"]] == []

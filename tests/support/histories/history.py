@@ -24,7 +24,7 @@ SILENT_S: Final = 60.0
 """Time after its last report from which on a process counts as dead (rule 7)."""
 CALM_S: Final = 20.0
 """Load in windows that no crash reaches."""
-MESSAGES_PER_S: Final = 6.0
+MESSAGES_PER_S: Final = 5.0
 MOST_WORKERS: Final = 4
 STOP_S: Final = 30.0
 
@@ -100,7 +100,8 @@ class History:
                 else:
                     producer.produce(f"{self.pipeline}-mid", b"", message_id=message_id, event_time_ms=event_time_ms)
                 self.sent[message_id] = event_time_ms
-                producer.poll(self._random.uniform(0, 2 / MESSAGES_PER_S))
+                producer.poll(0)
+                time.sleep(self._random.uniform(0, 2 / MESSAGES_PER_S))
             self.is_loaded.set()
             self.is_judged.wait()
 
