@@ -213,6 +213,7 @@ def test_every_loss_of_a_random_history_is_found_and_certain_in_time_and_none_is
                             print(json.dumps(observed.figures()), flush=True)
                 time.sleep(POLL_S)
         finally:
+            pool.shutdown(wait=False, cancel_futures=True)
             for observed in everything:
                 observed.history.is_judged.set()
     for run in runs:

@@ -60,7 +60,7 @@ class History:
 
     def run(self) -> None:
         """Run from the first message until it is judged and every process has ended."""
-        time.sleep(self._random.uniform(0, STAGGER_S))
+        self.is_judged.wait(self._random.uniform(0, STAGGER_S))
         admin = AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
         topics = [NewTopic(f"{self.pipeline}-{node}", PARTITIONS, 1) for node in ("mid", "snk")]
         for made in admin.create_topics(topics).values():
@@ -87,7 +87,7 @@ class History:
         self._start()
         with KafkaNode(self.pipeline, "src", self.bootstrap, first=True) as node:
             producer = node.producer({"bootstrap.servers": self.bootstrap})
-            while time.time() < ends_at or actions:
+            while (time.time() < ends_at or actions) and not self.is_judged.is_set():
                 if actions and time.time() >= began + actions[0][0]:
                     self._act(actions.pop(0)[1])
                     if self.deaths:
