@@ -14,6 +14,7 @@ from typing import Final
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from lagloss.kafka import KafkaNode
+from lagloss_server.ops.processes import terminate
 from tests.support.histories import fates
 
 PARTITIONS: Final = 4
@@ -76,7 +77,7 @@ class History:
             for worker in self._workers:
                 worker.terminate()
             for worker in self._workers:
-                worker.wait(STOP_S)
+                terminate(worker, STOP_S)
             delivering.join(STOP_S)
 
     def _load(self) -> None:
@@ -143,8 +144,7 @@ class History:
         if action != "scale out":
             victim = self._workers.pop(self._random.randrange(len(self._workers)))
             if action == "scale in":
-                victim.terminate()
-                threading.Thread(target=victim.wait).start()
+                threading.Thread(target=terminate, args=(victim, STOP_S)).start()
             else:
                 victim.kill()
                 victim.wait()
@@ -154,4 +154,5 @@ class History:
 
     def _start(self) -> None:
         module = "tests.support.histories.worker"
-        self._workers.append(subprocess.Popen([sys.executable, "-m", module, self.bootstrap, self.pipeline]))
+        words = [sys.executable, "-m", module, self.bootstrap, self.pipeline]
+        self._workers.append(subprocess.Popen(words, start_new_session=True))
