@@ -150,7 +150,10 @@ class Evidence:
             return False
         if self.window_end_ms > state.appended_at + EXPECTED_FOR_MS:
             return True
-        return self.window_start_s * 1000 > state.mourned_ms and self._is_taken_over(state, state.inputs)
+        if self.window_start_s * 1000 <= state.mourned_ms:
+            return False
+        # One that died before it reported a lane may have read from any that its node reads.
+        return self._is_taken_over(state, state.inputs or self._input_lanes(state.node))
 
     def _is_taken_over(self, state: EmitterState, inputs: Iterable[str]) -> bool:
         """Return whether each of these input lanes, at least one, is past its end by the report of another."""

@@ -456,13 +456,15 @@ def taken_over(emitter: Emitter, inputs: set[tuple[str, str]], lanes: list[Lane]
 
 def no_longer_expected(emitter: Emitter, window_start_s: int, now_ms: int, lanes: list[Lane]) -> bool:
     """Rule 7: in later windows a silent emitter is expected for 10 more minutes, then not; and not at all once every
-    input lane that it reported has been taken over."""
+    input lane that it reported, or of its node if it reported none, has been taken over."""
     if not is_silent(emitter, now_ms):
         return False
     later = window_start_s * 1000 > mourned_ms(emitter)
     end_ms = (window_start_s + WINDOW_S) * 1000
     gone = end_ms > emitter.last_append_ms + EXPECTED_AFTER_SILENCE_MS
-    return gone or (later and taken_over(emitter, emitter.inputs, lanes))
+    of_node = {(lane.checkpoint, lane.name) for lane in lanes if lane.emitter is None}
+    inputs = emitter.inputs or {key for key in of_node if key[0] == f"{emitter.node}.in"}
+    return gone or (later and taken_over(emitter, inputs, lanes))
 
 
 def sent_tally(emitter: Emitter, window_start_s: int) -> bool:
