@@ -63,7 +63,8 @@ class BlockReader:
         blocks = self.blocks(ranges, retry)
         spread = blocks.mapInArrow(functools.partial(scatter, targets=self.partitions), INPUT)
         found = gather(self._collect(self._kernel(spread, retry, together=True)), retry)
-        facts = {key: replace(facts, scattered=False) for key, facts in found.facts.items()}
+        # bad blocks are counted by the first read: this one has split those whose fault is not in their columns
+        facts = {key: replace(facts, scattered=False, bad=reading.facts[key].bad) for key, facts in found.facts.items()}
         return replace(reading, facts={**reading.facts, **facts}, value_bytes=reading.value_bytes + found.value_bytes)
 
     def records(self, ranges: Sequence[OffsetRange]) -> DataFrame:

@@ -1,7 +1,7 @@
 """Pods on ephemeral disks are the normal case: random histories of kill -9, restart, scale-in and scale-out of a real
 consumer group, with losses injected in between, against the ledger.
 
-LAGLOSS_HISTORIES is how many (20 by default), LAGLOSS_HISTORIES_AT_ONCE how many side by side, LAGLOSS_HISTORIES_SEED
+LAGLOSS_HISTORIES is how many (8 by default), LAGLOSS_HISTORIES_AT_ONCE how many side by side, LAGLOSS_HISTORIES_SEED
 the seed of the first.
 """
 
@@ -34,7 +34,7 @@ from tests.support.closers import Driven, driven
 from tests.support.histories import fates
 from tests.support.histories.history import SILENT_S, History
 
-COUNT = int(os.environ.get("LAGLOSS_HISTORIES", "20"))
+COUNT = int(os.environ.get("LAGLOSS_HISTORIES", "8"))
 AT_ONCE = int(os.environ.get("LAGLOSS_HISTORIES_AT_ONCE", "40"))
 FIRST_SEED = int(os.environ.get("LAGLOSS_HISTORIES_SEED", "1"))
 
