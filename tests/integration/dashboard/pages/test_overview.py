@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from aggregator.maintenance import rollups
 from aggregator.maintenance.rollups import SETTLE_MS
+from aggregator.set_aside import SetAside
 from dashboard.queries.condition import read_freshness, read_freshness_of
 from dashboard.queries.overview import Overview, read_overview
 from dashboard.queries.pipeline_status import State
@@ -55,7 +56,7 @@ def fill(store: Store) -> int:
     later_ms = int(time.time() * 1000)
     for _ in ("hours", "days"):
         later_ms += SETTLE_MS
-        rollups.roll_up(store.engine, later_ms)
+        rollups.roll_up(store.engine, later_ms, SetAside(store.engine))
     others = {"paged": "ok", "calm": "ok", "quiet": "idle"}
     for name in (*others, "silent"):
         store.apply(defined(name, MARKUP if name == "calm" else ""), 0)

@@ -16,6 +16,7 @@ from sqlalchemy import delete
 
 from aggregator.closing import rollup_marks
 from aggregator.maintenance import rollups
+from aggregator.set_aside import SetAside
 from dashboard.queries.annotations import MAX_INCIDENTS, read_happenings
 from dashboard.queries.condition import Condition, Freshness, condition
 from dashboard.queries.panels import read_panels
@@ -81,7 +82,7 @@ def fill(store: Store, minutes: list[int], *, roll_up: bool = True) -> dict[int,
         rollup_marks.put_hours(connection, [("chain", start) for start in minutes], 0)
     now_ms, left = next(_moments), int(roll_up)
     while left:  # days are marked when their hours are computed, and settle like these
-        _, left = rollups.roll_up(store.engine, now_ms)
+        _, left = rollups.roll_up(store.engine, now_ms, SetAside(store.engine))
         now_ms += rollups.SETTLE_MS
     return stored
 
