@@ -102,6 +102,7 @@ _REASONS: Final[dict[str, str]] = {
     "overdue": "some messages have been pending longer than maxWait",
     "unexplained": "some messages were seen later but not at the first checkpoint: an id or event time was changed",
     "version": "the definition changed in this minute",
+    "failed": "closing this minute failed: it counts nothing, and is tried again",
     "sample": "only a sample of the messages was looked at: counts are scaled, the loss interval is widened",
 }
 
@@ -110,6 +111,8 @@ def reason(code: str) -> str:
     """Return a reason code of rule 10 in words."""
     if code.startswith("evidence:"):
         return f"the evidence of node {code.removeprefix('evidence:')} is incomplete"
+    if code.startswith("crash:"):
+        return f"a process of node {code.removeprefix('crash:')} died: what it may have had in hand stays unsure"
     return _REASONS.get(code, code)
 
 

@@ -67,6 +67,9 @@ class ReportBatch:
             return
         if report.pipeline not in known and not self._admit(record, report, Name("pipeline", report.pipeline)):
             return
+        if not self.strangers.admit_emitter(report.pipeline, report.emitter):
+            self.quarantine(record, "too_many_names")
+            return
         here = known.get(report.pipeline, frozenset())
         progresses = [found for found in report.progress if self._keeps(record, report, found, here)]
         tallies = [found for found in report.tallies if self._keeps(record, report, found, here)]

@@ -40,8 +40,9 @@ REPORTS_PER_BATCH = 5_000
 """A batch is held in memory: 25 MB of usual reports, 2.5 GB of the longest that an SDK sends."""
 
 
-STRANGERS_FOR_S = 86_400
-"""How long the names that no definition has are held in memory before those of a week ago are forgotten."""
+STRANGERS_FOR_S = 3_600
+"""How long the names that no definition has are held in memory before they are read again: without those of a week ago,
+and with the emitters of the last hour only."""
 
 PATIENCE = {"kafka.request.timeout.ms": "10000", "kafka.default.api.timeout.ms": "15000"}
 """Time that the stream waits for a broker, during which it cannot be stopped; Kafka's default is a minute."""
@@ -127,7 +128,7 @@ class ReportConsumer:
             self._reached = found
 
     def _known_strangers(self, connection: Connection) -> UndeclaredNames:
-        """Return the names of the last batch; read them again after a batch that failed, and once a day."""
+        """Return the names of the last batch; read them again after a batch that failed, and once an hour."""
         strangers, self._strangers = self._strangers, None
         if strangers is None or time.monotonic() - self._strangers_read_at > STRANGERS_FOR_S:
             strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
@@ -167,8 +168,13 @@ def _read_strangers(connection: Connection) -> UndeclaredNames:
     """Read the kept names, without those first reported so long ago that the log has dropped the report, too."""
     table = tables.table_of(tables.StrangerRow)
     connection.execute(delete(table).where(table.c.since < time.time() * 1000 - RETENTION_MS))
-    rows = connection.execute(select(table))
-    return UndeclaredNames({Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows})
+    rows = connection.execute(select(table)).all()
+    emitter, lately_ms = tables.EmitterRow, (time.time() - STRANGERS_FOR_S) * 1000
+    emitters: dict[str, set[bytes]] = {}
+    for row in connection.execute(select(emitter.pipeline, emitter.emitter).where(emitter.appended_at >= lately_ms)):
+        emitters.setdefault(row.pipeline, set()).add(row.emitter)
+    kept = {Name(row.kind, row.pipeline, row.checkpoint, row.name): row.emitter for row in rows}
+    return UndeclaredNames(kept, emitters=emitters)
 
 
 def _insert_strangers(connection: Connection, strangers: UndeclaredNames) -> None:

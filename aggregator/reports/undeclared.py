@@ -34,6 +34,10 @@ LIMITS: dict[Kind, NameLimit] = {
 }
 
 
+EMITTERS_A_PIPELINE = 50_000
+"""Emitters of one pipeline that reported within about an hour; a row is kept of each for a week."""
+
+
 class Name(NamedTuple):
     """Reported name; `checkpoint` and `name` (of a replay or lane) are empty where they do not apply."""
 
@@ -50,6 +54,8 @@ class UndeclaredNames:
     kept: dict[Name, bytes] = field(default_factory=dict)
     fresh: dict[Name, tuple[bytes, int]] = field(default_factory=dict)
     """Those that are not stored yet: the emitter, and when its report was appended (epoch ms)."""
+    emitters: dict[str, set[bytes]] = field(default_factory=dict)
+    """Of each pipeline, those that reported lately."""
     _by_emitter: Counter[tuple[Kind, bytes]] = field(init=False)
     _in_all: Counter[Kind] = field(init=False)
 
@@ -68,6 +74,14 @@ class UndeclaredNames:
         self.fresh[name] = (emitter, appended_ms)
         self._by_emitter[mine] += 1
         self._in_all[name.kind] += 1
+        return True
+
+    def admit_emitter(self, pipeline: str, emitter: bytes) -> bool:
+        """Return whether reports of this emitter are followed: it is known, or its pipeline has room for one more."""
+        known = self.emitters.setdefault(pipeline, set())
+        if len(known) >= EMITTERS_A_PIPELINE and emitter not in known:
+            return False
+        known.add(emitter)
         return True
 
 

@@ -9,7 +9,7 @@ from dashboard.reports.model import Report, lost_places
 from dashboard.reports.parts import NUMBERS, Cell, Pages, ReportSection, Table, numbers
 from lagloss_server import format as fmt
 from lagloss_server.incidents.incident import Incident, place_words
-from lagloss_server.model.window_result import Lags
+from lagloss_server.model.window_result import Lags, loss_ratio_of
 
 MAX_ROWS: Final = 200
 """Of incidents and places; the JSON has all of them."""
@@ -20,6 +20,27 @@ def lag(report: Report) -> ReportSection:
     rows = [[Cell("End to end"), *(Cell(fmt.duration(value)) for value in (lags.p50, lags.p95, lags.p99, lags.max))]]
     note = "Percentiles of all messages of the range together, within 1 %; none is an average of percentiles."
     return ReportSection("Lag", (note,), None, Table(("Lag", "p50", "p95", "p99", "max"), rows))
+
+
+def destinations(report: Report) -> ReportSection | None:
+    """Return the numbers of each destination; None for a single one, which the whole report is of."""
+    found = report.whole.total.document()["destinations"]
+    if len(found) < 2:
+        return None
+    rows = [
+        [
+            Cell(there["name"]),
+            Cell(fmt.count(there["due"])),
+            Cell(fmt.count(there["delivered"])),
+            Cell(fmt.percent_interval(loss_ratio_of(there))),
+            Cell(fmt.percent(there["on_time_share"])),
+            Cell(fmt.duration(there["e2e_lag_ms"]["p95"])),
+        ]
+        for there in found
+    ]
+    note = "Messages that had to arrive at each; the numbers of the whole are over all destinations together."
+    heads = ("Destination", "Due", "Delivered", "Lost", "On time", "E2E lag p95")
+    return ReportSection("Destinations", (note,), None, Table(heads, rows))
 
 
 def worst_hours(pages: Pages) -> ReportSection:

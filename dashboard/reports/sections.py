@@ -15,12 +15,13 @@ from lagloss_server.rules.error_budget import Attainment
 def sections(report: Report, base_url: str = "") -> list[ReportSection]:
     """Return all of the report, in the order in which it is read."""
     pages = Pages(report, base_url)
-    return [
+    found = [
         _objectives(pages),
         _burn_down(report),
         _days(pages),
         _known(pages),
         happened.lag(report),
+        happened.destinations(report),
         happened.worst_hours(pages),
         happened.places(report),
         happened.incidents(pages),
@@ -28,6 +29,7 @@ def sections(report: Report, base_url: str = "") -> list[ReportSection]:
         _targets(pages),
         _recomputing(pages),
     ]
+    return [section for section in found if section is not None]
 
 
 def _objectives(pages: Pages) -> ReportSection:

@@ -196,6 +196,12 @@ class WindowResult:
         }
 
 
+def loss_ratio_of(destination: Mapping[str, Any]) -> dict[str, float | None]:
+    """Return the share of the messages due at a destination, a row of a document, that were lost; None of none."""
+    lost, due = destination["lost"], destination["due"]
+    return {name: lost[name] / due if due else None for name in ("min", "max")}
+
+
 def rfc3339(epoch_s: float) -> str:
     """UTC, with Z; whole seconds without a fraction."""
     moment = datetime.fromtimestamp(epoch_s, UTC)

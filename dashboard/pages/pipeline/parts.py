@@ -13,6 +13,7 @@ from dashboard import format as words
 from dashboard.figures.loss import drawn_loss
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, badge, moment
+from dashboard.pages.destinations import destinations
 from dashboard.pages.pipeline import steps as pipeline_steps
 from dashboard.queries.buckets import Bucket, knows_messages
 from dashboard.queries.consumer_lag import ConsumerLag
@@ -58,6 +59,7 @@ def headline(panels: Panels, here: Address, now_s: float) -> Part | None:
         [
             html.Div([verdict, html.Div(summary, className="grows")], className="said"),
             dmc.SimpleGrid(tiles, cols={"base": 2, "sm": 4}, mt="sm", spacing="sm"),
+            destinations(newest, sla),
         ],
         p="sm",
         withBorder=True,

@@ -11,6 +11,7 @@ from dash import html
 from dashboard import format as words
 from dashboard.format import VERDICTS
 from dashboard.pages.base import Part, alert, badge, moment, sideways
+from dashboard.pages.destinations import destinations
 from dashboard.queries.evidence import Gap
 from dashboard.queries.window import Revision, RevisionChange, WindowRead
 from dashboard.request.zones import Zone, utc
@@ -74,6 +75,7 @@ def verdict_part(found: WindowRead, zone: Zone) -> Part | None:
                     dmc.Text(words.verdict_sentence(window, found.definition.spec.sla.loss.max), fw=600),
                     dmc.List(reasons, size="sm", mt=4) if reasons else None,
                     dmc.Text(_facts(window, zone), size="sm", c="dimmed", mt=4),
+                    destinations(window, found.definition.spec.sla),
                 ],
                 className="grows",
             ),

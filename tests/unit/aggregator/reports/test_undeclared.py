@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from aggregator.reports import undeclared
 from aggregator.reports.undeclared import LIMITS, Kind, Name, UndeclaredNames, is_strange, strange_names
 from lagloss.wire.format import Progress, Tally
 from lagloss.wire.sketch import Sketch
@@ -54,3 +55,11 @@ def test_lanes_and_replays_are_strangers_always() -> None:
         Name("checkpoint", "p", "src.dead"),
         Name("replay", "p", "", "again"),
     ]
+
+
+def test_a_pipeline_may_have_so_many_emitters_and_others_have_room_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(undeclared, "EMITTERS_A_PIPELINE", 3)
+    names = UndeclaredNames(emitters={"flooded": {b"a"}})
+    assert [names.admit_emitter("flooded", emitter) for emitter in (b"b", b"c", b"d")] == [True, True, False]
+    assert names.admit_emitter("flooded", b"a")
+    assert names.admit_emitter("other", b"d")
