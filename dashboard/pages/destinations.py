@@ -42,7 +42,8 @@ def _destination(there: dict[str, Any], sla: Sla) -> list[str]:
 
 
 def _badness(there: dict[str, Any], sla: Sla) -> tuple[float, float]:
-    """Return how far a destination is beyond its targets: of loss for certain, then of lag."""
+    """Return how far a destination is beyond its loss target for certain, then its lag as a share of its target."""
     lag, loss = sla.lag_at(there["name"]), sla.loss_at(there["name"])
     lag_ms = there["e2e_lag_ms"][target_percentile(lag)] or 0.0
-    return ((loss_ratio_of(there)["min"] or 0.0) - loss.max if there["lost"] else 0.0, lag_ms - lag.target)
+    lost = loss_ratio_of(there)["min"] or 0.0 if there["lost"] else 0.0
+    return max(0.0, lost - loss.max), lag_ms / lag.target

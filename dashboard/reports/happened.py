@@ -39,7 +39,7 @@ def destinations(report: Report) -> ReportSection | None:
         for there in found
     ]
     note = "Messages that had to arrive at each; the numbers of the whole are over all destinations together."
-    heads = ("Destination", "Due", "Delivered", "Lost", "On time", "E2E lag p95")
+    heads = ("Destination", "Due", "Delivered", "Loss", "On time", "E2E lag p95")
     return ReportSection("Destinations", (note,), None, Table(heads, rows))
 
 

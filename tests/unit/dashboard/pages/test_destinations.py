@@ -46,6 +46,11 @@ def test_the_worst_destination_comes_first_beside_its_own_target() -> None:
     ]
 
 
+def test_a_slow_destination_comes_before_one_that_lost_less_than_it_may() -> None:
+    found = [there("conn-ga", 1, 900.0, 1.0), there("snk", 0, 50_000.0, 0.1), there("conn-fb", 0, 70_000.0, 0.9)]
+    assert [row[0] for row in rows(destinations({"destinations": found}, SLA))] == ["snk", "conn-fb", "conn-ga"]
+
+
 def test_a_single_destination_needs_no_table() -> None:
     assert destinations({"destinations": [there("snk", 1, 1.0, 1.0)]}, SLA) is None
     assert destinations({}, SLA) is None
