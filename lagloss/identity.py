@@ -17,14 +17,12 @@ from typing import Any, Final, Literal, NamedTuple
 
 from lagloss.sdk.buffer import Count
 from lagloss.sdk.packing import epoch_ms
-from lagloss.wire.format import MAX_ID_BYTES, name_fits
+from lagloss.wire.format import MAX_ID_BYTES, replay_name
 
 ID_HEADER: Final = "lagloss-id"
 TIME_HEADER: Final = "lagloss-event-time"
 REPLAY_HEADER: Final = "lagloss-replay"
 """The replay's name, on a replayed message."""
-UNNAMED_REPLAY: Final = "unnamed"
-"""Replaces a replay's name that is empty or too long."""
 
 
 class Identity(NamedTuple):
@@ -100,8 +98,7 @@ def replay_of(headers: Mapping[str, bytes]) -> str | None:
     value = headers.get(REPLAY_HEADER)
     if value is None:
         return None
-    name = value.decode(errors="replace")
-    return name if name and name_fits(name) else UNNAMED_REPLAY
+    return replay_name(value.decode(errors="replace"))
 
 
 def _field(content: Any, path: str) -> Any:

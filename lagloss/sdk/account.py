@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from lagloss.sdk.packing import KEPT_S, Increment, TallyKey
-from lagloss.wire.format import SAMPLE_ALL, EmitterReport, OffsetRange, Tally, decode_report, encode_report
+from lagloss.wire.format import MAX_COUNT, SAMPLE_ALL, EmitterReport, OffsetRange, Tally, decode_report, encode_report
 from lagloss.wire.sketch import Sketch
 
 MAX_RANGES: Final = 4
@@ -107,7 +107,7 @@ class Account:
             return
         entry.beacons += increment.beacons
         entry.id_sum = (entry.id_sum + increment.id_sum) % (1 << 64)
-        entry.payload_bytes += increment.payload_bytes
+        entry.payload_bytes = min(entry.payload_bytes + increment.payload_bytes, MAX_COUNT)
         entry.sample = min(entry.sample, increment.sample)
         entry.bins.update(increment.lag_sketch.bins())
         places = entry.ranges.get(partition)

@@ -28,7 +28,7 @@ from lagloss.sdk.buffer import BeaconBuffer, Processing
 from lagloss.sdk.flusher import Flusher, MakeBacklog, ProgressSource
 from lagloss.sdk.outlets.choice import BOOTSTRAP_VARIABLE, COLLECTOR_VARIABLE, outlet_maker
 from lagloss.sdk.outlets.kafka import Outlet
-from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable
+from lagloss.sdk.packing import KEPT_S, STRIDE, EventTime, RawExtras, TallyKey, epoch_ms, is_placeable, replay_label
 from lagloss.sdk.process_hooks import CLOSE_S, register, unregister
 from lagloss.sdk.shipper import EmitterIdentity, now_ms
 from lagloss.sdk.spool.directory import SpoolDirectory
@@ -321,7 +321,7 @@ class Emitter:
             if not is_placeable(event_ms, clock_ns / 1e6):
                 beacons.unplaced.add()
                 return False
-            beacons.overflow(TallyKey(place, extras[1] if extras else None, window_start_of(event_ms)))
+            beacons.overflow(TallyKey(place, replay_label(extras[1]) if extras else None, window_start_of(event_ms)))
         except (ValueError, OverflowError):
             beacons.unplaced.add()
         except Exception:

@@ -19,6 +19,7 @@ import xxhash
 from lagloss.wire.format import (
     MAX_BLOCK_BEACONS,
     MAX_ID_BYTES,
+    MAX_TIME_MS,
     RETENTION_MS,
     SAMPLE_ALL,
     U64,
@@ -28,6 +29,7 @@ from lagloss.wire.format import (
     encode_block,
     pack_ids,
     partitions_of,
+    replay_name,
     window_start_of,
 )
 from lagloss.wire.sketch import Sketch, bin_keys
@@ -40,8 +42,8 @@ KEPT_S: Final = RETENTION_MS // 1000
 AHEAD_S: Final = 86_400
 """Largest start of a window that is accepted, in seconds ahead of the clock. Wide, since a clock may step by hours; it
 bounds memory."""
-MAX_EPOCH_MS: Final = 1e15
-"""Bound of all times, in ms from the epoch; a lag stays finite as float32."""
+MAX_PAYLOAD_BYTES: Final = 1 << 43
+"""Bytes of one message or object: more than any store takes."""
 MAX_REASONS: Final = 64
 """Distinct reasons per emitter; each makes blocks of its own. Further ones are replaced by `OTHER_REASON`."""
 OTHER_REASON: Final = "other"
@@ -96,7 +98,7 @@ def epoch_ms(when: object) -> float:
         return when.timestamp() * 1000
     if isinstance(when, (int, float, np.integer, np.floating)) and not isinstance(when, bool):
         value = float(when)
-        if abs(value) < MAX_EPOCH_MS:
+        if abs(value) <= MAX_TIME_MS:
             return value
     raise ValueError(f"expected epoch milliseconds or a datetime, found {type(when).__name__}")
 
@@ -233,7 +235,7 @@ class BeaconReader:
                         lag_ms[row] = epoch_ms(observed_at) - event_ms[row]
                     if payload_crc is not None:
                         crc[row] = payload_crc
-                    payload_bytes[row] = size
+                    payload_bytes[row] = _payload_bytes(size)
                     code[row] = self._code_of(place, replay, reason, has_crc=payload_crc is not None)
                 except (ValueError, TypeError, OverflowError):
                     return None
@@ -257,7 +259,7 @@ class BeaconReader:
 
     def _code_of(self, place: str, replay: object, reason: object, *, has_crc: bool) -> int:
         if replay is not None or reason is not None:
-            return self._code(Kind(place, _text(replay), self._reason(reason), has_crc))
+            return self._code(Kind(place, replay_label(replay), self._reason(reason), has_crc))
         code = self._unlabelled.get((place, has_crc))
         if code is None:
             code = self._unlabelled[place, has_crc] = self._code(Kind(place, None, None, has_crc))
@@ -273,7 +275,7 @@ class BeaconReader:
         text = _text(reason)
         if text is None:
             return None
-        text = text[:MAX_REASON_CHARS]
+        text = text[:MAX_REASON_CHARS].replace("\0", "\ufffd")
         if text not in self._reasons:
             if len(self._reasons) >= MAX_REASONS:
                 return OTHER_REASON
@@ -300,7 +302,7 @@ class BeaconReader:
             except (ValueError, TypeError, OverflowError):
                 good = False
             if not good:
-                refused.drop(place, _text(extras.replay) if extras else None, event_ms)
+                refused.drop(place, replay_label(extras.replay) if extras else None, event_ms)
                 continue
             yield from (place, str(message_id), event_ms, clock, extras)
 
@@ -315,8 +317,21 @@ def _checked(extras: Extras) -> Extras:
         epoch_ms(extras.observed_at)
     if extras.payload_crc is not None:
         np.uint32(extras.payload_crc)
-    np.int64(extras.payload_bytes)
+    _payload_bytes(extras.payload_bytes)
     return extras
+
+
+def _payload_bytes(size: int) -> int:
+    found = int(np.int64(size))
+    if 0 <= found <= MAX_PAYLOAD_BYTES:
+        return found
+    raise ValueError(f"expected 0 to {MAX_PAYLOAD_BYTES} bytes, found {found}")
+
+
+def replay_label(value: object) -> str | None:
+    """Return a caller's name of a replay as one that a block and a tally can carry; None for live traffic."""
+    name = _text(value)
+    return None if name is None else replay_name(name)
 
 
 def _text(value: object) -> str | None:

@@ -32,6 +32,8 @@ WINDOW_S: Final = 60
 MAX_ID_BYTES: Final = 255
 MAX_NAME_BYTES: Final = 500
 """Limit of a name, lane or replay. A Kafka topic's name has up to 249, an index key of PostgreSQL up to 2,700."""
+UNNAMED_REPLAY: Final = "unnamed"
+"""Replaces a replay's name that is empty or that records cannot carry."""
 BLOCKS_TYPE: Final = "application/vnd.lagloss.blocks"
 REPORT_TYPE: Final = "application/vnd.lagloss.report"
 """Media types of blocks and reports over HTTP."""
@@ -248,6 +250,11 @@ def name_fits(text: str) -> bool:
         return "\0" not in text and len(text.encode()) <= MAX_NAME_BYTES
     except UnicodeEncodeError:
         return False
+
+
+def replay_name(name: str) -> str:
+    """Return this name of a replay, or `UNNAMED_REPLAY` where records cannot carry it."""
+    return name if name and name_fits(name) else UNNAMED_REPLAY
 
 
 def hash_id(message_id: str) -> int:

@@ -196,9 +196,9 @@ class HttpOutlet:
         self._not_before = time.monotonic() + answer.retry_after_s
 
     def _give_up_bad(self, answer: _Answer) -> None:
-        """Give up the record that the collector names, or else the only one; the others are sent again."""
+        """Give up the only record, or else the one that the collector names; the others are sent again."""
         records = list(answer.request.records)
-        position = answer.body.get("position", 0 if len(records) == 1 else None)
+        position = 0 if len(records) == 1 else answer.body.get("position")  # a report's counts its tallies
         if isinstance(position, int) and 0 <= position < len(records):
             records.pop(position).done(None, -1)
         else:

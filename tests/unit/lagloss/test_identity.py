@@ -10,8 +10,8 @@ import pytest
 
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS
-from lagloss.identity import UNNAMED_REPLAY, Carrier, Identities, Identity, Source, from_headers, from_json, mapping_of
-from lagloss.wire.format import decode_block
+from lagloss.identity import Carrier, Identities, Identity, Source, from_headers, from_json, mapping_of
+from lagloss.wire.format import UNNAMED_REPLAY, decode_block
 
 NOW_MS = 1_795_250_400_000
 GOOD = Identity("a", NOW_MS)

@@ -11,8 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lagloss.sdk.packing import AHEAD_S, KEPT_S, BeaconReader, Extras, Packer, RefusedBeacons, TallyKey, apply_sample
-from lagloss.wire.format import MAX_BLOCK_BEACONS, SAMPLE_ALL, decode_block, hash_id, partition_of, unpack_ids
+from lagloss.sdk.packing import (
+    AHEAD_S,
+    KEPT_S,
+    MAX_PAYLOAD_BYTES,
+    BeaconReader,
+    Extras,
+    Packer,
+    RefusedBeacons,
+    TallyKey,
+    apply_sample,
+)
+from lagloss.wire.checks import check_content
+from lagloss.wire.format import (
+    MAX_BLOCK_BEACONS,
+    MAX_TIME_MS,
+    SAMPLE_ALL,
+    decode_block,
+    hash_id,
+    partition_of,
+    unpack_ids,
+)
 from lagloss.wire.sketch import Sketch
 
 NOW_MS = 1_700_000_000_000
@@ -48,11 +67,15 @@ extras = st.one_of(
     st.none(),
     st.builds(
         Extras,
-        observed_at=st.one_of(st.none(), st.integers(NOW_MS - 9_999, NOW_MS), st.just(float("nan")), st.just("x")),
-        replay=st.sampled_from([None, "r"]),
-        reason=st.sampled_from([None, "robot", 7]),
+        observed_at=st.one_of(
+            st.none(),
+            st.integers(NOW_MS - 9_999, NOW_MS),
+            st.sampled_from([float("nan"), "x", -MAX_TIME_MS, MAX_TIME_MS, MAX_TIME_MS + 1]),
+        ),
+        replay=st.sampled_from([None, "r", "", "\0", "x" * 501, 7]),
+        reason=st.sampled_from([None, "robot", 7, "a\0", "\ud800", "😀" * 200]),
         payload_crc=st.one_of(st.none(), st.sampled_from([0, 2**32 - 1, -1, 2**32, "x"])),
-        payload_bytes=st.integers(0, 5),
+        payload_bytes=st.sampled_from([0, 5, -1, MAX_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES + 1, 2**63, "x"]),
     ),
 )
 beacons = st.tuples(
@@ -68,7 +91,7 @@ def as_ms(when: Any) -> float | None:
     """An event time, if it is one that is accepted."""
     if isinstance(when, datetime):
         when = when.timestamp() * 1000 if when.tzinfo else None
-    if when is None or isinstance(when, (str, bool)) or when != when or abs(when) > 1e15:
+    if when is None or isinstance(when, (str, bool)) or when != when or abs(when) > MAX_TIME_MS:
         return None
     return float(when) if NOW_MS - KEPT_S * 1000 <= when <= NOW_MS + AHEAD_S * 1000 else None
 
@@ -87,6 +110,8 @@ def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKe
     unplaced = 0
     for place, message_id, when, clock_ns, extra in given_:
         extra = extra or Extras()
+        replay = {"": "unnamed", "\0": "unnamed", "x" * 501: "unnamed", 7: "7"}.get(extra.replay, extra.replay)
+        reason = {7: "7", "a\0": "a\ufffd", "\ud800": "?", "😀" * 200: "😀" * 100}.get(extra.reason, extra.reason)
         event_ms = as_ms(when)
         if event_ms is None:
             unplaced += 1
@@ -94,16 +119,17 @@ def slowly(given_: list[tuple[Any, ...]]) -> tuple[Counter[Any], Counter[TallyKe
         window = int(event_ms // 60_000) * 60
         bad_crc = extra.payload_crc is not None and extra.payload_crc not in (0, 2**32 - 1)
         bad_seen = extra.observed_at is not None and (
-            extra.observed_at == "x" or extra.observed_at != extra.observed_at
+            extra.observed_at == "x" or extra.observed_at != extra.observed_at or extra.observed_at > MAX_TIME_MS
         )
-        if not is_id(message_id) or bad_crc or bad_seen:
-            dropped[TallyKey(place, extra.replay, window)] += 1
+        bad_size = extra.payload_bytes not in (0, 5, MAX_PAYLOAD_BYTES)
+        if not is_id(message_id) or bad_crc or bad_seen or bad_size:
+            dropped[TallyKey(place, replay, window)] += 1
             continue
         seen_ms = clock_ns / 1e6 if extra.observed_at is None else extra.observed_at
         sent[
             place,
-            extra.replay,
-            None if extra.reason is None else str(extra.reason),
+            replay,
+            reason,
             extra.payload_crc,
             window,
             message_id,
@@ -134,6 +160,7 @@ def test_blocks_hold_exactly_what_a_slow_loop_would_send(
         packed = list(packer.pack(taken, reader.kinds, partitions, sample))
     for at, record in enumerate(packed, start=1):
         block = decode_block(record.value)
+        check_content(block)
         place = block.checkpoint.removeprefix("n.")
         assert (block.pipeline, block.emitter, block.seq, block.partitions) == ("p", EMITTER, at, partitions)
         assert record.key == f"p/{block.window_start}".encode()

@@ -15,7 +15,17 @@ import pytest
 import lagloss
 from lagloss import Emitter, MemoryOutlet
 from lagloss.broker.topics import BEACONS, REPORTS
-from lagloss.wire.format import SAMPLE_ALL, BeaconBlock, EmitterReport, Progress, decode_block, decode_report
+from lagloss.sdk.packing import MAX_PAYLOAD_BYTES
+from lagloss.wire.checks import check_block, read_report
+from lagloss.wire.format import (
+    MAX_TIME_MS,
+    SAMPLE_ALL,
+    BeaconBlock,
+    EmitterReport,
+    Progress,
+    decode_block,
+    decode_report,
+)
 
 GARBAGE_OF_THE_PARENT = """
 import gc, os, threading, time
@@ -206,6 +216,27 @@ def test_bad_beacons_raise_nothing_and_are_counted(emitter: Emitter, log: Memory
     assert (stats.dropped, stats.unplaced, stats.sent, stats.errors) == (8, 11, 1, 0)
     assert emitter.stats() == stats
     assert sum(tally.dropped for tally in reports(log)[-1].tallies) == 8
+
+
+def test_nothing_that_a_caller_says_makes_a_record_that_is_refused(now_ms: int) -> None:
+    """A refused report would mute the emitter: its next one carries the same tally."""
+    outlet = MemoryOutlet()
+    with Emitter("orders", "mid", first=True, outlet=lambda: outlet) as emitter:
+        for at, replay in enumerate(["\0", "", "x" * 501, "\ud800", 7]):
+            emitter.dead(f"{at}", now_ms, "r\0", replay=replay)  # type: ignore[arg-type]
+        for at, size in enumerate([-1, MAX_PAYLOAD_BYTES + 1, 1 << 70, "x"]):
+            emitter.taken_in(f"size-{at}", now_ms, payload_bytes=size)  # type: ignore[arg-type]
+        for at in range(1_025):
+            emitter.taken_in(f"large-{at}", now_ms, payload_bytes=MAX_PAYLOAD_BYTES)
+        for at, observed_at in enumerate([MAX_TIME_MS, -MAX_TIME_MS, MAX_TIME_MS + 1, 1e15, 1e300]):
+            emitter.taken_in(f"time-{at}", now_ms, observed_at=observed_at)
+        assert emitter.flush()
+        assert emitter.stats().dropped == 4 + 3
+    for topic, _, key, value in outlet.records:
+        if topic == REPORTS:
+            read_report(value)
+        else:
+            check_block(key, value, now_ms, {"orders"})
 
 
 def test_what_a_sample_leaves_out_is_not_dropped_and_its_tally_says_so_even_where_no_block_does(
