@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
@@ -59,7 +60,7 @@ class BeaconLog:
     def topic_id(self) -> str:
         """Return the topic's id: another one means that it was deleted and created anew."""
         found = self._admin.describe_topics(TopicCollection([self.topic]), request_timeout=self._timeout_s)
-        return str(found[self.topic].result(self._timeout_s).topic_id)
+        return str(self._answer(found[self.topic]).topic_id)
 
     def ends(self) -> dict[int, int]:
         """Return the end offset of each partition."""
@@ -106,4 +107,10 @@ class BeaconLog:
             isolation_level=IsolationLevel.READ_UNCOMMITTED,
             request_timeout=self._timeout_s,
         )
-        return {place.partition: future.result(self._timeout_s).offset for place, future in found.items()}
+        return {place.partition: self._answer(future).offset for place, future in found.items()}
+
+    def _answer(self, future: Future[Any]) -> Any:
+        try:
+            return future.result(self._timeout_s)
+        except TimeoutError:  # just before the client's own
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT)) from None
