@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
+from itertools import islice, zip_longest
 
 import structlog
 from sqlalchemy import Engine
@@ -38,6 +41,8 @@ log = structlog.get_logger()
 
 WINDOWS_AT_ONCE = 4_000
 """Maximum number of windows that are judged and committed together."""
+TURN_S = 10.0
+"""How long one turn of due windows reads, before those that became due meanwhile are looked at."""
 BEACONS_PER_READ = 50_000_000
 """Beacons per Spark read, of one window at least: a crash repeats no more than that."""
 
@@ -76,26 +81,28 @@ class Closer:
         `caught_up_ms` is the moment as of which all reports are followed; it is the clock of every judgement.
         """
         self._watch.refresh()
-        due = [
-            (pipeline, start)
-            for pipeline, schedule in self._watch.schedules.items()
-            for start in schedule.to_close(caught_up_ms, now_ms)
-        ]
-        if due:
-            self.close_windows(due[:WINDOWS_AT_ONCE], caught_up_ms)
-            return True
+        schedules = self._watch.schedules
+        due = _turn({name: schedule.to_close(caught_up_ms, now_ms) for name, schedule in schedules.items()})
+        self.close_windows(due, caught_up_ms, ends_at=time.monotonic() + TURN_S)
         self._close_early(caught_up_ms, now_ms)
         self._judge_again(caught_up_ms)
-        return False
+        return bool(due)
 
-    def close_windows(self, windows: Windows, now_ms: int, *, from_log: bool = False) -> int:
+    def close_windows(self, windows: Windows, now_ms: int, *, from_log: bool = False, ends_at: float = math.inf) -> int:
         """Prove or read, judge and commit these windows; set aside alone what cannot be closed. Return how many beacons
-        were read. `from_log`: read them all."""
+        were read.
+
+        Args:
+            windows: pipeline and start of each.
+            now_ms: the moment as of which they are judged.
+            from_log: read them all.
+            ends_at: when (monotonic s) to leave the rest for later, after one read at least.
+        """
         if not windows:
             return 0
         return isolate(
             windows,
-            lambda some: self._close_together(some, now_ms, from_log=from_log),
+            lambda some: self._close_together(some, now_ms, from_log=from_log, ends_at=ends_at),
             lambda window, error: self._set_aside(window, error, now_ms),
         )
 
@@ -108,25 +115,32 @@ class Closer:
             made = closings.commit(connection, [closing])
         self._committed([closing], made)
 
-    def _close_together(self, windows: Windows, now_ms: int, *, from_log: bool) -> int:
+    def _close_together(self, windows: Windows, now_ms: int, *, from_log: bool, ends_at: float) -> int:
         self.seal_gone()
         with self._engine.connect() as connection:
             states = unfinished.read_states(connection, windows)
-        defined = self._watch.versions  # a recompute may have been asked of a pipeline that was deleted since
-        windows = [window for window in windows if states.get(window) != "sealed" and window[0] in defined]
+        known_now = self._watch.schedules  # a pipeline may have been deleted since, or its reports deferred
+        windows = [window for window in windows if states.get(window) != "sealed" and window[0] in known_now]
         known = self._known(windows, now_ms)
-        return self._close(known, windows, set() if from_log else self._proven(known, windows))
+        return self._close(known, windows, set() if from_log else self._proven(known, windows), ends_at)
 
     def _proven(self, known: JudgementContext, windows: Windows) -> set[tuple[str, int]]:
         return {window for window in windows if self._prover.is_proven(known, window)}
 
-    def _close(self, known: JudgementContext, windows: Windows, proven: set[tuple[str, int]]) -> int:
-        """Close windows, of which these are proven; how many beacons were read."""
+    def _close(
+        self, known: JudgementContext, windows: Windows, proven: set[tuple[str, int]], ends_at: float = math.inf
+    ) -> int:
+        """Close windows, of which these are proven, as far as there is time; return how many beacons were read."""
         checked = self._prover.to_verify(proven)
         self._close_proven(known, sorted(proven - checked))
         to_read = [window for window in windows if window in checked or window not in proven]
         known = self._with_newest(known, to_read)
-        return sum(self._close_read(known, batch, checked) for batch in self._batches(known, to_read))
+        read = 0
+        for batch in self._batches(known, to_read):
+            read += self._close_read(known, batch, checked)
+            if time.monotonic() >= ends_at:
+                break
+        return read
 
     def read_nothing_new(self) -> None:
         """Look at what no closing has read, only for records with a key that no good block has."""
@@ -284,11 +298,8 @@ class Closer:
     def _close_early(self, caught_up_ms: int, now_ms: int) -> None:
         """Close windows that are over before their grace ends, if all their emitters are final and nothing is
         missing."""
-        over = [
-            (pipeline, start)
-            for pipeline, schedule in self._watch.schedules.items()
-            for start in schedule.maybe_early(caught_up_ms, now_ms)
-        ][:WINDOWS_AT_ONCE]
+        schedules = self._watch.schedules
+        over = _turn({name: schedule.maybe_early(caught_up_ms, now_ms) for name, schedule in schedules.items()})
         if not over:
             return
         isolate(
@@ -332,7 +343,10 @@ class Closer:
             return
         with self._engine.connect() as connection:
             states = unfinished.read_states(connection, sorted(windows))
-        batch = sorted(window for window, state in states.items() if state == "closed")[:WINDOWS_AT_ONCE]
+        closed: defaultdict[str, list[int]] = defaultdict(list)
+        for pipeline, start in sorted(window for window, state in states.items() if state == "closed"):
+            closed[pipeline].append(start)
+        batch = _turn(closed)
         if batch:
             isolate(
                 batch,
@@ -354,6 +368,13 @@ class Closer:
             made = closings.commit(connection, found)
         self._committed(found, made)
         return self.close_windows(straddled, caught_up_ms)
+
+
+def _turn(starts: Mapping[str, Iterable[int]]) -> Windows:
+    """Return the windows of one turn: the first of each pipeline, then the second of each, and so on, so that none
+    waits for another's backlog."""
+    rounds = zip_longest(*([(pipeline, start) for start in of_it] for pipeline, of_it in starts.items()))
+    return list(islice((window for round_ in rounds for window in round_ if window is not None), WINDOWS_AT_ONCE))
 
 
 def _item(window: tuple[str, int]) -> Item:

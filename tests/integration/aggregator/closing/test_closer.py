@@ -20,6 +20,7 @@ from sqlalchemy import select
 from aggregator import quarantine
 from aggregator.closing import closer as closing
 from aggregator.closing.judge import JudgementContext
+from aggregator.closing.schedule import SETTLE_MS
 from aggregator.closing.window_store import Closing
 from aggregator.maintenance.tasks import WINDOWS_PER_ROUND
 from aggregator.set_aside import RETRY_MS, Item
@@ -167,6 +168,24 @@ def test_late_beacons_restate_the_window_and_keep_the_earlier_result(chain: Chai
         (1, "loss")
     ]
     assert chain.store.missing(chain.name, chain.start_s) == []
+
+
+def test_a_backlog_of_one_pipeline_delays_no_window_of_another(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closing, "WINDOWS_AT_ONCE", 2)
+    other = f"z-{chain.name}"  # after the other in any order
+    head = f"apiVersion: lagloss/v1, kind: Pipeline, metadata: {{name: {other}}}"
+    chain.store.apply(parse_definition(f"{{{head}, spec: {{nodes: [{{name: src}}]}}}}"))
+    with Emitter(other, "src", chain.bootstrap, first=True) as emitter:
+        for window in (0, 1, 2):
+            send_all(chain, window)
+        emitter.taken_in("m", chain.start_s * 1000)
+        chain.settle()
+        assert emitter.flush(30)
+    chain.parts.follow_all()
+    now_ms = int(time.time() * 1000) + SETTLE_MS
+    assert chain.parts.closer.tick(now_ms, now_ms)
+    states = [chain.store.windows(name, chain.start_s, chain.start_s + 60)[0]["state"] for name in (chain.name, other)]
+    assert states == ["closed", "closed"]
 
 
 def test_closing_again_changes_no_row(chain: Chain) -> None:
