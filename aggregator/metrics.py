@@ -104,6 +104,11 @@ class AggregatorMetrics:
             ["kind"],
             registry=self.registry,
         )
+        self.deferred = Gauge(
+            "lagloss_deferred_pipelines",
+            "Pipelines whose reports crowd those of the others and are followed later",
+            registry=self.registry,
+        )
         self.rollups_dirty = Gauge(
             "lagloss_rollups_dirty", "Hours and days marked for a new roll-up", registry=self.registry
         )

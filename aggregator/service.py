@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -66,6 +66,8 @@ class Aggregator:
         self.metrics.waiting(lambda: self.trouble)
         self.set_aside: Callable[[], Sequence[str]] = tuple
         """Return the names of what is set aside."""
+        self.deferred: Callable[[], Collection[str]] = tuple
+        """Return the pipelines whose reports are deferred."""
         self._beacons, self._reports, self._sampling = beacons, reports, sampling
 
     def health_problem(self) -> str | None:
@@ -77,10 +79,9 @@ class Aggregator:
         return str(trouble) if trouble else None
 
     def health_note(self) -> str:
-        """Return the text of a /healthz that is well: what is set aside, if anything is."""
-        names = self.set_aside()
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        return f"ok; set aside: {', '.join(names[:SHOWN])}{more}" if names else "ok"
+        """Return the text of a /healthz that is well: what is set aside or deferred, if anything is."""
+        notes = {"set aside": self.set_aside(), "deferred": sorted(self.deferred())}
+        return "; ".join(["ok", *(f"{what}: {_shown(names)}" for what, names in notes.items() if names)])
 
     def run(self, stop: threading.Event) -> None:
         """Start Spark, then work until `stop` is called; wait with backoff for servers that are down.
@@ -142,6 +143,7 @@ class Aggregator:
             reader = BlockReader(spark, bootstrap, self._beacons, len(beacons.partitions()))
             watch = DefinitionRegistry(store.engine, store, self.metrics)
             watch.refresh()
+            self.deferred = lambda: watch.deferred
             failures = SetAside(store.engine)
             self.set_aside = failures.names
             self.metrics.set_aside_by(failures.counts)
@@ -167,9 +169,11 @@ class Aggregator:
                 now_ms = self._clock.now_ms()
                 caught_up_ms = catchup.update(now_ms, follower.positions(), reports.ends)
                 self._observe(store, now_ms, caught_up_ms)
-                busy = bool(caught_up_ms) and (closer.tick(caught_up_ms, now_ms) or upkeep.tick(caught_up_ms))
-                if caught_up_ms:  # a round of all of it has come to its end
-                    self.trouble = None
+                busy = follower.follow_deferred(reports, watch.checkpoints)
+                if caught_up_ms:
+                    closed, answered = closer.tick(caught_up_ms, now_ms), upkeep.tick(caught_up_ms)
+                    busy = busy or closed or answered
+                    self.trouble = None  # a round of all of it has come to its end
                 self.ready.set()
                 if not busy:
                     stop.wait(IDLE_S)
@@ -180,6 +184,11 @@ class Aggregator:
             self.metrics.clock_skew_seconds.set(report_state.largest_skew_ms(connection, caught_up_ms) / 1000)
             for (topic, reason), count in quarantine.counts(connection).items():
                 self.metrics.bad_records.labels(topic, reason).set(count)
+
+
+def _shown(names: Sequence[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"
 
 
 class Lease:

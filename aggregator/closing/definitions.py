@@ -11,6 +11,7 @@ from aggregator.closing.judge import Versions
 from aggregator.closing.schedule import WindowEntry, WindowSchedule
 from aggregator.metrics import AggregatorMetrics
 from aggregator.node_groups import NodeGroup
+from aggregator.reports.deferral import read_deferred
 from lagloss.wire.format import WINDOW_S
 from lagloss_server.store.store import Store, read_basis
 
@@ -21,6 +22,9 @@ class DefinitionRegistry:
     def __init__(self, engine: Engine, store: Store, metrics: AggregatorMetrics) -> None:
         self.versions: dict[str, Versions] = {}
         self.schedules: dict[str, WindowSchedule] = {}
+        """None of a pipeline whose reports are deferred: nothing of it is judged until they are followed."""
+        self.deferred: Collection[str] = ()
+        """Names of those pipelines; replaced whole."""
         self.checkpoints: Mapping[str, frozenset[str]] = {}
         """The checkpoints of each pipeline, of all versions together; replaced whole, so any thread may read it."""
         self.groups: Collection[NodeGroup] = ()
@@ -37,6 +41,7 @@ class DefinitionRegistry:
             with self._engine.connect() as connection:
                 self._seen_basis = read_basis(connection)
         self._refresh_definitions()
+        self._resume_followed()
         self._seen_basis = self._refresh_schedules(self._seen_basis)
 
     def _refresh_definitions(self) -> None:
@@ -45,15 +50,14 @@ class DefinitionRegistry:
             return
         self._changes_seen = changes
         for name in self.versions.keys() - set(self._store.names()):
-            del self.versions[name], self.schedules[name]
+            del self.versions[name]
+            self.schedules.pop(name, None)
         known = {name: len(versions) for name, versions in self.versions.items()}
         fresh = self._store.versions(known)
         for stored in fresh:
             self.versions.setdefault(stored.name, Versions()).add(stored)
-        for name in {stored.name for stored in fresh}:
-            grace_ms = self.versions[name].newest.definition.spec.grace
-            self.schedules.setdefault(name, WindowSchedule(grace_ms)).grace_ms = grace_ms
-        self._resume({stored.name for stored in fresh} - known.keys())
+        for name in {stored.name for stored in fresh} & self.schedules.keys():
+            self.schedules[name].grace_ms = self.versions[name].newest.definition.spec.grace
         self.checkpoints = {name: versions.checkpoints for name, versions in self.versions.items()}
         self.groups = [
             NodeGroup(name, node, group)
@@ -61,10 +65,21 @@ class DefinitionRegistry:
             for node, group in versions.newest.definition.groups.items()
         ]
 
+    def _resume_followed(self) -> None:
+        """Schedule the windows of newly known pipelines, and of those whose reports are not deferred any more."""
+        with self._engine.connect() as connection:
+            self.deferred = read_deferred(connection).keys()
+        self._metrics.deferred.set(len(self.deferred))
+        for name in self.schedules.keys() & self.deferred:
+            del self.schedules[name]
+        self._resume(self.versions.keys() - self.schedules.keys() - self.deferred)
+
     def _resume(self, pipelines: Collection[str]) -> None:
-        """Put the unfinished windows of newly known pipelines on the schedule."""
+        """Put the unfinished windows of these pipelines on schedules of theirs."""
         if not pipelines:
             return
+        for name in pipelines:
+            self.schedules[name] = WindowSchedule(self.versions[name].newest.definition.spec.grace)
         with self._engine.connect() as connection:
             for span in unfinished.read_spans(connection, pipelines):
                 schedule = self.schedules[span.pipeline]

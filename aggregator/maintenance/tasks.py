@@ -115,7 +115,10 @@ class MaintenanceLoop:
         request = tables.table_of(tables.RecomputeRequestRow)
         with self._engine.connect() as connection:
             row = connection.execute(
-                select(request).where(request.c.answer.is_(None)).order_by(request.c.id).limit(1)
+                select(request)
+                .where(request.c.answer.is_(None), request.c.pipeline.not_in(list(self._watch.deferred)))
+                .order_by(request.c.id)
+                .limit(1)
             ).one_or_none()
         if row is None:
             return False

@@ -59,7 +59,7 @@ class ReportBatch:
 
         What merely names something that no definition has is kept all the same, up to a limit: see `strangers`.
         """
-        self._pass(record)
+        self.pass_over(record)
         try:
             report = read_report(record.value)
         except BadRecord as bad:
@@ -94,10 +94,11 @@ class ReportBatch:
 
     def quarantine(self, record: ReportRecord, reason: BadReason) -> None:
         """Count a record, or a part of it, as bad by its first reason."""
-        self._pass(record)
+        self.pass_over(record)
         self.bad.setdefault((record.partition, record.offset), (record, reason))
 
-    def _pass(self, record: ReportRecord) -> None:
+    def pass_over(self, record: ReportRecord) -> None:
+        """Count a record as followed, whatever it holds."""
         self.positions[record.partition] = max(self.positions.get(record.partition, 0), record.offset + 1)
 
     def _admit(self, record: ReportRecord, report: EmitterReport, name: Name) -> bool:

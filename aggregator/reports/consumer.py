@@ -24,14 +24,17 @@ from sqlalchemy.dialects.postgresql import Insert, insert
 from aggregator import quarantine
 from aggregator.clock import JudgementClock
 from aggregator.outage import DatabaseRestored
+from aggregator.reports import deferral
 from aggregator.reports.batch import Checkpoints, ReportBatch, ReportRecord, position
 from aggregator.reports.undeclared import Name, UndeclaredNames
 from aggregator.set_aside import isolate
-from lagloss.wire.format import RETENTION_MS
+from lagloss.wire.format import RETENTION_MS, pipeline_of_report
 from lagloss_server.model.graph import node_of
+from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.store.partitions import ensure_days
 from lagloss_server.store.schema import core as tables
+from lagloss_server.store.store import read_basis
 
 log = structlog.get_logger()
 
@@ -69,6 +72,8 @@ class ReportConsumer:
         """Positions that the database has had already."""
         self._strangers: UndeclaredNames | None = None
         self._strangers_read_at = 0.0
+        self._had_its_turn = ""
+        """The pipeline whose deferred reports were followed last."""
 
     def positions(self) -> dict[int, int]:
         """Next offset to follow of each partition known so far.
@@ -100,26 +105,82 @@ class ReportConsumer:
             followed_to = _read_positions(connection)
             self._note(followed_to, self._reached)
             fresh = [record for record in records if record.offset >= followed_to.get(record.partition, 0)]
-            followed = ReportBatch(strangers=self._known_strangers(connection))
+            deferred = deferral.read_deferred(connection)
+            crowding = self._crowding(fresh, known)
+            later = deferred.keys() | crowding
+            followed, passed_over = ReportBatch(strangers=self._known_strangers(connection)), []
             for record in sorted(fresh, key=position):
-                followed.take(record, known)
+                pipeline = pipeline_of_report(record.value) if later else None
+                if pipeline is not None and pipeline in later:
+                    followed.pass_over(record)
+                    passed_over.append((pipeline, record))
+                else:
+                    followed.take(record, known)
+            deferral.defer(connection, passed_over)
             positions = {**followed_to, **followed.positions}
-            self._write(connection, followed, basis=sum(positions.values()))
+            self._write(connection, followed)
         self._reached, self._strangers = positions, followed.strangers
+        for name in sorted(crowding - deferred.keys()):
+            log.warning("deferred", pipeline=name, reports=sum(pipeline == name for pipeline, _ in passed_over))
         if fresh and self._clock is not None:
             self._clock.heard(max(record.appended_ms for record in fresh))
         return len(fresh)
 
+    def _crowding(self, records: Sequence[ReportRecord], known: Checkpoints) -> set[str]:
+        """Return the pipelines whose reports are followed later, if there are others to make room for."""
+        if self._clock is None or len(known) < 2:
+            return set()
+        return deferral.crowding(records, self._clock.now_ms())
+
     def _quarantine(self, record: ReportRecord, error: Exception) -> None:
         """Pass over a record that cannot be followed."""
-        log.error("report failed", partition=record.partition, offset=record.offset, exc_info=error)
         with self.engine.begin() as connection:
             hold_follower(connection)
-            failed = ReportBatch(strangers=self._known_strangers(connection))
-            failed.quarantine(record, "failed")
+            failed = self._failed(connection, record, error)
             positions = {**_read_positions(connection), **failed.positions}
-            self._write(connection, failed, basis=sum(positions.values()))
+            self._write(connection, failed)
         self._reached, self._strangers = positions, failed.strangers
+
+    def _failed(self, connection: Connection, record: ReportRecord, error: Exception) -> ReportBatch:
+        log.error("report failed", partition=record.partition, offset=record.offset, exc_info=error)
+        failed = ReportBatch(strangers=self._known_strangers(connection))
+        failed.quarantine(record, "failed")
+        return failed
+
+    def follow_deferred(self, reports: BeaconLog, known: Checkpoints) -> bool:
+        """Follow the next deferred reports of one pipeline, of each in turn; return whether there were any."""
+        with self.engine.connect() as connection:
+            if not deferral.read_deferred(connection):
+                return False
+        with self.engine.begin() as connection:
+            hold_follower(connection)
+            deferred = deferral.read_deferred(connection)
+            pipeline = min(deferred, key=lambda name: (name <= self._had_its_turn, name))
+            ends = _read_positions(connection)
+            records, reached = deferral.read_turn(reports, pipeline, deferred[pipeline], ends)
+
+            def follow(some: Sequence[ReportRecord]) -> int:
+                batch = ReportBatch(strangers=self._known_strangers(connection))
+                for record in sorted(some, key=position):
+                    batch.take(record, known)
+                with connection.begin_nested():
+                    self._write_again(connection, batch)
+                return len(some)
+
+            isolate(
+                records,
+                follow,
+                lambda record, error: self._write_again(connection, self._failed(connection, record, error)),
+            )
+            is_done = deferral.settle(connection, pipeline, reached, ends)
+        self._had_its_turn = pipeline
+        log.info("followed deferred reports", pipeline=pipeline, reports=len(records), caught_up=is_done)
+        return True
+
+    def _write_again(self, connection: Connection, followed: ReportBatch) -> None:
+        """Write reports that the stream has passed over: its positions stay, and the turn is counted instead."""
+        followed.positions = {deferral.TURNS: _read_turns(connection) + 1}
+        self._write(connection, followed)
 
     def _note(self, found: Mapping[int, int], reached: Mapping[int, int]) -> None:
         if any(found.get(partition, 0) < offset for partition, offset in reached.items()):
@@ -134,7 +195,10 @@ class ReportConsumer:
             strangers, self._strangers_read_at = _read_strangers(connection), time.monotonic()
         return strangers
 
-    def _write(self, connection: Connection, followed: ReportBatch, basis: int) -> None:
+    def _write(self, connection: Connection, followed: ReportBatch) -> None:
+        """Write a batch. The basis of what it changes is the position after it, as one number: see `read_basis`."""
+        self._move(connection, followed.positions)
+        basis = read_basis(connection)
         ensure_days(connection, {key[1] for key in followed.tallies})
         _upsert_emitters(connection, followed)
         _upsert_lanes(connection, followed)
@@ -144,11 +208,13 @@ class ReportConsumer:
         rows = [(record.partition, record.offset, reason, record.value) for record, reason in bad]
         quarantine.record(connection, self.topic, rows)
         quarantine.count(connection, self.topic, Counter((reason, record.appended_ms) for record, reason in bad))
-        if followed.positions:
-            places = [
-                {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
-                for partition, offset in followed.positions.items()
-            ]
+
+    def _move(self, connection: Connection, positions: Mapping[int, int]) -> None:
+        places = [
+            {"topic_partition": partition, "next_offset": offset, "topic_id": self.topic_id}
+            for partition, offset in positions.items()
+        ]
+        if places:
             upsert = insert(tables.ReportsPositionRow).values(places)
             connection.execute(
                 upsert.on_conflict_do_update(
@@ -160,8 +226,15 @@ class ReportConsumer:
 
 def _read_positions(connection: Connection) -> dict[int, int]:
     table = tables.ReportsPositionRow
-    rows = connection.execute(select(table.topic_partition, table.next_offset))
+    rows = connection.execute(select(table.topic_partition, table.next_offset).where(table.topic_partition >= 0))
     return {row.topic_partition: row.next_offset for row in rows}
+
+
+def _read_turns(connection: Connection) -> int:
+    """Return how often deferred reports were followed."""
+    table = tables.ReportsPositionRow
+    turns = connection.execute(select(table.next_offset).where(table.topic_partition == deferral.TURNS)).scalar()
+    return turns or 0
 
 
 def _read_strangers(connection: Connection) -> UndeclaredNames:

@@ -24,7 +24,7 @@ def notice_recreated_topics(engine: Engine, beacons_id: str, reports_id: str) ->
             return False
         window = tables.WindowRow
         connection.execute(update(window).where(window.state == "closed").values(state="sealed", deadline=None))
-        for table in (reports, audited, tables.TallyRow, tables.LaneRow):
+        for table in (reports, tables.DeferredReportsRow, audited, tables.TallyRow, tables.LaneRow):
             connection.execute(delete(table))
     log.warning("topic recreated", note="windows so far are sealed, reports are consumed from the start")
     return True

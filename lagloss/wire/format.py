@@ -237,6 +237,17 @@ class _Schema:
             raise BadRecord("not_avro")
         return cast("dict[str, Any]", record)
 
+    def first_text(self, value: bytes) -> str | None:
+        """Return the first field, a string, of a record; None if there is none."""
+        if value[:10] not in self._by_header:
+            return None
+        body = io.BytesIO(value)
+        body.seek(10)
+        try:
+            return cast("str", fastavro.schemaless_reader(body, "string", None))
+        except Exception:  # as in `decode`
+            return None
+
 
 _U8, _U4, _U2, _F4 = (np.dtype(kind) for kind in ("<u8", "<u4", "<u2", "<f4"))
 
@@ -398,6 +409,14 @@ def decode_block(value: bytes | memoryview) -> BeaconBlock:
         names,
         None if crcs is None else np.frombuffer(crcs, _U4),
     )
+
+
+def pipeline_of_report(value: bytes | None) -> str | None:
+    """Return the pipeline that the bytes of a report name, without decoding the rest; None if they are none of its.
+
+    Takes a hundredth of the time of `decode_report`. The bytes may be no good report all the same.
+    """
+    return REPORT_SCHEMA.first_text(value or b"")
 
 
 def encode_report(report: EmitterReport) -> bytes:

@@ -23,6 +23,8 @@ class LogRecord(NamedTuple):
     key: bytes | None
     value: bytes
     appended_ms: int
+    partition: int = 0
+    offset: int = 0
 
 
 def _is_of_the_moment(error: BaseException) -> bool:
@@ -91,9 +93,11 @@ class BeaconLog:
                     raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
                 if message.error() is not None:
                     raise KafkaException(message.error())
-                next_offset = (message.offset() or 0) + 1
-                if next_offset <= item.last + 1:
-                    yield LogRecord(message.key(), message.value() or b"", message.timestamp()[1])
+                offset = message.offset() or 0
+                next_offset = offset + 1
+                if offset <= item.last:
+                    appended_ms = message.timestamp()[1]
+                    yield LogRecord(message.key(), message.value() or b"", appended_ms, item.partition, offset)
         self._consumer.unassign()
 
     def close(self) -> None:

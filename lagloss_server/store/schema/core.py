@@ -311,6 +311,17 @@ class QuarantineCountRow(Base):
     count: Mapped[int]
 
 
+class DeferredReportsRow(Base):
+    __tablename__ = "deferred_reports"
+    __table_args__ = {
+        "comment": "Reports of a pipeline that are followed later, up to reports_position. Writer: follower."
+    }
+
+    pipeline: Mapped[str] = mapped_column(primary_key=True)
+    topic_partition: Mapped[int] = mapped_column(Integer, primary_key=True)
+    next_offset: Mapped[int] = mapped_column(comment="of the first that is not followed yet")
+
+
 class SetAsideRow(Base):
     __tablename__ = "set_aside"
     __table_args__ = {"comment": "Work that failed for a reason that waiting does not mend. Writer: aggregator."}
