@@ -9,6 +9,7 @@ from sqlalchemy import ColumnElement, Connection, case, func, select
 from lagloss.wire.format import OffsetRange
 from lagloss_server.queries.beacon_log import BeaconLog
 from lagloss_server.queries.offset_ranges import Watermarks
+from lagloss_server.rules.clock_skew import Skew
 from lagloss_server.rules.evidence import EmitterState
 from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 from lagloss_server.store.schema import core as tables
@@ -69,7 +70,7 @@ def read_emitters(connection: Connection, pipelines: Sequence[str], now_ms: int)
                 row.final_through,
                 row.appended_at,
                 int(row.disturbed_from),
-                row.skew_ms,
+                Skew.stored(row.skew),
                 row.resumes,
                 frozenset(row.inputs),
             )

@@ -2,7 +2,8 @@
 
 A report carries `sent_at` of the emitter's clock and is stamped with the broker's append time. The difference is the
 clock's error and the time in transit; the smallest of many has the least of the latter. It is positive where the host
-is behind, negative where it is ahead.
+is behind, negative where it is ahead. A clock that was set, and perhaps set back, has left its mark on the beacons that
+were observed meanwhile, so the windows of that time go on counting it.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ MINUTES_KEPT: Final = 2
 """The last minute of reports lies in two minutes of the clock."""
 STALE_MS: Final = 60_000
 """A closing report that was appended longer after it was sent is not live: a successor settled the account."""
+STEP_MS: Final = 5_000
+"""An earlier minute counts from this difference on: less is within rule 4's own margin, and may be transit."""
+STEPS_KEPT: Final = 30
 AGREE_WITHIN_MS: Final = 1_000
 """Clocks that are less than this apart agree: what transit and drift make of a difference must not change results."""
 
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """An emitter's skew over its last minute of reports.
+    """An emitter's skew over its last minute of reports, and what it was before.
 
     `smallest` holds (minute, smallest append time - `sent_at` in ms), newest first: of the two newest minutes of append
-    time (epoch ms // 60,000) in which it reported at all.
+    time (epoch ms // 60,000) in which it reported at all, and of those earlier ones that `readings_ms` needs.
     """
 
     smallest: tuple[tuple[int, int], ...] = ()
@@ -47,12 +51,34 @@ class Skew:
         found: dict[int, int] = {}
         for minute, ms in (*self.smallest, *other.smallest):
             found[minute] = min(ms, found.get(minute, ms))
-        return Skew(tuple(sorted(found.items(), reverse=True)[:MINUTES_KEPT]))
+        newest = sorted(found.items(), reverse=True)
+        return Skew((*newest[:MINUTES_KEPT], *_extremes(newest)))
 
     @property
     def ms(self) -> int:
-        """The smallest difference; 0 if nothing was reported."""
-        return min((ms for _, ms in self.smallest), default=0)
+        """The smallest difference in the two newest minutes; 0 if nothing was reported."""
+        return min((ms for _, ms in self.smallest[:MINUTES_KEPT]), default=0)
+
+    def readings_ms(self, window_start_s: int) -> list[int]:
+        """Return the differences that count for a window: the newest, and that of each minute from its start on in
+        which the clock was further off than rule 4 allows for."""
+        steps = (ms for minute, ms in self.smallest if minute * 60 >= window_start_s and abs(ms) >= STEP_MS)
+        return [self.ms, *steps]
+
+
+NO_SKEW: Final = Skew()
+"""Of an emitter that reported nothing yet."""
+
+
+def _extremes(newest: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the earlier minutes that were further off than each later one, but for the newest, which goes on."""
+    found: list[tuple[int, int]] = []
+    low = high = newest[1][1] if len(newest) > 1 else 0
+    for minute, ms in newest[MINUTES_KEPT:]:
+        if abs(ms) >= STEP_MS and not low <= ms <= high:
+            found.append((minute, ms))
+            low, high = min(low, ms), max(high, ms)
+    return found[:STEPS_KEPT]
 
 
 def apart_ms(skews_ms: Iterable[int]) -> int:

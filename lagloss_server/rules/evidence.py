@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lagloss.wire.format import SAMPLE_ALL, WINDOW_S
 from lagloss_server.model.graph import Graph
-from lagloss_server.rules.clock_skew import apart_ms
+from lagloss_server.rules.clock_skew import NO_SKEW, Skew, apart_ms
 from lagloss_server.rules.facts import Account
 from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 
@@ -19,8 +19,8 @@ from lagloss_server.rules.freshness import EXPECTED_FOR_MS, SILENT_AFTER_MS
 @dataclass(frozen=True, slots=True)
 class EmitterState:
     """The newest report of one emitter. `disturbed_from_s`: the oldest window whose tally it changed in the 60 s before
-    its last report, which is where its silence, if it falls silent, begins to matter. `skew_ms`: how far its clock is
-    behind the broker's, negative where it is ahead. `resumes`: its host observes again what it had not handed on when
+    its last report, which is where its silence, if it falls silent, begins to matter. `skew`: how far its clock is and
+    was behind the broker's. `resumes`: its host observes again what it had not handed on when
     it died; `inputs`: the lanes of its node's input that it ever reported."""
 
     emitter: bytes
@@ -31,7 +31,7 @@ class EmitterState:
     final_through_s: int
     appended_at: int
     disturbed_from_s: int
-    skew_ms: int = 0
+    skew: Skew = NO_SKEW
     resumes: bool = False
     inputs: frozenset[str] = frozenset()
 
@@ -193,9 +193,10 @@ class Evidence:
         ago."""
         tallied = {tally.emitter for tally in self.tallies}
         return apart_ms(
-            state.skew_ms
+            reading_ms
             for state in self.emitters
             if state.emitter in tallied or state.is_heard_near(self.window_start_s)
+            for reading_ms in state.skew.readings_ms(self.window_start_s)
         )
 
     def is_idle(self, graph: Graph) -> bool:

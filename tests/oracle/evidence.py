@@ -430,6 +430,13 @@ def skew_ms(emitter: Emitter) -> int:
     return min(found, default=0)
 
 
+def readings_ms(emitter: Emitter, window_start_s: int) -> list[int]:
+    """Rule 4: its skew, and the smallest difference of every minute from the window's start on that is 5 s or more."""
+    minutes = {at_ms // MINUTE_MS for at_ms, _ in emitter.differences if at_ms >= window_start_s * 1000}
+    found = [min(ms for at_ms, ms in emitter.differences if at_ms // MINUTE_MS == minute) for minute in minutes]
+    return [skew_ms(emitter)] + [ms for ms in found if abs(ms) >= 5_000]
+
+
 def clock_matters(emitter: Emitter, window_start_s: int) -> bool:
     """Rule 4: it told of the window, or its last report, by its own clock or the broker's, is at most 60 s older."""
     heard_ms = [emitter.last_append_ms, emitter.sent_at_ms]

@@ -37,9 +37,9 @@ from tests.oracle.evidence import (
     reachable,
     read_blocks,
     read_definition,
+    readings_ms,
     sent_tally,
     silence_spoils,
-    skew_ms,
     taken_over,
 )
 
@@ -269,7 +269,8 @@ def rule_4_may_hold(case: Case, name: bytes, last_seen_ms: float) -> bool:
 def rule_4_clocks_apart_ms(case: Case) -> int:
     """The clock furthest ahead against the one furthest behind, the broker's (0) among them: whole seconds, rounded up;
     less than a second is nothing."""
-    clocks = [0] + [skew_ms(e) for e in case.emitters.values() if clock_matters(e, case.start_s)]
+    relevant = [e for e in case.emitters.values() if clock_matters(e, case.start_s)]
+    clocks = [0] + [ms for e in relevant for ms in readings_ms(e, case.start_s)]
     seconds = (max(clocks) - min(clocks)) / 1000
     return math.ceil(seconds) * 1000 if seconds >= 1 else 0
 

@@ -169,3 +169,40 @@ def test_late_is_not_lost(
         assert stage.window(1)["lost"]["min"] == len(LOST)
         lost = [found.message_id for found in store.missing("shop", stage.start_s + 60) if found.kind == "lost"]
         assert sorted(lost) == sorted(f"order-1-{at}" for at in LOST)
+
+
+@pytest.mark.parametrize("hours", [1, -1], ids=["ahead", "behind"])
+@pytest.mark.parametrize("node", ["src", "snk"])
+def test_a_clock_that_jumps_by_an_hour_and_back_makes_nothing_lost(
+    node: str, hours: int, spark: SparkSession, kafka_bootstrap: str, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While orders wait that the sink takes in only afterwards: they are late, by either clock."""
+    ahead_ms = {node: 0}
+    with staged(spark, kafka_bootstrap, store, monkeypatch, CHAIN, ahead_ms) as stage:
+        sink = begin(stage)
+        sink.pause(STUCK)
+        sink.work(stage.send(0, EARLY, 100) - sum(at % 8 == STUCK for at in range(EARLY, 100)))
+        stage.at(60)
+        stage.judge()
+        ahead_ms[node] = hours * 3_600_000
+        sink.work(stage.send(1, 0, 100, LOST) - sum(at % 8 == STUCK for at in range(100)))
+        for second in (70, 121, DUE, DUE + 60):
+            stage.at(second)
+            stage.judge()
+        assert [stage.window(at)["clock_skew_ms"] for at in (0, 1)] == [3_600_000] * 2
+        ahead_ms[node] = 0
+        for second in (MUCH_LATER, MUCH_LATER + 120):
+            stage.at(second)
+            stage.judge()
+        assert [stage.window(at)["verdict"] for at in (0, 1)] == ["unknown", "unknown"]
+        sink.resume(STUCK)
+        sink.work(HELD)
+        stage.at(2 * 3600)
+        sink.work(stage.send(119, 0, 8))
+        stage.at(3 * 3600)
+        stage.judge()
+        assert [stage.window(at)["verdict"] for at in (0, 1)] == ["ok", "loss"]
+        assert all(found["lost"]["min"] == 0 for found in stage.told(0))
+        assert {found["lost"]["min"] for found in stage.told(1)} == {0, len(LOST)}
+        reasons = {reason for at in (0, 1) for found in stage.told(at) for reason in found["reasons"]}
+        assert reasons <= {"pending", "overdue", f"evidence:{node}"}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lagloss_server.rules.clock_skew import Skew, apart_ms
+from lagloss_server.rules.clock_skew import STEP_MS, Skew, apart_ms
 from lagloss_server.rules.evidence import EmitterState, Evidence, TallyState
 
 NOON = 1_780_012_800_000
@@ -43,6 +45,30 @@ def test_batches_may_come_in_any_order_and_what_is_kept_does_not_grow() -> None:
     assert len(in_order.smallest) == 2
 
 
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 20 * 60_000), st.sampled_from([0, 20, 4_999, 5_000, 7_000, -6_000, 3_600_000, -9_000])
+        ),
+        max_size=40,
+    ),
+    st.integers(0, 40),
+    st.integers(-1, 21),
+)
+def test_what_is_kept_says_as_much_of_each_window_as_all_reports(
+    reports: list[tuple[int, int]], split: int, minute: int
+) -> None:
+    reports = sorted(reports)
+    found = measured(*reports[:split]).merged(measured(*reports[split:]))
+    smallest: dict[int, int] = {}
+    for after_ms, ms in reports:
+        smallest[after_ms // 60_000] = min(ms, smallest.get(after_ms // 60_000, ms))
+    counted = [ms for at, ms in smallest.items() if at >= minute and abs(ms) >= STEP_MS]
+    expected = apart_ms([min((smallest[at] for at in sorted(smallest)[-2:]), default=0), *counted])
+    assert apart_ms(found.readings_ms(NOON // 1000 + 60 * minute)) == expected
+    assert len(found.smallest) <= 2 + 4  # two values on either side
+
+
 @pytest.mark.parametrize(
     ("skews", "apart"),
     [
@@ -67,7 +93,7 @@ def test_only_clocks_that_may_reach_into_a_window_count() -> None:
     tally = TallyState(b"a", "src", "src.in", None, 1, 0)
 
     def skew(emitter: bytes, appended_at: int, sent_at: int) -> int:
-        state = EmitterState(emitter, "src", 0, sent_at, True, 0, appended_at, 0, skew_ms=-90_000)
+        state = EmitterState(emitter, "src", 0, sent_at, True, 0, appended_at, 0, Skew.of(sent_at - 90_000, sent_at))
         return Evidence(start_s, NOON + 120_000, [state], [tally]).clock_skew_ms
 
     assert skew(b"a", 0, 0) == 90_000  # it told of the window
