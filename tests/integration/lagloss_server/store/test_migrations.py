@@ -32,6 +32,8 @@ from tests.support.alerting_world import START, close_windows, only_loss, rows
 from tests.support.incident_rows import store_incident
 
 MIGRATE = "import sys; from lagloss_server.store.migrate import migrate; migrate(sys.argv[1])"
+RELEASED = "0015"
+"""The revision of the tables of version 0.1."""
 INCIDENT = UUID("0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1f0")
 
 
