@@ -21,7 +21,6 @@ from lagloss_server.rules.rollup import Rollup
 from lagloss_server.store.migrate import demand_newest, migrate
 from lagloss_server.store.store import Store
 from lagloss_server.times import parse_time_s
-from tests.integration.lagloss_server.store.test_migrations import config
 
 RELEASED = Path(__file__).with_name("released")
 DAY_S = 86_400
