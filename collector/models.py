@@ -26,6 +26,7 @@ from lagloss.sdk.packing import MAX_REASON_CHARS, epoch_ms
 from lagloss.wire.format import (
     MAX_ID_BYTES,
     MAX_NAME_BYTES,
+    MAX_TIME_MS,
     SAMPLE_ALL,
     EmitterReport,
     OffsetRange,
@@ -138,7 +139,7 @@ def _id_fits(message_id: str) -> bool:
 
 def time_ms(value: object, position: int, field: str) -> float:
     """Parse a client's time into epoch ms; raise a Problem (422) if it is malformed."""
-    if type(value) is int and 0 <= value < 10**15:  # nearly all of them
+    if type(value) is int and 0 <= value <= MAX_TIME_MS:  # nearly all of them
         return value
     try:
         return epoch_ms(datetime.fromisoformat(value) if isinstance(value, str) else value)
