@@ -8,10 +8,11 @@ from typing import Any
 from rich.table import Column, Table
 
 from lagloss_server import format as fmt
+from lagloss_server.model.window_result import loss_ratio_of
 
 
 def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
-    """Lay out windows, one per row."""
+    """Lay out windows, one per row; below each the numbers of its destinations, if it has several."""
     names = ("window (UTC)", "state", "verdict", "messages", "delivered", "lost", "loss", "E2E p95")
     table = Table(*(Column(name, no_wrap=True) for name in names), "reasons", box=None)
     for window in windows:
@@ -26,7 +27,29 @@ def windows_table(windows: Iterable[dict[str, Any]]) -> Table:
             fmt.duration(window["e2e_lag_ms"]["p95"]),
             ", ".join([*_reasons(window), *_clocks(window)]),
         )
+        for row in _destinations(window):
+            table.add_row(*row)
     return table
+
+
+def _destinations(window: dict[str, Any]) -> list[tuple[str, ...]]:
+    """Return a row for each destination of several; of a single one the window's own numbers are."""
+    found = window.get("destinations") or []
+    return [
+        (
+            f"  at {there['name']}",
+            "",
+            "",
+            fmt.count(there["due"]),
+            fmt.count(there["delivered"]),
+            fmt.count_interval(there["lost"]),
+            fmt.percent_interval(loss_ratio_of(there)),
+            fmt.duration(there["e2e_lag_ms"]["p95"]),
+            "",
+        )
+        for there in found
+        if len(found) > 1 and there["lost"]
+    ]
 
 
 def _reasons(window: dict[str, Any]) -> list[str]:

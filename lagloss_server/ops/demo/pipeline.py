@@ -27,7 +27,7 @@ FAULTS: Final = (
     "filter:event-norm:0.01",
     "dead:conn-fb:0.005",
     "duplicate:event-norm:0.01",
-    "delay:conn-fb:2s:0.02",
+    "delay:conn-fb:2s:0.3",
 )
 ACTS: Final = ((60.0, "retry-storm"), (240.0, "crash-loop"))
 """Scenarios that the demo plays by itself, each with its start in seconds after the load begins."""

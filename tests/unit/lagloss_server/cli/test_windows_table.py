@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -27,3 +28,28 @@ def test_a_sampled_window_says_how_much_of_it_was_looked_at(sample: dict[str, fl
     text = io.StringIO()
     Console(file=text, width=200).print(windows_table([window | sample]))
     assert f"pending, {said}\n" in "\n".join(line.rstrip() + "\n" for line in text.getvalue().splitlines())
+
+
+def test_several_destinations_have_a_row_each_below_their_window() -> None:
+    def there(name: str, due: int, lost: int, p95_ms: float) -> dict[str, Any]:
+        return {
+            "name": name,
+            "due": due,
+            "delivered": due - lost,
+            "lost": {"min": lost, "max": lost},
+            "e2e_lag_ms": {"p95": p95_ms},
+        }
+
+    slow, fast = there("conn-fb", 40, 0, 2_100.0), there("conn-ga", 50, 5, 120.0)
+
+    def printed(*destinations: dict[str, Any]) -> list[list[str]]:
+        text = io.StringIO()
+        window = document(chain(), 1_780_000_020) | {"destinations": list(destinations)}
+        Console(file=text, width=100).print(windows_table([window]))
+        return [line.split() for line in text.getvalue().splitlines()[2:]]
+
+    assert printed(slow, fast) == [
+        ["at", "conn-fb", "40", "40", "0", "0", "%", "2.1", "s"],
+        ["at", "conn-ga", "50", "45", "5", "10", "%", "120", "ms"],
+    ]
+    assert printed(slow) == printed() == []
