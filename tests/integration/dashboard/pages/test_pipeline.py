@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from typing import Any
 from urllib.parse import unquote
 from zoneinfo import ZoneInfo
 
@@ -41,6 +42,13 @@ def lossy() -> int:
     return now() - 600
 
 
+def destination(name: str, due: int, p95_ms: float) -> dict[str, Any]:
+    """A destination of a window's document at which nothing was lost."""
+    ends = {"delivered": due, "filtered": 0, "dead": 0, "pending": 0, "lost": {"min": 0, "max": 0}}
+    lags = dict.fromkeys(("p50", "p95", "p99", "max"), p95_ms)
+    return {"name": name, "due": due, **ends, "on_time_share": 1.0, "e2e_lag_ms": lags}
+
+
 @pytest.fixture(scope="module")
 def store(module_database_url: str) -> Iterator[Store]:
     opened = Store(module_database_url)
@@ -53,6 +61,7 @@ def store(module_database_url: str) -> Iterator[Store]:
             loss = {"event-norm->event-router": (30, 30), "conn-ga": (5, 7)} if start_s == lossy() else None
             verdict = "loss" if loss else "ok"
             window = document(clicks(), start_s, verdict=verdict, lags_ms=LAGS, lost=loss)
+            window["destinations"] = [destination("conn-ga", 700, 900.0), destination("conn-fb", 600, 300.0)]
             store_window(connection, window, start_s)
             lag = {"offsets": 10, "offsets_max": 5_210, "behind_ms": 90, "behind_max_ms": 12_000}
             of = {"node": "event-norm", "consumer_group": "clicks.event-norm", "topic": "in", "topic_partition": 0}
@@ -129,6 +138,16 @@ def test_a_hover_tells_the_minute_of_all_panels_and_a_click_opens_its_window(url
         until(lambda: f"/windows/{rfc3339(lossy())}" in unquote(address(page)), "the window's address")
         page.go_back()
         expect(page.locator("#pipeline-caption")).to_contain_text("1 LOSS")
+
+
+def test_each_of_two_destinations_has_its_own_numbers(url: str, browser: Browser) -> None:
+    with Watched(browser) as page:
+        open_page(page, url)
+        rows = page.get_by_role("region", name="Destinations").get_by_role("row")
+        expect(rows).to_have_count(3)
+        slow, fast = (rows.nth(at).all_inner_texts()[0].split("\t") for at in (1, 2))
+        assert (slow[0], slow[1], "p95 900 ms" in slow[3]) == ("conn-ga", "700", True)
+        assert (fast[0], fast[1], "p95 300 ms" in fast[3]) == ("conn-fb", "600", True)
 
 
 def test_a_drag_is_a_zoom_in_the_address_that_a_double_click_and_the_browser_undo(url: str, browser: Browser) -> None:
