@@ -166,7 +166,7 @@ def windows(
     if as_json:
         typer.echo(json.dumps([contract_document(window) for window in found]))
     else:
-        Console().print(windows_table(found))
+        out().print(windows_table(found))
     if check and not any(window["state"] != "open" for window in found):
         raise NotEnoughData(detail=f"{pipeline} has no closed window in this range.")
     if check and any(breaches(window, definition) for window in found):

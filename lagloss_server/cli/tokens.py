@@ -6,10 +6,9 @@ import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
-from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store
+from lagloss_server.cli.options import AsJson, DataDir, PipelineName, open_store, out
 from lagloss_server.model.window_result import rfc3339
 from lagloss_server.settings import Settings
 
@@ -62,7 +61,7 @@ def list_(as_json: AsJson = False, data_dir: DataDir = None) -> None:
     table = Table(*columns, box=None)
     for document in documents:
         table.add_row(*(str(document[column] or "") for column in columns))
-    Console().print(table)
+    out().print(table)
 
 
 @app.command()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from lagloss_server.store.store import MissingMessage, Store
 PENDING: Final = "pending"
 STILL_WAITING: Final = frozenset({PENDING, "overdue"})
 CERTAIN: Final = "lost"
+PERHAPS: Final = "perhaps"
 ALL_NAMES: Final = 1_000_000
 
 
@@ -31,7 +32,7 @@ class Measured:
     """One window. Ids are hashes; `name` gives the name of one.
 
     `ids` are those of each outcome and all `messages`; `duplicates` has by checkpoint which message has how many
-    beacons too many.
+    beacons too many. `unsure` of the lost are so perhaps, at a place that a dead process leaves unsure for good.
     """
 
     window: WindowDocument
@@ -39,6 +40,7 @@ class Measured:
     lost_at: Mapping[str, frozenset[int]]
     duplicates: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     name: Callable[[int], str] = hexed
+    unsure: int = 0
 
     @property
     def corrupted_at(self) -> dict[str, int]:
@@ -71,6 +73,9 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
     verdicts = {message.id_hash: message for message in missing}
     named = sum(verdict.kind == CERTAIN for verdict in verdicts.values())
     lost_at, waiting = _missing(presence, incomplete.tolist(), verdicts, window["lost"]["min"] > named)
+    unsure = _lost_at_crashes(verdicts.values(), unsure_places(window))
+    for place, ids in unsure.items():
+        lost_at[place] |= ids
     outcomes: dict[str, frozenset[int]] = {"messages": frozenset(presence.ids.tolist())}
     outcomes |= {"lost": frozenset().union(*lost_at.values()), "pending": frozenset(waiting)}
     settled: frozenset[int] = frozenset(presence.ids[incomplete].tolist())
@@ -86,7 +91,25 @@ def as_measured(window: WindowDocument, found: WindowBlocks, missing: Iterable[M
     def name(id_hash: int) -> str:
         return found.names(np.array([id_hash], np.uint64))[0]
 
-    return Measured(window, outcomes, {place: frozenset(ids) for place, ids in lost_at.items()}, duplicates, name)
+    by_place = {place: frozenset(ids) for place, ids in lost_at.items()}
+    return Measured(window, outcomes, by_place, duplicates, name, len(set().union(*unsure.values())))
+
+
+def unsure_places(window: WindowDocument) -> frozenset[str]:
+    """Return the places at which a dead process leaves it unsure for good whether messages were lost (rules 7, 16)."""
+    crashed = {reason.removeprefix("crash:") for reason in window["reasons"] if reason.startswith("crash:")}
+    links = {f"link {link['from']}->{link['to']}" for link in window["links"] if link["to"] in crashed}
+    return frozenset({f"node {node}" for node in crashed} | links)
+
+
+def _lost_at_crashes(verdicts: Iterable[MissingMessage], unsure: Collection[str]) -> dict[str, set[int]]:
+    """Return the messages that are lost perhaps, by these places."""
+    found: dict[str, set[int]] = defaultdict(set)
+    for verdict in verdicts:
+        for place in verdict.places:
+            if verdict.kind == PERHAPS and place in unsure:
+                found[place].add(verdict.id_hash)
+    return found
 
 
 def _missing(

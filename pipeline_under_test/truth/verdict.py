@@ -20,7 +20,7 @@ from pipeline_under_test.ledger import LedgerReader
 from pipeline_under_test.settings import ReferenceSettings
 from pipeline_under_test.topology import VENDORS
 from pipeline_under_test.truth.expected import OUTCOMES, TrueWindow, Truth
-from pipeline_under_test.truth.lagloss_results import Measured, read_measured
+from pipeline_under_test.truth.lagloss_results import Measured, read_measured, unsure_places
 
 NAMED: Final = 10
 """How many of the messages that a difference is about are named."""
@@ -175,17 +175,21 @@ def _count_differences(start_s: int, truth: TrueWindow, measured: Measured) -> I
     window, unknowable = measured.window, _hashes(truth.unanswered)
     in_ledger = {"messages": len(truth.messages), **{what: len(names) for what, names in truth.outcomes().items()}}
     lost = window["lost"]
-    # What is overdue counts in lost.max, never in lost.min: it is pending to the ledger.
+    # What is overdue counts in lost.max, never in lost.min: it is pending to the ledger. What is lost perhaps for good,
+    # at a node with a dead process, is lost to it.
     shown = {what: window[what] for what in ("messages", "delivered", "dead", "filtered")}
-    shown |= {"lost": lost["min"], "pending": window["pending"] + lost["max"] - lost["min"]}
+    certain = lost["min"] + measured.unsure
+    shown |= {"lost": certain, "pending": window["pending"] + lost["max"] - certain}
     for what, count in shown.items():
         most = in_ledger[what] + len(measured.ids[what] & unknowable)
         if not in_ledger[what] <= count <= most:
             yield VerdictDifference(start_s, f"number of {what}", in_ledger[what], count)
     here, expected = losses_by_place(window), {place: len(ids) for place, ids in truth.lost_at.items()}
+    unsure = unsure_places(window)
     for place in sorted({*here, *expected}):
         count, (least, most) = expected.get(place, 0), here.get(place, (0, 0))
         agree = least == count and (most == count or in_ledger["pending"])
+        agree = agree or (place in unsure and least <= count <= most and (most == count or in_ledger["pending"]))
         if not agree and not unknowable:
             yield VerdictDifference(start_s, f"number of lost at {place}", count, [least, most])
     corrupted = {place: len(ids) for place, ids in truth.corrupted_at.items()}

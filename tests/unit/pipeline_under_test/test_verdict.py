@@ -81,15 +81,17 @@ def truth_of(kinds: Iterable[str]) -> Truth:
 
 
 def measured_of(
-    kinds: Iterable[str], changes: Mapping[str, Any] | None = None, *, keeps_names: bool = True
+    kinds: Iterable[str], changes: Mapping[str, Any] | None = None, *, keeps_names: bool = True, lost: str = "lost"
 ) -> Measured:
-    """What lagloss says where it is right, but for `changes` of the window's document."""
+    """What lagloss says where it is right, but for `changes` of the window's document; `lost`: what it calls the
+    lost."""
     blocks: dict[str, list[BeaconBlock]] = {}
     missing, trails = [], [TRAILS[kind] for kind in kinds]
     for number, (_, checkpoints, outcome, places) in enumerate(trails):
         name = f"m{number}"
         if outcome in ("lost", "pending"):
-            missing.append(MissingMessage(START_S, hash_id(name), name, outcome, list(places), checkpoints[-1], 0.0))
+            kind = lost if outcome == "lost" else outcome
+            missing.append(MissingMessage(START_S, hash_id(name), name, kind, list(places), checkpoints[-1], 0.0))
         for seq, checkpoint in enumerate(checkpoints):
             is_first = checkpoint == GRAPH.first
             block = BeaconBlock(
@@ -108,7 +110,7 @@ def window_of(trails: list[Trail]) -> dict[str, Any]:
     lost = {place: sum(place in trail[3] for trail in trails) for place in (LINK, NODE)}
     in_all = sum(lost.values())
     found: dict[str, Any] = {"window_start": rfc3339(START_S), "state": "closed", "verdict": "ok", **count}
-    found |= {"messages": len(trails), "lost": {"min": in_all, "max": in_all}}
+    found |= {"messages": len(trails), "lost": {"min": in_all, "max": in_all}, "reasons": []}
     found["nodes"] = [{"name": "conn-ga", "lost": {"min": lost[NODE], "max": lost[NODE]}}]
     link = {"from": "event-norm", "to": "event-router", "corrupted": None}
     found["links"] = [{**link, "lost": {"min": lost[LINK], "max": lost[LINK]}}]
@@ -175,6 +177,18 @@ def test_what_is_overdue_is_pending_to_the_ledger() -> None:
     changes: dict[str, Any] = {"pending": 0, "lost": {"min": 1, "max": 2}}
     changes["links"] = [{"from": "event-norm", "to": "event-router", "corrupted": 0, "lost": {"min": 1, "max": 2}}]
     assert verdict_on(truth_of(kinds), measured_of(kinds, changes)).agrees
+
+
+def test_what_is_lost_perhaps_at_a_node_that_died_is_lost_to_the_ledger_and_elsewhere_it_is_not() -> None:
+    kinds = ["lost for one vendor", "delivered to both", "lost for one vendor"]
+    interval = {"min": 0, "max": 2}
+    unsure = {"lost": interval, "nodes": [{"name": "conn-ga", "lost": interval}]}
+    died = measured_of(kinds, unsure | {"reasons": ["crash:conn-ga"]}, lost="perhaps")
+    assert verdict_on(truth_of(kinds), died).differences == ()
+    more = measured_of(kinds, unsure | {"reasons": ["crash:conn-ga"], "lost": {"min": 0, "max": 3}}, lost="perhaps")
+    assert told(verdict_on(truth_of(kinds), more)).keys() == {"number of pending"}
+    alive = measured_of(kinds, unsure, lost="perhaps")
+    assert {"lost", "number of lost", f"number of lost at {NODE}"} <= told(verdict_on(truth_of(kinds), alive)).keys()
 
 
 def test_what_nobody_answered_for_may_or_may_not_have_come_in() -> None:
